@@ -1,7 +1,7 @@
-//! Time in whole microseconds, as PostgreSQL's `timestamptz` keeps it.
+//! Time in whole microseconds, the precision of PostgreSQL's `timestamptz`.
 //!
-//! A finer clock would give instants that come back changed from the database (ADR 0004), so the type itself
-//! holds no more than the column can.
+//! Finer instants would change on their way through the database (ADR 0004), so the type has only the
+//! precision of the column.
 
 use std::fmt;
 use std::ops::{Add, Sub};
@@ -38,34 +38,34 @@ impl Timestamp {
     /// The last microsecond of the year 9999.
     pub const MAX: Self = Self(253_402_300_799_999_999);
 
-    /// The instant `micros` microseconds after the Unix epoch.
+    /// Returns the instant `micros` microseconds after the Unix epoch.
     pub fn from_micros(micros: i64) -> Result<Self, TimestampOutOfRange> {
         let instant = Self(micros);
         if instant < Self::MIN || instant > Self::MAX { Err(TimestampOutOfRange) } else { Ok(instant) }
     }
 
-    /// The instant `millis` milliseconds after the Unix epoch.
+    /// Returns the instant `millis` milliseconds after the Unix epoch.
     pub fn from_millis(millis: i64) -> Result<Self, TimestampOutOfRange> {
         millis.checked_mul(1000).ok_or(TimestampOutOfRange).and_then(Self::from_micros)
     }
 
-    /// Microseconds since the Unix epoch.
+    /// Returns the microseconds since the Unix epoch.
     pub fn as_micros(self) -> i64 {
         self.0
     }
 
-    /// Whole milliseconds since the Unix epoch, rounded down.
+    /// Returns the whole milliseconds since the Unix epoch, rounded down.
     pub fn as_millis(self) -> i64 {
         self.0.div_euclid(1000)
     }
 
-    /// How long after `earlier` this is; zero if it is not after it.
+    /// Returns the time since `earlier`; zero if this is not after it.
     pub fn saturating_since(self, earlier: Self) -> Duration {
         Duration::from_micros(u64::try_from(self.0 - earlier.0).unwrap_or(0))
     }
 }
 
-/// Saturates at [`Timestamp::MAX`]; fractions of a microsecond are cut off.
+/// Saturates at [`Timestamp::MAX`]; truncates fractions of a microsecond.
 impl Add<Duration> for Timestamp {
     type Output = Self;
     fn add(self, span: Duration) -> Self {
@@ -74,7 +74,7 @@ impl Add<Duration> for Timestamp {
     }
 }
 
-/// Saturates at [`Timestamp::MIN`]; fractions of a microsecond are cut off.
+/// Saturates at [`Timestamp::MIN`]; truncates fractions of a microsecond.
 impl Sub<Duration> for Timestamp {
     type Output = Self;
     fn sub(self, span: Duration) -> Self {
@@ -97,9 +97,10 @@ impl TryFrom<DateTime<Utc>> for Timestamp {
     }
 }
 
-/// RFC 3339 in UTC, six digits of fraction.
+/// Formats as RFC 3339 in UTC, six digits of fraction.
 ///
-/// Written digit by digit: a page of 50 documents has a hundred times, and chrono's way took a fifth of the instructions that make it.
+/// Written digit by digit: a page of 50 documents has a hundred timestamps, and chrono's formatting took a
+/// fifth of the instructions of building the page.
 impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let at = DateTime::<Utc>::from(*self);
@@ -135,7 +136,7 @@ impl fmt::Debug for Timestamp {
     }
 }
 
-/// The text is no time of RFC 3339 between the years 1 and 9999.
+/// The text is not a time of RFC 3339 between the years 1 and 9999.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NotATimestamp;
 
@@ -147,7 +148,7 @@ impl fmt::Display for NotATimestamp {
 
 impl std::error::Error for NotATimestamp {}
 
-/// RFC 3339 with any offset; what is finer than a microsecond is cut off.
+/// Parses RFC 3339 with any offset; truncates fractions of a microsecond.
 impl FromStr for Timestamp {
     type Err = NotATimestamp;
     fn from_str(text: &str) -> Result<Self, NotATimestamp> {
@@ -158,18 +159,18 @@ impl FromStr for Timestamp {
 
 /// The source of the time. Read it once per pass and pass the value on.
 pub trait Clock: Send + Sync {
-    /// The time now.
+    /// Returns the current time.
     fn now(&self) -> Timestamp;
 }
 
-/// A clock that several share.
+/// A shared clock.
 impl<C: Clock + ?Sized> Clock for Arc<C> {
     fn now(&self) -> Timestamp {
         (**self).now()
     }
 }
 
-/// The operating system's clock, cut to whole microseconds.
+/// The operating system's clock, truncated to whole microseconds.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SystemClock;
 
@@ -181,12 +182,12 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock that a test moves.
+/// A clock that a test sets.
 #[derive(Debug)]
 pub struct ManualClock(AtomicI64);
 
 impl ManualClock {
-    /// A clock that shows `start`.
+    /// Creates a clock that shows `start`.
     pub fn new(start: Timestamp) -> Self {
         Self(AtomicI64::new(start.as_micros()))
     }

@@ -1,8 +1,9 @@
-//! An error and its causes as one line, for the log.
+//! Formats an error and its causes in one line, for the log.
 
 use std::error::Error;
 
-/// The error and its causes in one line, separated by `: `. A cause that the text before it already ends with is left out.
+/// Returns the error and its causes in one line, separated by `: `. A cause is omitted if the text before it
+/// already ends with it.
 pub fn error_chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

@@ -7,7 +7,7 @@ use rand::rngs::OsRng;
 
 /// The source of unique bytes that cannot be guessed.
 pub trait Tokens: Send + Sync {
-    /// Sixteen bytes that no other call, process or machine gets.
+    /// Returns sixteen bytes that no other call, process or machine gets.
     fn next(&self) -> [u8; 16];
 }
 
@@ -29,7 +29,7 @@ impl Tokens for RandomTokens {
 pub struct SeededTokens(AtomicU64);
 
 impl SeededTokens {
-    /// Tokens that start from `seed`.
+    /// Creates tokens that start from `seed`.
     pub fn new(seed: u64) -> Self {
         Self(AtomicU64::new(seed))
     }

@@ -2,7 +2,7 @@
 
 /// The source of randomness.
 pub trait Jitter: Send + Sync {
-    /// A number from 0 (inclusive) to 1 (exclusive).
+    /// Returns a number from 0 (inclusive) to 1 (exclusive).
     fn fraction(&self) -> f64;
 }
 
@@ -17,7 +17,7 @@ impl Jitter for RandomJitter {
     }
 }
 
-/// Always the same fraction.
+/// A source that always returns the same fraction.
 #[derive(Debug, Clone, Copy)]
 pub struct FixedJitter(pub f64);
 

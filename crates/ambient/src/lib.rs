@@ -1,7 +1,7 @@
 //! Clock, unique ids and randomness, and the one format in which errors are logged.
 //!
-//! The first three are traits with a real implementation and a test double, so that every rule built on them can be tested
-//! with chosen values.
+//! The first three are traits with a real implementation and a test double, so that every rule built on them
+//! can be tested with chosen values.
 
 mod clock;
 mod error_chain;

@@ -1,11 +1,12 @@
-//! Arrays of a body of which no more is kept than a request may have.
+//! Arrays of a request body, of which only a bounded number of elements is kept.
 
 use std::fmt;
 use std::marker::PhantomData;
 
 use serde::de::{Deserialize, Deserializer, IgnoredAny, SeqAccess, Visitor};
 
-/// The first `MAX` elements of an array, and how many it has: an element that is kept takes many times its text.
+/// The first `MAX` elements of an array, and the number of all its elements. The rest is not kept, because an
+/// element takes many times the memory of its text.
 pub(crate) struct AtMost<T, const MAX: usize> {
     pub(crate) kept: Vec<T>,
     pub(crate) count: usize,

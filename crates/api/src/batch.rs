@@ -1,10 +1,11 @@
-//! `POST /v1/intents:batch`: up to a thousand intents, each decided by itself.
+//! `POST /v1/intents:batch`: up to a thousand intents, each decided separately.
 //!
-//! Elements with the same key are decided in order: the second waits for the outcome of the first. What is not decided in time is
-//! answered with 503; what was accepted before that stays accepted.
+//! Elements with the same key are decided in order: the second waits for the outcome of the first. An element
+//! that is not decided in time gets a 503; elements accepted before that stay accepted.
 //!
-//! Of the elements only the text is kept, that of the body. Each is decoded when its turn comes, and so few are in progress at a time
-//! ([`MAX_ELEMENTS_IN_PROGRESS`]) that what they take beyond their text does not count.
+//! Only the text of the body is kept. Each element is decoded shortly before it is submitted, and so few are
+//! in progress at a time ([`MAX_ELEMENTS_IN_PROGRESS`]) that the memory they take beyond their text is
+//! negligible.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ops::Range;
@@ -50,9 +51,10 @@ use crate::view::{AcceptedElement, OUTCOME_ACCEPTED, OUTCOME_DUPLICATE, Time};
 pub(crate) const MAX_INTENTS: usize = 1_000;
 /// The most recipients of all elements of a batch, as received.
 pub(crate) const MAX_BATCH_RECIPIENTS: usize = 20_000;
-/// The most elements of a batch that are being decided.
+/// The most elements of a batch that are decided at the same time.
 const MAX_ELEMENTS_IN_PROGRESS: usize = 256;
-/// What an element takes besides its text, in bytes, but for few: its result, and while it is in progress itself.
+/// The memory of an element besides its text, in bytes, for all but a few: its result, and its decoded form
+/// while it is in progress.
 const ELEMENT_BYTES: usize = 1_024;
 const PATH: &str = "/v1/intents:batch";
 
@@ -63,7 +65,7 @@ struct Batch<'a> {
     intents: AtMost<&'a RawValue, MAX_INTENTS>,
 }
 
-/// An element that is decided, and where its result goes.
+/// A decoded element, and the index of its result.
 struct Element {
     place: usize,
     intent: Intent,
@@ -72,14 +74,14 @@ struct Element {
 /// A batch as it was received.
 struct ReceivedBatch {
     producer: String,
-    /// For the elements that have none.
+    /// The request id for elements that have none.
     request_id: Option<String>,
-    /// The trace that the request belongs to.
+    /// The trace of the request.
     request_trace: Option<TraceParent>,
-    /// By when all elements are answered.
+    /// The time by which all elements have a result.
     deadline: Instant,
     body: Arc<String>,
-    /// Where in it the elements are.
+    /// The positions of the elements in the body.
     elements: Vec<Range<usize>>,
     occupied: Occupied,
 }
@@ -87,15 +89,15 @@ struct ReceivedBatch {
 /// An element whose key belongs to another intent.
 struct Conflict {
     element: Element,
-    /// The notification that the other intent became.
+    /// The notification of the other intent.
     of: NotificationId,
 }
 
-/// What became of one element.
+/// The outcome of one element.
 enum Told {
-    /// Its result.
+    /// The element's result.
     Result(ElementResult),
-    /// Its key belongs to this notification; in what they differ is not known yet.
+    /// The key belongs to this notification; the differences are not determined yet.
     Conflict(NotificationId),
 }
 
@@ -128,7 +130,7 @@ impl ElementResult {
     }
 }
 
-/// The results by the places of their elements, as they are sent: as JSON they take a fraction.
+/// The results by the index of their elements, as serialised JSON, which takes a fraction of the memory.
 struct Rendered {
     results: Vec<Option<Box<RawValue>>>,
     undecided: usize,
@@ -137,22 +139,23 @@ struct Rendered {
 impl Rendered {
     fn set(&mut self, place: usize, result: &ElementResult) {
         self.undecided += usize::from(result.is_undecided());
-        // Cannot fail: texts, numbers and lists in memory.
+        // Cannot fail: strings, numbers and lists in memory.
         self.results[place] = Some(to_raw_value(result).expect("it is JSON"));
     }
 }
 
-/// [`Results`] as they are sent.
+/// The serialised form of [`Results`].
 #[derive(Serialize)]
 struct RenderedResults {
     results: Vec<Box<RawValue>>,
 }
 
-/// Marks an answer with an element that was not decided: it is not stored, so that a repeated request decides that element.
+/// Marks a response with an element that was not decided. Such a response is not stored, so that a repeated
+/// request decides that element.
 #[derive(Clone, Copy, Debug)]
 struct Undecided;
 
-/// Whether an answer leaves something undecided, so that it must not be stored.
+/// Returns true if a response contains an undecided element, so that it must not be stored.
 pub fn is_undecided(answer: &Parts) -> bool {
     answer.extensions.get::<Undecided>().is_some()
 }
@@ -179,7 +182,8 @@ pub(crate) async fn send<P: Ports>(
     charge.further(elements.len() - 1)?;
     occupied.add(elements.len() * ELEMENT_BYTES);
     let scope = format!("POST {PATH} {producer}");
-    // The request may have waited for room: what its listener counts from the first byte is left.
+    // The request may have waited for capacity. The deadline counts from its first byte, as the listener's
+    // does.
     let deadline = started + api.settings.batch_timeout;
     let batch = ReceivedBatch {
         producer,
@@ -196,7 +200,7 @@ pub(crate) async fn send<P: Ports>(
     guarded(&api, &scope, key, fingerprint, occupied, move || decide(handling, batch)).await
 }
 
-/// Where the elements of a batch are, unless the body is wrong as a whole.
+/// Returns the positions of the elements of a batch; an error if the body as a whole is invalid.
 fn find_elements(body: &str) -> Result<Vec<Range<usize>>, Problem> {
     let parsed: Result<Object<Batch<'_>>, _> = serde_json::from_str(body);
     let Object(Batch { intents }) =
@@ -225,7 +229,7 @@ fn find_elements(body: &str) -> Result<Vec<Range<usize>>, Problem> {
 }
 
 impl ReceivedBatch {
-    /// An element, or the rule that it breaks.
+    /// Decodes an element; the error is the rule that it breaks.
     async fn decode(&self, place: usize, catalog: &Arc<Catalog>) -> Result<Element, Rejection> {
         let range = self.elements[place].clone();
         let (body, catalog) = (Arc::clone(&self.body), Arc::clone(catalog));
@@ -233,7 +237,7 @@ impl ReceivedBatch {
         let decode = move || {
             let context =
                 BodyContext { producer: &producer, idempotency_key: None, request_id: request_id.as_deref() };
-            // Cannot fail: it was found to be an object.
+            // Cannot fail: the element was parsed as an object before.
             IntentBody::parse(&body[range]).expect("an object").decode(context, &catalog)
         };
         let decoded = parse_apart(self.elements[place].len(), self.occupied.clone(), decode).await;
@@ -249,7 +253,8 @@ async fn decide<P: Ports>(api: Arc<Api<P>>, batch: ReceivedBatch) -> Result<Resp
     let mut conflicts = Vec::new();
     loop {
         while in_progress.len() < MAX_ELEMENTS_IN_PROGRESS {
-            // One whose key was in progress comes first: those after it may have its key.
+            // A postponed element whose key is free again comes first: elements after it may have the same
+            // key.
             let free = later.iter().position(|(_, scope)| !keys.contains(scope));
             let place = match free.and_then(|at| later.remove(at)) {
                 Some((place, _)) => place,
@@ -259,7 +264,7 @@ async fn decide<P: Ports>(api: Arc<Api<P>>, batch: ReceivedBatch) -> Result<Resp
                 }
                 None => break,
             };
-            // Others have their turn between two elements, which may be large.
+            // Other tasks may run between two elements, because decoding a large one takes long.
             yield_now().await;
             match batch.decode(place, &api.settings.catalog).await {
                 Ok(element) if keys.insert(element.intent.scope()) => {
@@ -288,7 +293,7 @@ async fn decide<P: Ports>(api: Arc<Api<P>>, batch: ReceivedBatch) -> Result<Resp
         return Err(unavailable("no element of a batch could be decided"));
     }
     let undecided = rendered.undecided;
-    // None is left out: each element was refused when it was decoded, or is decided now.
+    // No result is missing: each element was rejected when it was decoded, or has been decided.
     let results = rendered.results.into_iter().flatten().collect();
     let mut response = Json(RenderedResults { results }).into_response();
     if undecided > 0 {
@@ -297,7 +302,7 @@ async fn decide<P: Ports>(api: Arc<Api<P>>, batch: ReceivedBatch) -> Result<Resp
     Ok(response)
 }
 
-/// Submits an element; what is not decided by the deadline is unavailable.
+/// Submits an element; an element not decided by the deadline is unavailable.
 async fn submit<P: Ports>(
     api: &Api<P>,
     batch: &ReceivedBatch,
@@ -317,8 +322,8 @@ fn undecided() -> SubmissionOutcome {
     SubmissionOutcome::Unavailable("an element of a batch was not decided in time".to_owned())
 }
 
-/// Says of each conflict, of which there are few enough for one query, in what the two intents differ. What cannot be read by `deadline` is
-/// unavailable.
+/// Sets the result of each conflict: the members in which the two intents differ. One query reads the records
+/// of all, because there are few enough. A conflict whose record cannot be read by `deadline` is unavailable.
 async fn compare<P: Ports>(
     api: &Api<P>,
     conflicts: impl Iterator<Item = Conflict>,
@@ -359,7 +364,7 @@ fn tell(outcome: SubmissionOutcome) -> Told {
             element(OUTCOME_DUPLICATE, &request.notification_id, request.accepted_at, request.routes)
         }
         SubmissionOutcome::Rejected(rejection) => ElementResult::problem(&malformed_intent(&rejection)),
-        // An element claims no key.
+        // An element does not claim a key.
         SubmissionOutcome::Replayed(_) | SubmissionOutcome::InProgress(_) => {
             ElementResult::problem(&unavailable("an element of a batch met a claim"))
         }

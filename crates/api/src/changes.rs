@@ -1,8 +1,8 @@
-//! `POST /v1/dead-letters:replay` and `:discard`: what operators change.
+//! `POST /v1/dead-letters:replay` and `:discard`: operators' changes of dead letters.
 //!
-//! A change is guarded by its Idempotency-Key as a whole, and each chunk of it is a transaction of its own. Crash recovery: after a crash
-//! the chunks before it are committed, and the key is free once its lock TTL is over; the repeated request continues with what is
-//! left and counts that.
+//! The Idempotency-Key guards a change as a whole, and each chunk of the change is a separate transaction.
+//! Crash recovery: after a crash the chunks before it are committed, and the key is free once its lock TTL
+//! has expired; the repeated request continues with the rest and counts only that.
 
 use std::sync::Arc;
 
@@ -41,7 +41,8 @@ type Ids = AtMost<String, MAX_ROUTES_PER_REQUEST>;
 #[serde(deny_unknown_fields)]
 #[schemars(transform = either_ids_or_filter)]
 pub(crate) struct ReplayRequest {
-    /// `<notification_id>/<route_id>`: the `id` of each dead letter. A discarded one is replayed if it is named here.
+    /// `<notification_id>/<route_id>`: the `id` of each dead letter. A discarded one is replayed if it is
+    /// named here.
     #[schemars(with = "Option<Vec<String>>", length(min = 1, max = MAX_ROUTES_PER_REQUEST))]
     ids: Option<Ids>,
     /// At most 10,000 of those that the list shows with these parameters; `remaining` counts the others.
@@ -90,7 +91,7 @@ struct Filter {
     created_before: Option<String>,
 }
 
-/// Asks for exactly one of both by `if`, which generators of clients do not read: to them a request is one
+/// Requires exactly one of both by `if`, which generators of clients do not read: for them a request is one
 /// object.
 fn either_ids_or_filter(schema: &mut Schema) {
     let ids = json!({"type": "array", "items": {"type": "string"}});
@@ -110,7 +111,7 @@ struct Asked {
     change: DeadLetterChange,
     selection: Selection,
     dry_run: bool,
-    /// The response: what was done.
+    /// Renders the response: the report of the change.
     render: fn(ChangeReport) -> Response,
 }
 
@@ -159,7 +160,7 @@ pub(crate) async fn discard<P: Ports>(
     carry_out(api, caller, asked).await
 }
 
-/// The members of a request besides the change.
+/// The parts of a request besides the change.
 struct Caller {
     principal: Principal,
     request_id: RequestId,
@@ -200,8 +201,8 @@ async fn carry_out<P: Ports>(api: Arc<Api<P>>, caller: Caller, asked: Asked) -> 
     .await
 }
 
-/// Runs `handler` once for the key; a repeated request gets its answer. `occupied` is held until nothing of the request is left, which
-/// may be long after its client has gone.
+/// Runs `handler` once for the key; a repeated request gets the stored response. `occupied` is held until
+/// nothing of the request is left, which may be long after its client has disconnected.
 pub(crate) async fn guarded<P, F>(
     api: &Api<P>,
     scope: &str,

@@ -14,7 +14,7 @@ use crate::ports::{Api, Ports};
 use crate::problems::read_failed;
 use crate::view::{DeadLetter, DeadLetters};
 
-/// What a list may be narrowed by.
+/// The filters of the list.
 pub(crate) const PARAMS: [Param; 8] = [
     Param::new("channel", Takes::Channel, "Only those of this channel."),
     Param::new("classification", Takes::Text, "Only those whose last attempt failed for this cause."),

@@ -1,4 +1,4 @@
-//! `GET /v1/intents/{idempotency_key}`: the outcome of the intents with a key, by whichever way they came.
+//! `GET /v1/intents/{idempotency_key}`: the outcome of the intents with a key, from HTTP and from the stream.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::ports::{Api, Ports};
 use crate::problems::{bad_request, producer_read, read_failed, store_failed};
 use crate::view::{IntentState, KeyOutcome};
 
-/// The owner of the key.
+/// The parameter that names the owner of the key.
 pub(crate) const PARAMS: [Param; 1] = [Param::new(
     "producer",
     Takes::Text,
@@ -36,8 +36,8 @@ pub(crate) async fn show<P: Ports>(
     let producer = producer_read(&principal, params.text("producer"))?;
     let producer = producer.ok_or_else(|| bad_request("The parameter producer is missing."))?;
     let scope = IdempotencyScope { producer, key: key.as_str().to_owned() };
-    // Before the tables: a request that ends in between has its outcome there. No token sends as a producer
-    // with a longer name.
+    // Requests in progress are checked before the tables: if one ends in between, its outcome is in the
+    // tables. No token sends as a producer with a longer name.
     let is_in_progress =
         scope.producer.len() <= MAX_NAME && api.submissions.time_in_progress(&scope).await.is_some();
     let trace = api.queries.get_intent_trace(&api.settings.stream, &scope).await;
@@ -52,8 +52,8 @@ pub(crate) async fn show<P: Ports>(
     Ok(Json(KeyOutcome::new(state, &trace, is_shown)).into_response())
 }
 
-/// Whether the stream has entries without an outcome. All that it had when the tables were read are decided,
-/// unless they come after the checkpoint.
+/// Returns true if the stream has entries without an outcome. All entries up to the checkpoint were decided
+/// when the tables were read.
 async fn has_unread<P: Ports>(api: &Api<P>, trace: &IntentTrace) -> Result<bool, Problem> {
     let after = trace.checkpoint.unwrap_or(EntryId::ZERO);
     api.stream.has_unread(after).await.map_err(|error| store_failed(&error))

@@ -1,4 +1,4 @@
-//! `POST /v1/intents`: one intent, accepted before it is answered.
+//! `POST /v1/intents`: one intent, accepted before the response is sent.
 
 use std::sync::Arc;
 
@@ -25,11 +25,11 @@ use crate::problems::{
 };
 use crate::view::Accepted;
 
-/// The trace that a request belongs to.
+/// The header with the trace of a request.
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
-/// How often an intent is decided whose record is deleted meanwhile.
+/// The most decisions on an intent whose record is deleted in the meantime.
 const MAX_DECISIONS: usize = 2;
-/// What an answer that was stored has.
+/// The header of a stored response that is replayed.
 const IDEMPOTENCY_REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
 
 pub(crate) async fn send<P: Ports>(
@@ -78,7 +78,8 @@ pub(crate) async fn send<P: Ports>(
         request_trace: trace_parent(&headers),
         held: Held::new(occupied),
     };
-    // Retention may delete the record between the decision and its reading: then the key is free, and is decided once more.
+    // Retention may delete the record between the decision and its reading. The key is then free, and the
+    // intent is decided again.
     for _ in 0..MAX_DECISIONS {
         if let Some(response) = decide(&api, &submission).await? {
             return Ok(response);
@@ -88,7 +89,8 @@ pub(crate) async fn send<P: Ports>(
     Err(unavailable("the record of the key was deleted meanwhile"))
 }
 
-/// Submits it and answers. `None` if the notification of its key was deleted before it could be read.
+/// Submits the intent and builds the response. `None` if the notification of its key was deleted before it
+/// could be read.
 async fn decide<P: Ports>(api: &Api<P>, submission: &Submission) -> Result<Option<Response>, Problem> {
     match api.submissions.submit(submission.clone()).await {
         SubmissionOutcome::Accepted { answer: Some(answer), .. } => Ok(Some(stored(answer, false))),
@@ -105,7 +107,7 @@ async fn decide<P: Ports>(api: &Api<P>, submission: &Submission) -> Result<Optio
             }
             None => Ok(None),
         },
-        // The other request usually ends long before its claim does.
+        // The other request usually ends long before its claim expires.
         SubmissionOutcome::InProgress(retry_after) => {
             Err(in_progress(retry_after.min(idempotency::RETRY_PAUSE)))
         }
@@ -114,7 +116,7 @@ async fn decide<P: Ports>(api: &Api<P>, submission: &Submission) -> Result<Optio
     }
 }
 
-/// The trace that a request belongs to: its only header `traceparent`, if it is one.
+/// The trace of a request, from its header `traceparent`; `None` if the header is invalid or repeated.
 pub(crate) fn trace_parent(headers: &HeaderMap) -> Option<TraceParent> {
     let mut values = headers.get_all(TRACEPARENT).iter();
     match (values.next(), values.next()) {
@@ -123,14 +125,14 @@ pub(crate) fn trace_parent(headers: &HeaderMap) -> Option<TraceParent> {
     }
 }
 
-/// The answer to an intent that is accepted, made before the commit: its bytes are stored and replayed.
+/// The response to an accepted intent, built before the commit: its bytes are stored and replayed.
 pub fn accepted_answer(acceptance: &Acceptance) -> StoredAnswer {
     let body = serde_json::to_vec(&Accepted::new(acceptance));
-    // Cannot fail: texts, numbers and lists in memory.
+    // Cannot fail: strings, numbers and lists in memory.
     StoredAnswer { status: StatusCode::ACCEPTED.as_u16(), body: body.expect("it is JSON") }
 }
 
-/// The notification of a key that is taken; `None` if retention has deleted it meanwhile.
+/// The notification that holds a key; `None` if retention has deleted it in the meantime.
 async fn accepted<P: Ports>(
     api: &Api<P>,
     notification_id: &NotificationId,

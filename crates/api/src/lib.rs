@@ -1,12 +1,14 @@
-//! The HTTP API: intents in, what became of them out, what consumers report, and what operators may change.
+//! The HTTP API: accepts intents, returns their outcomes, records consumers' receipts, and applies operators'
+//! changes.
 //!
-//! [`router`] has a route for each operation of the API's contract. A handler reads a request into values of the domain, calls a
-//! port, and renders what it got; it knows no store. The listener, tokens, limits and the form of errors are `http-server`'s.
+//! [`router`] has a route for each operation of the API's contract. A handler parses a request into values of
+//! the domain, calls a port, and renders the result; it does not depend on a store. The listener, tokens,
+//! limits and the format of errors are in `http-server`.
 //!
 //! `intents.rs` and `batch.rs` accept intents, `intent_outcome.rs`, `notifications.rs`, `search.rs`,
 //! `dead_letters.rs`, `malformed_intents.rs` and `status.rs` read, `changes.rs` replays and discards,
-//! `receipts.rs` takes what consumers report. `params.rs` reads query strings, `view.rs` renders values.
-//! `openapi.rs` describes all of it in the document that `GET /openapi.json` answers with.
+//! `receipts.rs` records consumers' reports. `params.rs` reads query strings, `view.rs` renders values.
+//! `openapi.rs` describes all of it in the document that `GET /openapi.json` returns.
 
 mod at_most;
 mod batch;
@@ -39,7 +41,7 @@ pub use intents::accepted_answer;
 pub use openapi::document;
 pub use ports::{Api, ApiSettings, Ports, ReceiptCounter};
 
-/// The routes of the API. `guard` checks tokens.
+/// Builds the routes of the API. `guard` checks tokens.
 pub fn router<P: Ports>(api: Api<P>, guard: &Guard) -> Router {
     let batch_limit = axum::Extension(BodyLimit(api.settings.max_batch_body_bytes));
     let document = Bytes::from(openapi::document(&api.settings).to_string());

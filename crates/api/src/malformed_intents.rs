@@ -29,7 +29,7 @@ pub(crate) const PARAMS: [Param; 6] = [
     CURSOR,
 ];
 
-/// The filters of the rows of one entry id.
+/// The filters of the rows with one entry id.
 pub(crate) const SHOW_PARAMS: [Param; 1] =
     [Param::new("stream", Takes::Text, "The stream of the entry; absent: the one that the service reads.")];
 
@@ -82,8 +82,8 @@ pub(crate) async fn show<P: Ports>(
     Ok(Json(MalformedIntents { malformed_intents: rows }).into_response())
 }
 
-/// Whether the content of an entry is shown. Its producer is only what the entry claims: a producer sees the
-/// content of entries that it may send.
+/// Returns true if the reader may see the content of an entry. The producer in an entry is only a claim: a
+/// producer sees the content of entries whose type it may send.
 pub(crate) fn is_shown<P: Ports>(api: &Api<P>, principal: &Principal, summary: &MalformedSummary) -> bool {
     principal.operator || summary.allows_producer(&api.settings.catalog)
 }

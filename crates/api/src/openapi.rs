@@ -1,9 +1,10 @@
-//! The OpenAPI document of the API, made from the code: what `GET /openapi.json` answers with.
+//! The OpenAPI document of the API, generated from the code: the response of `GET /openapi.json`.
 //!
-//! Schemas of answers and of operators' requests are derived from the types that are serialised and parsed. That of an intent is
-//! built from the limits of the domain and from the catalogue, and a test holds it against the parser, which is written by
-//! hand. Parameters come from the tables that the handlers read query strings with, problems from the values that handlers
-//! answer with, and examples from the same rendering as answers.
+//! Schemas of responses and of operators' requests are derived from the types that are serialised and parsed.
+//! The schema of an intent is built from the limits of the domain and from the catalogue, and a test compares
+//! it with the parser, which is written by hand. Parameters come from the tables with which handlers read
+//! query strings, problems from the values that handlers return, and examples from the same rendering as
+//! responses.
 //!
 //! docs/openapi.json is the document of the built-in catalogue and of the default limits; a test compares it.
 
@@ -31,10 +32,10 @@ use crate::ports::ApiSettings;
 
 pub(crate) use problems::element_schema as element_problem_schema;
 
-/// Where the schemas of a document are, as a JSON pointer.
+/// The place of schemas in a document, as a JSON pointer.
 const SCHEMAS: &str = "/components/schemas";
 
-/// Answers with the document.
+/// Returns the document as response.
 pub(crate) async fn show(RawQuery(query): RawQuery, document: Bytes) -> Result<Response, Problem> {
     Params::none(query.as_deref())?;
     let json = [(CONTENT_TYPE, HeaderValue::from_static("application/json"))];
@@ -98,7 +99,7 @@ fn description() -> String {
     )
 }
 
-/// The headers of answers.
+/// The headers of responses.
 fn headers() -> Value {
     json!({
         "X-Request-Id": {
@@ -128,7 +129,7 @@ fn headers() -> Value {
     })
 }
 
-/// The headers of an answer that has these besides `X-Request-Id`.
+/// References to the headers of a response: these, and `X-Request-Id`.
 fn header_refs(names: &[&str]) -> Value {
     let all = ["X-Request-Id"].iter().chain(names);
     all.map(|name| ((*name).to_owned(), json!({"$ref": format!("#/components/headers/{name}")}))).collect()
@@ -138,7 +139,7 @@ fn schema_ref(name: &str) -> Value {
     json!({"$ref": format!("#{SCHEMAS}/{name}")})
 }
 
-/// The comments of a source file are broken into lines; descriptions are not.
+/// Joins the lines of descriptions, which come from comments of source files.
 fn join_lines(schema: &mut Value) {
     match schema {
         Value::Object(members) => {
@@ -152,8 +153,8 @@ fn join_lines(schema: &mut Value) {
     }
 }
 
-/// Adds what generators of clients need and validators do not: the format of integers, which have 32 bits
-/// without one, and the type of constants.
+/// Adds information that generators of clients need and validators do not: the format of integers, which have
+/// 32 bits without one, and the type of constants.
 fn tell_types(schema: &mut Value) {
     match schema {
         Value::Object(members) => {
@@ -170,7 +171,7 @@ fn tell_types(schema: &mut Value) {
             for (name, member) in members {
                 match name.as_str() {
                     "const" | "default" | "enum" | "example" | "examples" => {}
-                    // Its members have names of their own.
+                    // The keys of these members are names, not keywords.
                     "properties" | "patternProperties" | "$defs" => {
                         member
                             .as_object_mut()
@@ -187,7 +188,7 @@ fn tell_types(schema: &mut Value) {
     }
 }
 
-/// The type of a constant that has one of its own.
+/// The JSON type of a constant; `None` for null, arrays and objects.
 fn type_of(constant: &Value) -> Option<&'static str> {
     match constant {
         Value::String(_) => Some("string"),
@@ -198,7 +199,7 @@ fn type_of(constant: &Value) -> Option<&'static str> {
     }
 }
 
-/// The schemas of types, collected.
+/// Collects the schemas of types.
 struct Schemas {
     answers: SchemaGenerator,
     requests: SchemaGenerator,
@@ -216,12 +217,12 @@ impl Schemas {
         }
     }
 
-    /// A reference to the schema of what is serialised.
+    /// A reference to the schema of a serialised type.
     fn answer<T: JsonSchema>(&mut self) -> Value {
         self.answers.subschema_for::<T>().to_value()
     }
 
-    /// A reference to the schema of what is parsed.
+    /// A reference to the schema of a parsed type.
     fn request<T: JsonSchema>(&mut self) -> Value {
         self.requests.subschema_for::<T>().to_value()
     }

@@ -1,4 +1,4 @@
-//! Query strings: every parameter is known and occurs at most once.
+//! Query strings, in which every parameter must be declared and occur at most once.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -18,7 +18,8 @@ use crate::problems::{bad_request, not_found};
 /// The longest value of a parameter, in bytes: longer than any identifier, shorter than a request line.
 const MAX_VALUE_BYTES: usize = 1_024;
 
-/// The last part of a path, an id, decoded. What is not UTF-8 is refused. No id holds NUL, which PostgreSQL does not take.
+/// The last part of a path, an id, decoded. Bytes that are not UTF-8 are refused, and NUL too: no id contains
+/// it, and PostgreSQL does not accept it.
 pub(crate) struct PathId(pub(crate) String);
 
 impl<S: Send + Sync> FromRequestParts<S> for PathId {
@@ -33,7 +34,8 @@ impl<S: Send + Sync> FromRequestParts<S> for PathId {
     }
 }
 
-/// The last part of a path, an idempotency key, decoded. What no request can have as its key is refused.
+/// The last part of a path, an idempotency key, decoded. A value that cannot be the key of a request is
+/// refused.
 pub(crate) struct PathKey(pub(crate) Key);
 
 impl<S: Send + Sync> FromRequestParts<S> for PathKey {
@@ -55,11 +57,11 @@ async fn last_part<S: Send + Sync>(head: &mut Parts, state: &S) -> Result<String
 pub(crate) struct Param {
     pub(crate) name: &'static str,
     pub(crate) takes: Takes,
-    /// What it means, for the OpenAPI document.
+    /// The meaning of the parameter, for the OpenAPI document.
     pub(crate) about: &'static str,
 }
 
-/// What a parameter takes.
+/// The values that a parameter takes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Takes {
     Text,
@@ -71,10 +73,10 @@ pub(crate) enum Takes {
     Cursor,
 }
 
-/// How many items a page has.
+/// The parameter for the size of a page.
 pub(crate) const LIMIT: Param =
     Param { name: "limit", takes: Takes::Limit, about: "The most items of the page." };
-/// Where a page begins.
+/// The parameter for the start of a page.
 pub(crate) const CURSOR: Param = Param {
     name: "cursor",
     takes: Takes::Cursor,
@@ -86,7 +88,7 @@ impl Param {
         Self { name, takes, about }
     }
 
-    /// The schema of its value.
+    /// The schema of the value.
     pub(crate) fn schema(&self) -> Value {
         let text = || json!({"type": "string", "minLength": 1, "maxLength": MAX_VALUE_BYTES, "pattern": r"^[^\u0000-\u001F\u007F-\u009F]*$"});
         match self.takes {
@@ -109,7 +111,7 @@ impl Param {
 pub(crate) struct Params(BTreeMap<String, String>);
 
 impl Params {
-    /// Reads a query string that may have these parameters.
+    /// Reads a query string that may contain these parameters.
     pub(crate) fn parse(query: Option<&str>, known: &[Param]) -> Result<Self, Problem> {
         let mut params = BTreeMap::new();
         for (name, value) in form_urlencoded::parse(query.unwrap_or_default().as_bytes()) {
@@ -132,30 +134,30 @@ impl Params {
         Self::parse(query, &[]).map(|_| ())
     }
 
-    /// A text.
+    /// The value of a parameter as text.
     pub(crate) fn text(&self, name: &str) -> Option<String> {
         self.0.get(name).cloned()
     }
 
-    /// A value of a closed set, or of a syntax, that `takes` describes.
+    /// Parses a value of a closed set, or of a syntax, that `takes` describes.
     pub(crate) fn value<T: FromStr>(&self, name: &str, takes: &str) -> Result<Option<T>, Problem> {
         let parsed = self.0.get(name).map(|text| text.parse()).transpose();
         parsed.map_err(|_| bad_request(format!("The parameter {name} takes {takes}.")))
     }
 
-    /// A time.
+    /// Parses a time.
     pub(crate) fn time(&self, name: &str) -> Result<Option<Timestamp>, Problem> {
         self.value(name, "a time of RFC 3339, such as 2026-04-02T09:30:00Z")
     }
 
-    /// How many elements a page has.
+    /// The number of items of a page.
     pub(crate) fn limit(&self) -> Result<PageLimit, Problem> {
         let takes = format!("a number from 1 to {MAX_PAGE_ITEMS}");
         let Some(items) = self.value("limit", &takes)? else { return Ok(PageLimit::default()) };
         PageLimit::new(items).ok_or_else(|| bad_request(format!("The parameter limit takes {takes}.")))
     }
 
-    /// Where the page begins, in a list with this filter.
+    /// The start of the page, in a list with this filter.
     pub(crate) fn cursor<P: Place>(&self, filter: &P::Filter) -> Result<Option<P>, Problem> {
         let cursor = self.0.get("cursor").map(|cursor| P::from_cursor(cursor, filter)).transpose();
         cursor.map_err(|_| bad_request("The parameter cursor is not one of this query."))

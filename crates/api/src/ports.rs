@@ -1,4 +1,4 @@
-//! What the API is built on.
+//! The ports and the settings of the API.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,50 +10,50 @@ use domain::operations::Budgets;
 use domain::ports::{LeaderLookup, Operations, Queries, ReceiptStore, StreamQueries, Submissions};
 use idempotency::{Idempotency, Store};
 
-/// The kinds of ports that an API is built on.
+/// The types of the ports of an API.
 pub trait Ports: Send + Sync + 'static {
     /// Accepts intents.
     type Submissions: Submissions + 'static;
-    /// Reads what became of them.
+    /// Reads the outcomes of intents.
     type Queries: Queries + 'static;
-    /// Changes what an operator may change.
+    /// Applies the changes that operators may make.
     type Operations: Operations + 'static;
-    /// Takes what consumers report.
+    /// Records consumers' reports.
     type Receipts: ReceiptStore + 'static;
     /// Reads the intents stream.
     type Stream: StreamQueries + 'static;
-    /// Knows who leads.
+    /// Looks up the leader.
     type Leader: LeaderLookup + 'static;
-    /// Keeps answers to requests that are guarded as a whole.
+    /// Stores responses to requests that are guarded as a whole.
     type Keys: Store;
-    /// The time.
+    /// The clock.
     type Clock: Clock + 'static;
 }
 
-/// Is told how many reports of a request had which outcome: `recorded`, `stale`, `unknown_route` or `invalid`.
+/// Counts the reports of a request by outcome: `recorded`, `stale`, `unknown_route` or `invalid`.
 pub type ReceiptCounter = Arc<dyn Fn(&'static str, u64) + Send + Sync>;
 
 /// The API.
 pub struct Api<P: Ports> {
     /// Accepts intents.
     pub submissions: P::Submissions,
-    /// Reads what became of them.
+    /// Reads the outcomes of intents.
     pub queries: P::Queries,
-    /// Changes what an operator may change.
+    /// Applies the changes that operators may make.
     pub operations: P::Operations,
-    /// Takes what consumers report.
+    /// Records consumers' reports.
     pub receipts: P::Receipts,
-    /// Counts what became of their reports.
+    /// Counts the outcomes of reports.
     pub count_receipts: ReceiptCounter,
     /// Reads the intents stream.
     pub stream: P::Stream,
-    /// Knows who leads.
+    /// Looks up the leader.
     pub leader: P::Leader,
     /// Guards batches and operators' changes.
     pub keys: Idempotency<P::Keys>,
-    /// The time, for schedules and explanations.
+    /// The clock, for schedules and explanations.
     pub clock: P::Clock,
-    /// What configuration says.
+    /// The configuration.
     pub settings: ApiSettings,
 }
 
@@ -63,10 +63,10 @@ impl<P: Ports> fmt::Debug for Api<P> {
     }
 }
 
-/// What configuration says to the API.
+/// Configuration of the API.
 #[derive(Clone, Debug)]
 pub struct ApiSettings {
-    /// Which type may go to whom.
+    /// The types, with their producers and recipients.
     pub catalog: Arc<Catalog>,
     /// The intents stream, whose checkpoint is read.
     pub stream: String,
@@ -76,8 +76,8 @@ pub struct ApiSettings {
     pub max_body_bytes: usize,
     /// The largest body of a batch, in bytes.
     pub max_batch_body_bytes: usize,
-    /// How long the elements of a batch may take in all. Less than the listener's request timeout, so that an answer with what was
-    /// decided is sent before that.
+    /// The time limit for all elements of a batch. It is less than the listener's request timeout, so that a
+    /// response with the results so far is sent before that.
     pub batch_timeout: Duration,
     /// The version of the service.
     pub version: &'static str,

@@ -1,4 +1,4 @@
-//! The API's own problems, and who may do what.
+//! The problems that only the API has, and the rights of callers.
 
 use std::time::Duration;
 
@@ -10,15 +10,15 @@ use domain::route::Channel;
 use http_server::problem::{self, FORBIDDEN, Kind, Problem};
 use http_server::tokens::{Consumer, Principal};
 
-/// An intent that breaks a rule; `code` names it.
+/// An intent breaks a rule; `code` names it.
 const MALFORMED_INTENT: Kind =
     Kind::new("malformed-intent", "Malformed intent", StatusCode::UNPROCESSABLE_ENTITY);
 
-/// A search that takes longer than a query may.
+/// A search exceeds the time limit of a query.
 const QUERY_TOO_EXPENSIVE: Kind =
     Kind::new("query-too-expensive", "Query too expensive", StatusCode::UNPROCESSABLE_ENTITY);
 
-/// A search took too long.
+/// The problem of a search that took too long.
 pub(crate) fn query_too_expensive() -> Problem {
     let detail = "The search took longer than NOTIFICATION_API_QUERY_TIMEOUT allows. Narrow it: bound accepted_at by $after and $before, or \
         add, outside of $or and $not, a condition that an index serves: equality of notification_id, idempotency_key or recipient, \
@@ -26,12 +26,12 @@ pub(crate) fn query_too_expensive() -> Problem {
     Problem::new(QUERY_TOO_EXPENSIVE, detail)
 }
 
-/// The intent breaks a rule.
+/// The problem of an intent that breaks a rule.
 pub(crate) fn malformed_intent(rejection: &Rejection) -> Problem {
     Problem::new(MALFORMED_INTENT, &rejection.message).with("code", rejection.code.as_str())
 }
 
-/// The key belongs to another intent, which differs in these members.
+/// The problem of a key that belongs to another intent, which differs in these members.
 pub(crate) fn idempotency_conflict(differs: &[&str]) -> Problem {
     let detail = "The idempotency key belongs to another intent.";
     Problem::new(problem::IDEMPOTENCY_CONFLICT, detail)
@@ -39,34 +39,35 @@ pub(crate) fn idempotency_conflict(differs: &[&str]) -> Problem {
         .with("differs", differs.to_vec())
 }
 
-/// Another request with the key is being processed.
+/// The problem of a key whose other request is still being processed.
 pub(crate) fn in_progress(retry_after: Duration) -> Problem {
     let detail = "Another request with this idempotency key is being processed.";
     Problem::new(problem::IN_PROGRESS, detail).retry_after(retry_after)
 }
 
-/// The key that guards a request as a whole belongs to another one.
+/// The problem of a key that guards another request.
 pub(crate) fn request_conflict() -> Problem {
     Problem::new(problem::IDEMPOTENCY_CONFLICT, "The idempotency key belongs to another request.")
 }
 
-/// The request itself is wrong.
+/// The problem of a request that is itself invalid.
 pub(crate) fn bad_request(detail: impl Into<String>) -> Problem {
     Problem::new(problem::BAD_REQUEST, detail)
 }
 
-/// There is no such thing, or it is not the caller's.
+/// The problem of a thing that does not exist or is not visible to this caller.
 pub(crate) fn not_found(what: &str) -> Problem {
     Problem::new(problem::NOT_FOUND, format!("There is no such {what}."))
 }
 
-/// A dependency is unavailable. What exactly is for the log: the caller can only repeat the request.
+/// The problem of an unavailable dependency. The cause is only logged: the caller can only repeat the
+/// request.
 pub(crate) fn unavailable(cause: &str) -> Problem {
     tracing::debug!(cause, "a request could not be answered");
     not_answered()
 }
 
-/// The service cannot answer now.
+/// The problem of a service that cannot process the request now.
 pub(crate) fn not_answered() -> Problem {
     Problem::new(
         problem::UNAVAILABLE,
@@ -74,12 +75,13 @@ pub(crate) fn not_answered() -> Problem {
     )
 }
 
-/// A store failed.
+/// The problem of a store that failed.
 pub(crate) fn store_failed(error: &StoreError) -> Problem {
     unavailable(&error_chain(error))
 }
 
-/// A store failed to read what a request names. If it refuses the values of the request, the same request fails again.
+/// The problem of a store that failed to read what a request refers to. If the store refuses the values of
+/// the request, the problem is permanent: the same request fails again.
 pub(crate) fn read_failed(error: &StoreError) -> Problem {
     match error {
         StoreError::Refused { .. } => bad_request("The request has a value that cannot be looked for."),
@@ -87,7 +89,7 @@ pub(crate) fn read_failed(error: &StoreError) -> Problem {
     }
 }
 
-/// Reading everything and changing what operators may change.
+/// Admits operators, who may read everything and make operators' changes.
 pub(crate) fn operators_only(principal: &Principal, _: &Parts) -> Result<(), Problem> {
     match principal.operator {
         true => Ok(()),
@@ -95,7 +97,7 @@ pub(crate) fn operators_only(principal: &Principal, _: &Parts) -> Result<(), Pro
     }
 }
 
-/// Sending.
+/// Admits producers, who may send.
 pub(crate) fn producers_only(principal: &Principal, _: &Parts) -> Result<(), Problem> {
     match principal.producer {
         Some(_) => Ok(()),
@@ -103,7 +105,7 @@ pub(crate) fn producers_only(principal: &Principal, _: &Parts) -> Result<(), Pro
     }
 }
 
-/// Reading one's own notifications, or all as an operator.
+/// Admits producers, who read their own notifications, and operators, who read all.
 pub(crate) fn readers_only(principal: &Principal, _: &Parts) -> Result<(), Problem> {
     match principal.operator || principal.producer.is_some() {
         true => Ok(()),
@@ -111,8 +113,8 @@ pub(crate) fn readers_only(principal: &Principal, _: &Parts) -> Result<(), Probl
     }
 }
 
-/// The producer whose intents and notifications are read, if the request names `asked`; `None`: all producers.
-/// A producer's token reads its own.
+/// The producer whose intents and notifications a request reads, if it names `asked`; `None` for all
+/// producers. A producer's token reads only its own.
 pub(crate) fn producer_read(principal: &Principal, asked: Option<String>) -> Result<Option<String>, Problem> {
     match (principal.operator, principal.producer.as_deref(), asked) {
         (true, _, asked) => Ok(asked),
@@ -123,12 +125,12 @@ pub(crate) fn producer_read(principal: &Principal, asked: Option<String>) -> Res
     }
 }
 
-/// Reporting of one's own channel's routes, or of all as an operator.
+/// Admits consumers, who report on routes of their own channel, and operators, who report on all.
 pub(crate) fn reporters_only(principal: &Principal, _: &Parts) -> Result<(), Problem> {
     channel_reported(principal).map(drop)
 }
 
-/// The channel of whose routes a token may report; `None` if of all.
+/// The channel on whose routes a token may report; `None` for all channels.
 pub(crate) fn channel_reported(principal: &Principal) -> Result<Option<Channel>, Problem> {
     match (principal.operator, principal.consumer) {
         (true, _) => Ok(None),
@@ -138,7 +140,7 @@ pub(crate) fn channel_reported(principal: &Principal) -> Result<Option<Channel>,
     }
 }
 
-/// The producer of a token that may send; the guard has checked that there is one.
+/// The producer of a token that may send; the guard has checked that the token has one.
 pub(crate) fn producer_of(principal: &Principal) -> Result<&str, Problem> {
     principal.producer.as_deref().ok_or_else(|| Problem::new(FORBIDDEN, "Only a producer's token may send."))
 }

@@ -1,7 +1,7 @@
-//! `POST /v1/receipts`: what the consumers of the outbound streams report.
+//! `POST /v1/receipts`: the delivery reports of the consumers of the outbound streams.
 //!
-//! Reports are taken one by one: what is wrong with one of them is its outcome and refuses no other. A repeated request is safe, because what
-//! is known already is stale, so it needs no idempotency key.
+//! Reports are recorded one by one: an error in one of them is its own outcome and does not refuse the
+//! others. A repeated request is safe, because a known report is stale, so it needs no idempotency key.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -46,7 +46,7 @@ struct Element<'a> {
     detail: Option<&'a RawValue>,
 }
 
-/// Of an element that is not as expected, what it is about.
+/// The id of an element that cannot be parsed.
 #[derive(Deserialize)]
 struct Named<'a> {
     #[serde(borrow)]
@@ -83,12 +83,12 @@ struct ReceiptReport {
     detail: Option<String>,
 }
 
-/// What an element says.
+/// The result of reading an element.
 enum Read {
     Report(RouteReport),
-    /// Its id is that of no route.
+    /// The id does not have the form of a route's id.
     NoRoute,
-    /// It breaks this rule.
+    /// The element breaks this rule.
     Invalid(String),
 }
 
@@ -150,13 +150,13 @@ fn parse(body: &str) -> Result<Vec<&RawValue>, Problem> {
     Ok(receipts.kept)
 }
 
-/// The text of a member; `None` if it is missing or no string.
+/// The text of a member; `None` if the member is missing or not a string.
 fn text_of(member: Option<&RawValue>) -> Option<String> {
     serde_json::from_str(member?.get()).ok()
 }
 
 impl Element<'_> {
-    /// Checks one rule after the other; the first that is broken counts.
+    /// Checks the rules in order; the result is the first violation.
     fn read(&self, id: Option<&str>) -> Read {
         let Some(id) = id else { return Read::Invalid("id takes an event_id or a delivery_id.".to_owned()) };
         match (self.report(), id.parse::<RouteKey>()) {

@@ -41,7 +41,7 @@ pub(crate) struct SearchRequest<'a> {
     cursor: Option<String>,
 }
 
-/// How many items a page has. Its errors have a place in the body.
+/// The size of a page. A parse error of it contains its place in the body.
 #[derive(Default)]
 struct Limit(PageLimit);
 
@@ -64,7 +64,8 @@ fn limit_schema(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// The names of the outermost object. What they take the description says: a schema of it would repeat the language.
+/// The schema of a filter: only the names of the outermost object. The description explains their values,
+/// because a complete schema would repeat the language.
 fn filter_schema(_: &mut SchemaGenerator) -> Schema {
     let fixed: Vec<String> = SearchName::FIXED.iter().map(|(name, _)| name.replace('.', "\\.")).collect();
     let names = format!("^(\\$and|\\$or|\\$not|{}|payload\\.[a-zA-Z_][a-zA-Z0-9_]*)$", fixed.join("|"));
@@ -76,7 +77,7 @@ fn filter_schema(_: &mut SchemaGenerator) -> Schema {
             speak of one and the same route; under `$not`, of no route at all. Without conditions all notifications are found.",
         "type": ["object", "null"],
         "propertyNames": {"pattern": names},
-        // Without it, generators of clients make an object that takes no member.
+        // Without this, generators of clients produce an object that takes no member.
         "additionalProperties": true,
     })
 }
@@ -113,7 +114,7 @@ pub(crate) async fn search<P: Ports>(
     }
 }
 
-/// The line and the column of the body at which a fault of the filter is, which is a part of it.
+/// The line and the column in the body of a fault in `filter`, which is a part of the body.
 fn place_in(body: &str, filter: &str, fault: &FilterFault) -> (usize, usize) {
     let start = (filter.as_ptr() as usize).saturating_sub(body.as_ptr() as usize);
     let before = body.get(..start).unwrap_or_default();

@@ -23,7 +23,7 @@ pub(crate) async fn show<P: Ports>(
     let store = api.queries.status(&api.settings.stream, api.clock.now()).await;
     let store = store.map_err(|error| store_failed(&error))?;
     let term = api.leader.leader().await.map_err(|error| store_failed(&error))?;
-    // Without Redis the rest is worth telling all the same.
+    // If Redis is unavailable, the rest is still returned.
     let backlog = api.stream.backlog(store.processed_up_to()).await.ok();
     let status = Status::new(store, term, backlog);
     Ok(Json(ServiceStatus::new(&status, &api.settings.stream, api.settings.version)).into_response())

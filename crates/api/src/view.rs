@@ -1,7 +1,8 @@
-//! What answers consist of: values of the domain as JSON, times in RFC 3339 with microseconds, `null` for what is absent.
+//! The parts of responses: values of the domain as JSON, with times in RFC 3339 with microseconds, and `null`
+//! for absent values.
 //!
-//! Each type is serialised as it stands, and its schema in the OpenAPI document is derived from it; the comments of its members are
-//! the descriptions there. The commands of operators print the same documents.
+//! Each type is serialised as it is, and its schema in the OpenAPI document is derived from it; the comments
+//! of its members are the descriptions there. Operators' commands print the same documents.
 
 mod changes;
 mod dead_letters;
@@ -56,12 +57,13 @@ impl JsonSchema for Time {
     }
 }
 
-/// JSON that PostgreSQL holds as text; as a string if another program wrote what is none.
+/// Parses JSON that PostgreSQL stores as text; returns a string if another program wrote something that is
+/// not JSON.
 fn json_of(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|_| text.into())
 }
 
-/// For members that are left out unless they are true.
+/// Skips members that are serialised only if they are true.
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
 fn is_false(flag: &bool) -> bool {
     !flag

@@ -229,7 +229,7 @@ impl Cli {
     }
 }
 
-/// Runs `work` on its own runtime, and does not wait for tasks that still run.
+/// Runs `work` on its own runtime, and does not wait for tasks that are still running.
 fn block_on(work: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.context("could not start the runtime")?;
@@ -238,7 +238,7 @@ fn block_on(work: impl Future<Output = Result<(), Failure>>) -> Result<(), Failu
     outcome
 }
 
-/// The exit code of an outcome. Prints the error to standard error, unless the log has it.
+/// Returns the exit code of an outcome. Prints the error to standard error unless it was logged.
 pub fn report(outcome: Result<(), Failure>) -> ExitCode {
     let Err(failure) = outcome else { return ExitCode::SUCCESS };
     if !matches!(failure, Failure::Logged { .. } | Failure::Reported) {
@@ -257,7 +257,7 @@ mod tests {
         Cli::try_parse_from(line.split_whitespace())
     }
 
-    /// Checks the examples of the commands in `command`, whose line so far is `line`.
+    /// Checks that each command below `command`, whose command line is `line`, has an example.
     fn check_examples(command: &clap::Command, line: &str) {
         for command in command.get_subcommands() {
             let line = format!("{line} {}", command.get_name());

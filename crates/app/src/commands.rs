@@ -27,10 +27,10 @@ pub mod status;
 pub mod token;
 pub mod users;
 
-/// The variables that a command is run with.
+/// The environment variables of a command.
 pub type Vars = Vec<(String, String)>;
 
-/// Why a command failed.
+/// The reason why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
     /// The configuration is wrong.
@@ -39,22 +39,22 @@ pub enum Failure {
     /// The arguments are wrong.
     #[error("{0}")]
     Usage(String),
-    /// It failed while running. Shows the chain of causes, each once.
+    /// The command failed while running. Displays the chain of causes, each once.
     #[error("error: {}", domain::ports::error_chain(.0.as_ref()))]
     Run(#[from] anyhow::Error),
-    /// It found what it exists to report, and has printed it.
+    /// The command found what it exists to report, and has printed it.
     #[error("error: see above")]
     Reported,
-    /// It failed, and its log has the cause.
+    /// The command failed, and its log contains the cause.
     #[error("error: see the log")]
     Logged {
-        /// What the process ends with.
+        /// The exit code of the process.
         exit_code: u8,
     },
 }
 
 impl Failure {
-    /// What the process ends with.
+    /// The exit code of the process.
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Config(_) | Self::Usage(_) => 2,

@@ -1,8 +1,9 @@
 //! The configuration: environment variables, read once into types that hold only valid values.
 //!
-//! All errors are reported at once, and nothing starts before they are fixed. Only [`environment`] reads the environment;
-//! everything else takes variables as an argument. There is no configuration
-//! file except the catalogue, and nothing is read again while the service runs.
+//! All errors are reported at once, and nothing starts before they are fixed. Only [`environment`] reads the
+//! environment; everything else receives variables as an argument. The only files are those that variables
+//! name: the catalogue, secrets, tokens and certificates. The configuration is read once; only token files
+//! and the API's certificate are reloaded while a process runs.
 
 use std::io::{self, Read};
 use std::time::Duration;
@@ -59,123 +60,123 @@ use knobs::NOTIFICATION_SHUTDOWN_TIMEOUT;
 use reader::Reader;
 use std::sync::Arc;
 
-/// The largest file that is read, in bytes: more than any catalogue or intent needs.
+/// The size limit of a file that is read, in bytes. No catalogue or intent needs more.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
-/// A valid configuration, and its warnings.
+/// A valid configuration, its warnings, and the effective values.
 #[derive(Debug)]
 pub struct Loaded<C> {
-    /// What was asked for.
+    /// The configuration.
     pub config: C,
-    /// Variables that have no effect, a sentence each.
+    /// One sentence for each variable that has no effect.
     pub warnings: Vec<String>,
-    /// Name and value of every variable that was read, defaults filled in and secrets masked, in the order of
-    /// docs/config.md.
+    /// Name and value of every variable that was read, with defaults filled in and secrets masked, in the
+    /// order of docs/config.md.
     pub effective: Vec<(String, String)>,
 }
 
-/// What `serve` needs: everything.
+/// The configuration of `serve`: everything.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Where Redis is.
+    /// The Redis connection.
     pub redis: Redis,
-    /// Where PostgreSQL is.
+    /// The PostgreSQL connection.
     pub postgres: Postgres,
-    /// Where the probes are served.
+    /// The listener of the probes.
     pub http: Http,
-    /// The HTTP API, if it is on.
+    /// The HTTP API, if it is enabled.
     pub api: Option<Api>,
-    /// The stream that is read.
+    /// The intents stream, which the service reads.
     pub intents: Intents,
-    /// The streams that are written.
+    /// The outbound streams, which the service writes.
     pub outbound: Outbound,
-    /// How often and how soon a route is tried.
+    /// The retries of routes, and the TTL of their leases.
     pub routes: Routes,
-    /// How routes are taken up.
+    /// The settings of the publishers.
     pub publish: Publish,
-    /// How long things are kept.
+    /// The retention of rows.
     pub retention: Retention,
-    /// Where the user directory is.
+    /// The user directory.
     pub user_directory: UserDirectory,
     /// Notification types, administrators and languages.
     pub audience: AudienceRules,
-    /// The relay of an outbox inside the service, if it is on.
+    /// The relay of an outbox inside the service, if it is enabled.
     pub relay: Option<RelayConfig>,
-    /// The name of this replica, if it was given one.
+    /// The name of this replica, if it is configured.
     pub replica_id: Option<ReplicaId>,
-    /// How long a stop may take.
+    /// The maximum duration of a stop.
     pub shutdown_timeout: Duration,
-    /// What the process tells about itself.
+    /// Logs, traces and metrics of the process.
     pub telemetry: TelemetryConfig,
 }
 
-/// What `migrate` needs.
+/// The configuration of `migrate`.
 #[derive(Debug, Clone)]
 pub struct MigrateConfig {
-    /// Where PostgreSQL is.
+    /// The PostgreSQL connection.
     pub postgres: Postgres,
 }
 
-/// What the commands of operators need that read the tables.
+/// The configuration of the operators' commands that read only the tables.
 #[derive(Debug, Clone)]
 pub struct OperatorConfig {
-    /// Where PostgreSQL is.
+    /// The PostgreSQL connection.
     pub postgres: Postgres,
     /// The key of the stream that the service reads.
     pub intents_stream: String,
 }
 
-/// What the commands of operators need that ask the stream as well.
+/// The configuration of the operators' commands that read the tables and the stream.
 #[derive(Debug, Clone)]
 pub struct OperatorStreamConfig {
-    /// Where the tables are.
+    /// The tables and the name of the stream.
     pub tables: OperatorConfig,
-    /// Where Redis is.
+    /// The Redis connection.
     pub redis: Redis,
 }
 
-/// What the commands need that replay dead letters.
+/// The configuration of the commands that replay dead letters.
 #[derive(Debug, Clone)]
 pub struct ReplayConfig {
-    /// Where the tables are.
+    /// The tables and the name of the stream.
     pub tables: OperatorConfig,
-    /// The retry budgets that replayed routes get.
+    /// The retry budgets of replayed routes.
     pub budgets: Budgets,
 }
 
-/// What `audit` needs.
+/// The configuration of `audit`.
 #[derive(Debug, Clone)]
 pub struct AuditConfig {
-    /// Where the tables are.
+    /// The tables and the name of the stream.
     pub tables: OperatorConfig,
-    /// Where Redis is.
+    /// The Redis connection.
     pub redis: Redis,
-    /// The streams that are written.
+    /// The outbound streams, which the service writes.
     pub outbound: Outbound,
-    /// How long things are kept.
+    /// The retention of rows.
     pub retention: Retention,
-    /// By which entries are decoded.
+    /// The catalogue with which entries are decoded.
     pub catalog: Arc<Catalog>,
 }
 
-/// What `send` needs.
+/// The configuration of `send`.
 #[derive(Debug, Clone)]
 pub struct SendConfig {
-    /// Where Redis is.
+    /// The Redis connection.
     pub redis: Redis,
-    /// The key of the stream that intents are appended to.
+    /// The key of the stream to which intents are appended.
     pub intents_stream: String,
-    /// What an intent must satisfy.
+    /// The catalogue against which an intent is checked.
     pub catalog: Arc<Catalog>,
 }
 
 impl Config {
-    /// Reads and checks everything.
+    /// Reads and checks all variables of the service.
     pub fn load(vars: impl IntoIterator<Item = (String, String)>) -> Result<Loaded<Self>, ConfigErrors> {
         load(vars, Self::read)
     }
 
-    /// The name of this replica: the one it was given, else one of its own.
+    /// The configured name of this replica, else a generated one.
     pub fn replica(&self, tokens: &impl Tokens) -> ReplicaId {
         self.replica_id.clone().unwrap_or_else(|| ReplicaId::of_this_host(tokens))
     }
@@ -226,14 +227,15 @@ impl Config {
 }
 
 impl MigrateConfig {
-    /// Reads and checks what concerns PostgreSQL; other known variables may be missing or wrong.
+    /// Reads and checks the variables of PostgreSQL. Other known variables may be missing or wrong.
     pub fn load(vars: impl IntoIterator<Item = (String, String)>) -> Result<Loaded<Self>, ConfigErrors> {
         load(vars, |reader| Postgres::read(reader).map(|postgres| Self { postgres }))
     }
 }
 
 impl OperatorConfig {
-    /// Reads and checks what concerns PostgreSQL and the name of the stream; other known variables may be missing or wrong.
+    /// Reads and checks the variables of PostgreSQL and the name of the stream. Other known variables may be
+    /// missing or wrong.
     pub fn load(vars: impl IntoIterator<Item = (String, String)>) -> Result<Loaded<Self>, ConfigErrors> {
         load(vars, Self::read)
     }
@@ -246,12 +248,13 @@ impl OperatorConfig {
 }
 
 impl OperatorStreamConfig {
-    /// Reads and checks what concerns PostgreSQL, Redis and the name of the stream; other known variables may be missing or wrong.
+    /// Reads and checks the variables of PostgreSQL and Redis, and the name of the stream. Other known
+    /// variables may be missing or wrong.
     pub fn load(vars: impl IntoIterator<Item = (String, String)>) -> Result<Loaded<Self>, ConfigErrors> {
         load(vars, Self::read)
     }
 
-    /// The same, and the catalogue, by which entries of the stream are read.
+    /// Does the same as `load`, and also reads the catalogue with which entries of the stream are decoded.
     pub fn load_with_catalog(
         vars: impl IntoIterator<Item = (String, String)>,
     ) -> Result<Loaded<(Self, Arc<Catalog>)>, ConfigErrors> {
@@ -270,7 +273,8 @@ impl OperatorStreamConfig {
 }
 
 impl ReplayConfig {
-    /// Reads and checks what concerns PostgreSQL, the name of the stream and the budgets; other known variables may be missing or wrong.
+    /// Reads and checks the variables of PostgreSQL, the name of the stream and the budgets. Other known
+    /// variables may be missing or wrong.
     pub fn load(vars: impl IntoIterator<Item = (String, String)>) -> Result<Loaded<Self>, ConfigErrors> {
         load(vars, |reader| {
             let tables = OperatorConfig::read(reader);
@@ -281,8 +285,8 @@ impl ReplayConfig {
 }
 
 impl AuditConfig {
-    /// Reads and checks what concerns PostgreSQL, Redis, the streams, retention and the catalogue; other known variables may be missing or
-    /// wrong.
+    /// Reads and checks the variables of PostgreSQL, Redis, the streams, retention and the catalogue. Other
+    /// known variables may be missing or wrong.
     pub fn load(vars: impl IntoIterator<Item = (String, String)>) -> Result<Loaded<Self>, ConfigErrors> {
         load(vars, |reader| {
             let tables = OperatorConfig::read(reader);
@@ -302,8 +306,8 @@ impl AuditConfig {
 }
 
 impl SendConfig {
-    /// Reads and checks what concerns Redis, the stream and the catalogue; other known variables may be missing or
-    /// wrong.
+    /// Reads and checks the variables of Redis, the stream and the catalogue. Other known variables may be
+    /// missing or wrong.
     pub fn load(vars: impl IntoIterator<Item = (String, String)>) -> Result<Loaded<Self>, ConfigErrors> {
         load(vars, |reader| {
             let redis = Redis::read(reader);
@@ -321,19 +325,19 @@ fn load<C>(
     let mut reader = Reader::new(vars);
     let config = read(&mut reader);
     let notes = reader.finish()?;
-    // Cannot fail: every None was noted as a problem, and there is none.
+    // Cannot fail: every None was noted as a problem, and there are no problems.
     let config = config.expect("what is not there was noted as a problem");
     Ok(Loaded { config, warnings: notes.warnings, effective: notes.effective })
 }
 
-/// The variables of this process. What is not UTF-8 holds replacement characters, by which it is recognised and
-/// refused.
+/// The variables of this process. Text that is not UTF-8 contains replacement characters, which mark it as
+/// invalid and cause it to be rejected.
 pub fn environment() -> Vec<(String, String)> {
     let text = |value: std::ffi::OsString| value.to_string_lossy().into_owned();
     std::env::vars_os().map(|(name, value)| (text(name), text(value))).collect()
 }
 
-/// The whole text of a file, unless it is larger than [`MAX_FILE_BYTES`].
+/// Reads the whole text of a file. Fails if the file is larger than [`MAX_FILE_BYTES`].
 pub(crate) fn read_bounded(file: impl Read) -> io::Result<String> {
     let mut bytes = Vec::new();
     file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)?;
@@ -343,7 +347,7 @@ pub(crate) fn read_bounded(file: impl Read) -> io::Result<String> {
     String::from_utf8(bytes).map_err(|_| io::Error::other("it is not UTF-8"))
 }
 
-/// The items between commas, trimmed, empty ones left out.
+/// The items between commas, trimmed. Empty items are left out.
 fn split_list(text: &str) -> impl Iterator<Item = &str> {
     text.split(',').map(str::trim).filter(|item| !item.is_empty())
 }

@@ -1,7 +1,7 @@
 //! The installation: a schema serves one stream, and a stream is served by one schema (ADR 0019).
 //!
-//! This is checked at every start, after the migrations. A process that crashes between writing the row in PostgreSQL and the key in
-//! Redis leaves the row; the next start writes the key.
+//! Every start checks this after the migrations. If a process crashes after it wrote the row in PostgreSQL
+//! and before it wrote the key in Redis, the row remains, and the next start writes the key.
 
 use ambient::Tokens;
 use anyhow::{Context, bail};
@@ -19,8 +19,8 @@ pub(crate) struct WrongStream {
     stored: String,
 }
 
-/// Assigns `stream` and the schema to each other. Fails if one of them belongs to another one: with [`WrongStream`] if it is
-/// the schema.
+/// Assigns `stream` and the schema to each other. Fails if one of them is already assigned elsewhere; the
+/// error is [`WrongStream`] if it is the schema.
 pub(crate) async fn claim(
     postgres: &PgStore,
     redis: &RedisClient,

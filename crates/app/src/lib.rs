@@ -17,7 +17,8 @@ pub mod telemetry;
 mod versions;
 pub mod wiring;
 
-/// Makes ring the one provider of cryptography, for PostgreSQL, Redis and HTTP. Must precede every connection.
+/// Installs ring as the only provider of cryptography, for PostgreSQL, Redis and HTTP. Must run before the
+/// first connection.
 pub fn install_crypto() {
     if rustls::crypto::ring::default_provider().install_default().is_err() {
         tracing::debug!("a provider of cryptography was installed before");

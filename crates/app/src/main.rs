@@ -1,4 +1,4 @@
-//! The binary: everything is in the library beside it.
+//! The binary. All code is in the library `app`.
 
 use std::process::ExitCode;
 

@@ -1,5 +1,5 @@
-//! The migrations of the service: its own tables from `migrations/` at the top of the repository, and those of the crates
-//! that bring tables of their own, numbered here into one history.
+//! The migrations of the service: its own tables from `migrations/` at the top of the repository, and the
+//! tables of other crates, numbered here into one history.
 
 use std::borrow::Cow;
 
@@ -8,7 +8,7 @@ use lock::{TableNames, schema_sql};
 use pg::{Dsn, Migration};
 use state::TableName;
 
-/// The migrations in their order.
+/// All migrations in order.
 pub fn all() -> Vec<Migration> {
     vec![
         service_tables(1, "init", include_str!("../../../migrations/V1__init.sql")),
@@ -22,8 +22,8 @@ pub fn all() -> Vec<Migration> {
     ]
 }
 
-/// The documents of users and those of receipts. A `kv` that is there already stays as it is: the state store may have made it,
-/// if it was started on this schema first.
+/// The tables of users' documents and of receipts. An existing `kv` stays unchanged, because the state store
+/// may have created it if it was started on this schema first.
 fn documents_sql() -> String {
     let (kv, receipts) = (TableName::default(), store_postgres::receipts_table());
     format!(
@@ -41,7 +41,7 @@ fn service_tables(version: u32, name: &'static str, sql: &'static str) -> Migrat
     Migration { version, name, sql: Cow::Borrowed(sql) }
 }
 
-/// Applies those that the database lacks and returns how many that were.
+/// Applies the migrations that the database lacks, and returns their number.
 pub async fn migrate(dsn: &Dsn) -> Result<usize, StoreError> {
     store_postgres::migrate(dsn, &all()).await
 }
@@ -55,7 +55,7 @@ mod tests {
 
     use super::*;
 
-    /// The SHA-256 of every migration that a release contains, in their order.
+    /// The SHA-256 of every migration that a release contains, in order.
     const RELEASED: [&str; 6] = [
         "9f8fe9be4c69cb73b432e9dd4486f8ac90f278453767f169bb147add09b09da7",
         "f9dcff12da190bfb7b836e74544254d12c3f1ab2c42d0c35e91914bebc89d285",

@@ -1,9 +1,9 @@
-//! How many files the process may open; to the system, connections are files.
+//! The limit of open files of the process. Connections count as files.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Raises the limit of this process as far as it may. Shells and service managers set it to 1,024 by default: fewer than the
-/// connections of the API, beside which there are those to PostgreSQL, Redis and the user directory.
+/// Raises the limit of this process to its maximum. Shells and service managers set it to 1,024 by default,
+/// which is less than the connections of the API plus those to PostgreSQL, Redis and the user directory.
 pub(crate) fn raise_limit() {
     let limit = getrlimit(Resource::Nofile);
     if limit.current == limit.maximum {

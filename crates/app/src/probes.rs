@@ -1,8 +1,10 @@
-//! `/healthz` and `/readyz`, for the orchestrator and for operators, `/metrics` for Prometheus, and `/stats` of a relay.
+//! `/healthz` and `/readyz`, for the orchestrator and for operators, `/metrics` for Prometheus, and `/stats`
+//! of a relay.
 //!
-//! Answers come from memory alone: a probe never calls PostgreSQL or Redis, so that it cannot hang with them. The members
-//! of the workers show whether the service makes progress. A blocked worker does not make the service unready, because
-//! a restart would not help. The exception is `/stats`, which asks the producer's database, within [`STATS_TIMEOUT`].
+//! Responses are computed from memory: a probe never calls PostgreSQL or Redis, so that it cannot hang with
+//! them. The members of the workers show whether the service makes progress. A blocked worker does not make
+//! the service unready, because a restart would not help. The exception is `/stats`, which queries the
+//! producer's database, within [`STATS_TIMEOUT`].
 
 mod worker_status;
 
@@ -27,27 +29,27 @@ use tokio_util::sync::CancellationToken;
 
 use crate::telemetry::Exposition;
 
-/// The most connections at a time; further ones wait in the backlog of the operating system.
+/// The maximum number of connections at a time. Further ones wait in the backlog of the operating system.
 const MAX_CONNECTIONS: usize = 256;
-/// The largest request body that is read, in bytes. No endpoint uses one.
+/// The maximum size of a request body that is read, in bytes. No endpoint uses a body.
 const MAX_BODY_BYTES: usize = 64 * 1024;
-/// What request bodies and answers may occupy together, in bytes.
+/// The maximum memory for request bodies and responses together, in bytes.
 const MAX_BUFFERED_BYTES: usize = 8 * 1024 * 1024;
-/// How long requests in flight may take once the listener stops.
+/// The time for requests in progress to finish after the listener stops.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long `/stats` waits for its answer.
+/// The time for which `/stats` waits for the producer's database.
 pub const STATS_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The phase of the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Phase {
-    /// Not all of it runs yet.
+    /// Some parts of the process do not run yet.
     #[default]
     Starting,
-    /// All of it runs.
+    /// All parts run.
     Ready,
-    /// It stops.
+    /// The process is stopping.
     Stopping,
 }
 
@@ -61,13 +63,13 @@ impl Phase {
     }
 }
 
-/// What a worker reports, computed for each request. Must not block.
+/// Returns the report of a worker. Called for each request; must not block.
 type Detail = Box<dyn Fn() -> Value + Send + Sync>;
 
-/// What `/stats` answers, or why it cannot. Asked for each request.
+/// Returns the response of `/stats`, or the reason why there is none. Called for each request.
 type Stats = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = Result<Value, String>> + Send>> + Send + Sync>;
 
-/// What the probes answer. Clones share it.
+/// The state that the probes report. Clones share it.
 #[derive(Clone, Default)]
 pub struct ReadyState(Arc<Mutex<Inner>>);
 
@@ -91,17 +93,17 @@ impl ReadyState {
         self.with(|inner| inner.phase = phase);
     }
 
-    /// The phase now.
+    /// The present phase.
     pub fn phase(&self) -> Phase {
         self.with(|inner| inner.phase)
     }
 
-    /// From now on `/readyz` has a member `name` with what `detail` gives; null leaves it out.
+    /// Adds the member `name` to `/readyz`, with the value that `detail` returns. Null leaves the member out.
     pub fn add_detail(&self, name: &'static str, detail: impl Fn() -> Value + Send + Sync + 'static) {
         self.with(|inner| inner.details.push((name, Box::new(detail))));
     }
 
-    /// From now on `/stats` answers with what `stats` gives.
+    /// Makes `/stats` respond with the value that `stats` returns.
     pub fn set_stats<F>(&self, stats: impl Fn() -> F + Send + Sync + 'static)
     where
         F: Future<Output = Result<Value, String>> + Send + 'static,
@@ -109,7 +111,8 @@ impl ReadyState {
         self.with(|inner| inner.stats = Some(Arc::new(move || Box::pin(stats()))));
     }
 
-    /// From now on `/metrics` answers with what `exposition` gives; without one it is not found.
+    /// Makes `/metrics` respond with the text of `exposition`. Without an exposition, `/metrics` is not
+    /// found.
     pub fn set_exposition(&self, exposition: Option<Exposition>) {
         self.with(|inner| inner.exposition = exposition);
     }
@@ -128,7 +131,7 @@ impl ReadyState {
     }
 }
 
-/// Serves the probes on `listener` until `stop`, then drains what is in flight.
+/// Serves the probes on `listener` until `stop`, then waits for requests in progress.
 pub async fn serve(listener: TcpListener, state: ReadyState, timeouts: Timeouts, stop: CancellationToken) {
     let settings = Settings {
         max_connections: MAX_CONNECTIONS,
@@ -146,7 +149,7 @@ pub async fn serve(listener: TcpListener, state: ReadyState, timeouts: Timeouts,
     http_server::serve(listener, router(state).layer(from_fn(read_body)), settings, stop).await;
 }
 
-/// No endpoint uses a body, so it is read, up to its limit, before anything else.
+/// Reads the body up to its limit before anything else, because no endpoint uses it.
 async fn read_body(request: Request, next: Next) -> Response {
     let (head, body) = request.into_parts();
     match to_bytes(body, MAX_BODY_BYTES).await {
@@ -163,7 +166,7 @@ fn refuse(refused: Refusal) -> Response {
     }
 }
 
-/// The endpoints; every other path is a 404 with a JSON body.
+/// The router of the endpoints. Every other path is a 404 with a JSON body.
 pub fn router(state: ReadyState) -> Router {
     Router::new()
         .route("/healthz", get(|| async { Json(json!({"status": "ok"})) }))

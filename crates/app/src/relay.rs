@@ -1,4 +1,4 @@
-//! What a relay publishes: the event of an outbox as the entry of a stream.
+//! The publisher of a relay: it appends events of an outbox to streams as entries.
 
 mod entries;
 mod headers;
@@ -26,22 +26,22 @@ use uuid::Uuid;
 
 use self::entries::EntryCache;
 
-/// What an event becomes: one implementation for each mode.
+/// Converts events to entries. Each mode has one implementation.
 pub trait Mapping: Send + Sync + 'static {
-    /// Its entry, or why it can never be one.
+    /// Returns the entry of the event, or the reason why the event can never have one.
     fn to_entry<'a>(&'a self, event: &'a Event) -> Result<OutboxEntry<'a>, String>;
 
-    /// The stream that an event of this type goes to; `None` if there is none.
+    /// The stream for events of this type; `None` if there is none.
     fn stream<'a>(&'a self, event_type: &'a str) -> Option<&'a str>;
 
-    /// The producer of the entries; empty where they have none.
+    /// The producer of the entries; empty if they have none.
     fn producer(&self) -> &str;
 
-    /// The field of an entry that holds the id of its event, unless the event says otherwise.
+    /// The field of an entry that holds the id of its event, unless the event overrides the id.
     fn id_field(&self) -> &'static str;
 }
 
-/// Appends to streams what a mapping makes of events, under receipts.
+/// Appends the entries that a mapping creates from events, each with a published marker.
 #[derive(Debug)]
 pub struct StreamPublisher<M> {
     streams: RedisOutboxStreams,
@@ -50,13 +50,13 @@ pub struct StreamPublisher<M> {
 }
 
 impl<M: Mapping> StreamPublisher<M> {
-    /// A publisher to `streams`.
+    /// Creates a publisher that appends to `streams`.
     pub fn new(streams: RedisOutboxStreams, mapping: M) -> Self {
         Self { streams, mapping, entries: EntryCache::default() }
     }
 
-    /// Appends in halves what Redis refuses as a whole, for instance because one value is too large for it. After one that is refused,
-    /// later ones of its key are withheld.
+    /// Appends the entries. If Redis rejects them as a whole, for instance because one value is too large,
+    /// appends them in halves. After a rejected entry, later entries with its key are withheld.
     async fn append(
         &self,
         entries: &[OutboxEntry<'_>],
@@ -94,7 +94,8 @@ impl<M: Mapping> StreamPublisher<M> {
         Ok(appended)
     }
 
-    /// Whether each event has a receipt; one that goes to no stream counts as one that has.
+    /// Returns true for each event that has a published marker. An event without a stream counts as one that
+    /// has a marker.
     async fn find_receipts(&self, events: &[DeliveredEvent]) -> Result<Vec<bool>, StoreError> {
         let receipt = |event: &DeliveredEvent| {
             let stream = self.mapping.stream(&event.event_type)?;
@@ -199,7 +200,7 @@ impl<M: Mapping> Publisher for StreamPublisher<M> {
         events: &[DeliveredEvent],
         round: u64,
     ) -> Result<Option<Vec<bool>>, PublisherOutage> {
-        // Only events that go to a stream lack a receipt.
+        // Every event without a marker has a stream.
         let stream = |event| self.mapping.stream(event).unwrap_or_default();
         let events: Vec<(&str, Uuid)> =
             events.iter().map(|event| (stream(&event.event_type), event.event_id)).collect();
@@ -208,7 +209,7 @@ impl<M: Mapping> Publisher for StreamPublisher<M> {
     }
 }
 
-/// Payload and headers; a reason if they were too large to be read.
+/// Returns payload and headers, or an error if they were too large to read.
 fn whole(event: &Event) -> Result<(&[u8], &str), String> {
     match &event.content {
         Content::Whole { payload, headers } => Ok((payload, headers)),

@@ -1,8 +1,9 @@
 //! Stopping the process: signals, and a watchdog.
 //!
-//! The first SIGTERM or SIGINT cancels the soft token: the workers finish what is in flight. The second ends the process
-//! at once. [`Watchdog`] ends it too, by a thread of its own, when stopping takes longer than it may; it
-//! works even if every thread of the runtime is stuck. Nothing here decides in which order things stop.
+//! The first SIGTERM or SIGINT cancels the soft token, and the workers finish work in progress. The second
+//! ends the process at once. [`Watchdog`] also ends it, from a thread of its own, if the stop exceeds its
+//! time limit; this works even if every thread of the runtime is stuck. The order in which things stop is not
+//! decided here.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,10 +16,10 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-/// What the process ends with when it is not given the time to stop.
+/// The exit code of a process that ends before its stop is complete.
 const EXIT_UNFINISHED: i32 = 1;
 
-/// Listens for signals from now on; the token is cancelled by the first. Needs a tokio runtime.
+/// Starts to listen for signals, and returns the token that the first one cancels. Needs a tokio runtime.
 pub fn listen() -> io::Result<CancellationToken> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
@@ -40,7 +41,7 @@ pub fn listen() -> io::Result<CancellationToken> {
     Ok(soft)
 }
 
-/// The first signal cancels `soft`, the second calls `exit`.
+/// Cancels `soft` on the first signal, and calls `exit` on the second.
 async fn handle_signals(
     mut signals: mpsc::Receiver<&'static str>,
     soft: CancellationToken,
@@ -61,14 +62,14 @@ async fn handle_signals(
 pub struct Parts(Arc<Mutex<BTreeMap<&'static str, usize>>>);
 
 impl Parts {
-    /// Counts `name` as running until what is returned is dropped.
+    /// Counts `name` as running until the returned value is dropped.
     #[must_use]
     pub fn enter(&self, name: &'static str) -> Part {
         self.change(name, |count| count + 1);
         Part { parts: self.clone(), name }
     }
 
-    /// The names of those that run.
+    /// The names of the running parts.
     pub fn running(&self) -> Vec<&'static str> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).keys().copied().collect()
     }
@@ -82,7 +83,7 @@ impl Parts {
     }
 }
 
-/// One running part; it has ended when this is dropped.
+/// One running part. Dropping it marks the part as ended.
 #[derive(Debug)]
 pub struct Part {
     parts: Parts,
@@ -95,7 +96,7 @@ impl Drop for Part {
     }
 }
 
-/// Ends the process when a bound is over, unless it is dropped before.
+/// Ends the process after a time limit unless it is dropped before.
 #[must_use]
 #[derive(Debug)]
 pub struct Watchdog {
@@ -104,12 +105,12 @@ pub struct Watchdog {
 }
 
 impl Watchdog {
-    /// Starts the clock: after `bound` the process logs which of `parts` did not end, and exits with 1.
+    /// Starts the timer. After `bound` the process logs which of `parts` did not end, and exits with 1.
     pub fn start(bound: Duration, parts: Parts) -> Self {
         Self::with_exit(bound, parts, |code| std::process::exit(code))
     }
 
-    /// How long it still waits.
+    /// The time left before the process is ended.
     pub fn left(&self) -> Duration {
         self.deadline.saturating_duration_since(Instant::now())
     }
@@ -180,7 +181,7 @@ mod tests {
             exit.send(code).expect("is waited for");
         });
         drop(watchdog);
-        // The thread has ended without a message, which closes the channel.
+        // The thread ended without sending an exit code, which closes the channel.
         assert_eq!(code.recv_timeout(Duration::from_secs(30)), Err(RecvTimeoutError::Disconnected));
     }
 }

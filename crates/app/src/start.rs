@@ -1,9 +1,10 @@
 //! The start sequence: the checks before the HTTP listener opens.
 //!
-//! In this order: Redis answers and is not too old; PostgreSQL answers, is not too old, has every migration and grants what the
-//! service needs; the schema and the intents stream belong to each other; the tables of the locks can be used. Any failure ends
-//! the start with an error within 30 seconds, or within [`MIGRATION_TIMEOUT`] more if migrations run. After the start, no dependency ends the
-//! process.
+//! The checks in order: Redis responds and is not too old; PostgreSQL responds, is not too old, has every
+//! migration and grants the permissions that the service needs; the schema and the intents stream belong to
+//! each other; the tables of the locks can be used. Any failure ends the start with an error within 30
+//! seconds, or within [`MIGRATION_TIMEOUT`] more if migrations run. After the start, no failure of a
+//! dependency ends the process.
 
 use std::time::Duration;
 
@@ -18,29 +19,35 @@ use tokio::time::{Instant, timeout_at};
 use crate::config::{Config, Redis, RelayConfig, RelayMode};
 use crate::{installation, migrations, versions, wiring};
 
-/// How long Redis may take to answer at the start.
+/// The time for Redis to respond at the start.
 const REDIS_START_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long PostgreSQL may take: every host of the connection string gets its attempt, see [`pg::OPEN_TIMEOUT`].
+/// The time for PostgreSQL to respond at the start. It allows an attempt for every host of the connection
+/// string, see [`pg::OPEN_TIMEOUT`].
 const POSTGRES_START_TIMEOUT: Duration = Duration::from_secs(16);
 const _: () =
     assert!(POSTGRES_START_TIMEOUT.as_secs() > pg::OPEN_TIMEOUT.as_secs(), "every host gets its attempt");
-/// When the last attempt of a check ends, counted from the beginning and without the migrations.
+/// The time at which the last attempt of a check ends, counted from the beginning of the start, without the
+/// migrations.
 pub(crate) const START_TIMEOUT: Duration = Duration::from_secs(28);
-/// Between two attempts to reach a dependency.
+/// The pause between two attempts to reach a dependency.
 const START_RETRY_INTERVAL: Duration = Duration::from_millis(500);
-/// The longest that migrations may take when a replica starts; longer ones are run by `notification migrate`.
+/// The maximum duration of migrations at the start of a replica. Longer ones must be run with
+/// `notification migrate`.
 const MIGRATION_TIMEOUT: Duration = Duration::from_secs(25);
-/// The largest value that intake reads without harm, in bytes; Redis accepts 512 MB by default.
+/// The largest value that intake can read safely, in bytes. Redis accepts 512 MB by default.
 const MAX_SAFE_VALUE_BYTES: u64 = 16 << 20;
-/// Connections reserved for locks, so that a lease is renewed however busy the others are.
+/// Connections reserved for locks, so that a lease is renewed even if all other connections are busy.
 const LOCK_CONNECTIONS: usize = 2;
-/// The most connections reserved for the API's queries, so that slow ones take none from the traffic.
+/// The maximum number of connections reserved for the API's queries, so that slow queries take none from
+/// intake and publishing.
 const MAX_QUERY_CONNECTIONS: usize = 4;
-/// Connections reserved for the plans of operators' changes, so that a replica makes one at a time.
+/// Connections reserved for the plans of operators' changes. A replica computes one plan at a time.
 const PLAN_CONNECTIONS: usize = 1;
-/// Connections reserved for what the API reads by primary keys, such as the notification of a repeated intent, so that searches do not delay it.
+/// Connections reserved for the API's reads by primary key, such as the notification of a repeated intent, so
+/// that searches do not delay them.
 const LOOKUP_CONNECTIONS: usize = 1;
-/// The longest that one operation on a lock may take: well within the third of a term that a renewal has.
+/// The maximum duration of one operation on a lock, well within the time of a renewal, which is a third of a
+/// term.
 const LOCK_OPERATION_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// PostgreSQL and Redis, checked and ready for use.
@@ -49,7 +56,7 @@ pub(crate) struct Stores {
     pub(crate) pool: PgPool,
     pub(crate) postgres: PgStore,
     pub(crate) locks: LockManager,
-    /// The time that is left for further checks of the start.
+    /// The time left for further checks of the start.
     pub(crate) checks: DependencyStart,
 }
 
@@ -69,7 +76,7 @@ pub(crate) async fn connect(config: &Config) -> anyhow::Result<Stores> {
     let pool = open_pool(&config.postgres.dsn, pool_settings(config)).await?;
     let migrating = Instant::now();
     migrate(&config.postgres.dsn).await?;
-    // Migrations have a time of their own.
+    // Migrations do not count against the time of the checks.
     checks.deadline += migrating.elapsed();
     let mut postgres = PgStore::new(pool.clone());
     if config.api.is_some() {
@@ -87,7 +94,7 @@ pub(crate) async fn connect(config: &Config) -> anyhow::Result<Stores> {
     Ok(Stores { redis, pool, postgres, locks, checks })
 }
 
-/// A client of Redis, once Redis has answered.
+/// Creates a Redis client, and waits until Redis responds.
 pub(crate) async fn connect_redis(config: &Redis) -> anyhow::Result<RedisClient> {
     let redis =
         RedisClient::new(wiring::redis_settings(config)).context("Redis cannot be used as configured")?;
@@ -100,7 +107,7 @@ pub(crate) async fn connect_redis(config: &Redis) -> anyhow::Result<RedisClient>
     Ok(redis)
 }
 
-/// The streams that a relay appends to.
+/// The streams to which a relay appends.
 pub(crate) fn relayed_streams(relay: &RelayConfig) -> Vec<(KeyUse, &str)> {
     let streams = match &relay.mode {
         RelayMode::Intents { stream, .. } => std::slice::from_ref(stream),
@@ -109,7 +116,8 @@ pub(crate) fn relayed_streams(relay: &RelayConfig) -> Vec<(KeyUse, &str)> {
     streams.iter().map(|stream| (KeyUse::Relayed, stream.as_str())).collect()
 }
 
-/// Fails if Redis does not permit a command or a key that a process needs: `own` are its own keys.
+/// Fails if Redis does not permit a command or a key that the process needs. `own` names the process's own
+/// keys.
 pub(crate) async fn check_permissions(
     redis: &RedisClient,
     config: &Redis,
@@ -128,7 +136,7 @@ pub(crate) async fn check_permissions(
     Ok(())
 }
 
-/// Warns if Redis may evict keys that the service relies on, such as markers and streams.
+/// Warns if Redis may evict keys on which the service relies, such as markers and streams.
 async fn check_eviction(redis: &RedisClient) {
     match redis.eviction_policy().await {
         Ok(policy) if policy != "noeviction" => tracing::warn!(
@@ -144,8 +152,8 @@ async fn check_eviction(redis: &RedisClient) {
     }
 }
 
-/// Warns if a producer could send a value that would fill the memory of the replica that reads it. A Redis that does not
-/// disclose its configuration, as many managed ones do not, is accepted as it is.
+/// Warns if a producer could send a value so large that it fills the memory of the replica that reads it. A
+/// Redis that does not disclose its configuration, as many managed ones do not, is accepted unchecked.
 async fn check_value_limit(redis: &RedisClient) {
     match redis.largest_value().await {
         Ok(bytes) if bytes > MAX_SAFE_VALUE_BYTES => tracing::warn!(
@@ -183,7 +191,7 @@ async fn migrate(dsn: &Dsn) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A pool, once its database has answered.
+/// Creates a pool, and waits until its database responds.
 pub(crate) async fn open_pool(dsn: &Dsn, settings: PoolSettings) -> anyhow::Result<PgPool> {
     let pool = PgPool::new(dsn, settings).context("PostgreSQL cannot be used as configured")?;
     let does_not_serve = || format!("PostgreSQL at {dsn} does not serve");
@@ -199,25 +207,26 @@ pub(crate) async fn open_pool(dsn: &Dsn, settings: PoolSettings) -> anyhow::Resu
     Ok(pool)
 }
 
-/// Runs a statement to find out whether the database answers, and whether a pooler is between.
+/// Runs a statement to check that the database responds, and returns true if it is behind a pooler.
 async fn is_behind_pooler(pool: &PgPool) -> Result<bool, PgError> {
     let session = pool.session("reach PostgreSQL").await?;
     session.execute_batch("SELECT 1").await?;
     Ok(session.is_behind_pooler())
 }
 
-/// The connections that are only for the API.
+/// The number of connections reserved for the API.
 fn api_connections(config: &Config) -> usize {
     let reserved = query_connections(config) + PLAN_CONNECTIONS + LOOKUP_CONNECTIONS;
     config.api.as_ref().map_or(0, |_| reserved)
 }
 
-/// The connections for the API's searches and lists: a quarter of what is configured, within bounds.
+/// The number of connections for the API's searches and lists: a quarter of the configured ones, within
+/// bounds.
 fn query_connections(config: &Config) -> usize {
     ((config.postgres.max_open_conns - LOCK_CONNECTIONS) / 4).clamp(1, MAX_QUERY_CONNECTIONS)
 }
 
-/// The API's pools for searches and lists, and for what is read by primary keys.
+/// Creates the API's pools for searches and lists, and for reads by primary key.
 pub(crate) fn open_queries(config: &Config, query_timeout: Duration) -> anyhow::Result<PgQueries> {
     let searches = query_pool(config, query_connections(config), query_timeout)?;
     let lookups = query_pool(config, LOOKUP_CONNECTIONS, config.postgres.operation_timeout)?;
@@ -245,7 +254,7 @@ fn open_locks(config: &Config) -> anyhow::Result<LockManager> {
     Ok(LockManager::new(pool, TableNames::default()))
 }
 
-/// The time that a dependency has to answer at the start, for all calls together.
+/// The time limit for a dependency to respond at the start, for all calls together.
 pub(crate) struct DependencyStart {
     dependency: &'static str,
     limit: Duration,
@@ -253,13 +262,13 @@ pub(crate) struct DependencyStart {
 }
 
 impl DependencyStart {
-    /// It begins now and ends after `limit`.
+    /// Starts the time limit now.
     fn begin(dependency: &'static str, limit: Duration) -> Self {
         Self { dependency, limit, deadline: Instant::now() + limit }
     }
 
-    /// Calls `ask` until it succeeds or the time is over, however long one call takes. A pooler that cannot be used as it is
-    /// configured ends it at once.
+    /// Calls `ask` until it succeeds or the time is over. The time limit also ends a call in progress. A
+    /// pooler whose configuration makes it unusable is an error at once.
     async fn until_answered<T, E, F>(&self, ask: impl FnMut() -> F) -> anyhow::Result<T>
     where
         F: Future<Output = Result<T, E>>,
@@ -268,7 +277,7 @@ impl DependencyStart {
         self.retry_if(|error| !pg::is_unusable_pooler(error.as_ref()), ask).await
     }
 
-    /// The same for a call that may find what no other attempt changes: it is repeated only if it took too long.
+    /// Does the same for a call whose errors may be permanent: retries it only if it timed out.
     pub(crate) async fn until_in_time<T, E, F>(&self, ask: impl FnMut() -> F) -> anyhow::Result<T>
     where
         F: Future<Output = Result<T, E>>,
@@ -294,7 +303,7 @@ impl DependencyStart {
                 Ok(Err(error)) => error.into(),
                 Err(_) => {
                     let late = format!("not every answer came within {limit:?}");
-                    // The last attempt that ended may have found what is wrong.
+                    // The error of the last completed attempt may show the cause.
                     return Err(match before {
                         Some(error) => anyhow::Error::context(error, late),
                         None => anyhow::Error::msg(late),
@@ -317,7 +326,8 @@ impl DependencyStart {
     }
 }
 
-/// Repeats a check that took too long, until `limit` has passed in all, and never ends one: for those that may take as long as they need.
+/// Repeats a check that timed out until `limit` has passed in all. Never interrupts a check, because some
+/// need more time.
 pub(crate) async fn repeat_if_late<T, E, F>(limit: Duration, mut check: impl FnMut() -> F) -> Result<T, E>
 where
     F: Future<Output = Result<T, E>>,

@@ -1,11 +1,11 @@
-//! The tasks of the service, by name, in stages that stop one after the other.
+//! The named tasks of the service, in stages that stop one after the other.
 //!
-//! A task ends only because its stage is stopped. A task that panics or returns before is a [`Failure`]: the process stops in order
-//! and exits with 1, so that the orchestrator restarts it. A process that continued without one of its loops would look healthy
-//! and do half of its work.
+//! A task may end only after its stage is stopped. A task that panics or returns before that is a
+//! [`Failure`]: the process stops in order and exits with 1, so that the orchestrator restarts it. A process
+//! that continued without one of its loops would look healthy while it does half of its work.
 //!
-//! After a panic of a task, the same is left as after a crash of the process at that point (ARCHITECTURE.md); the other stages
-//! still finish their work.
+//! A task that panics leaves the same state as a crash of the process at that point (ARCHITECTURE.md). The
+//! other stages still finish their work.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -18,20 +18,20 @@ use crate::shutdown::Parts;
 /// The stage of a task. A stage is stopped after every task of the earlier stages has ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stage {
-    /// Answers requests.
+    /// Serves requests.
     Api,
     /// Reads and accepts intents.
     Intake,
-    /// Publishes what was accepted.
+    /// Publishes accepted intents.
     Publishing,
-    /// Runs beside the two: retention, republishing, gauges.
+    /// Runs beside intake and publishing: retention, republishing, gauges.
     Background,
     /// Reports the state of the service.
     Probes,
 }
 
 impl Stage {
-    /// In the order in which they stop.
+    /// All stages in the order in which they stop.
     const ALL: [Self; 5] = [Self::Api, Self::Intake, Self::Publishing, Self::Background, Self::Probes];
 }
 
@@ -39,9 +39,9 @@ impl Stage {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{cause}")]
 pub struct Failure {
-    /// The task.
+    /// The name of the task.
     pub task: &'static str,
-    /// `panicked: ` and the message, or that it ended too early.
+    /// `panicked: ` and the message, or a text about the early end.
     pub cause: String,
 }
 
@@ -55,12 +55,12 @@ pub struct Supervisor {
 }
 
 impl Supervisor {
-    /// Runs nothing yet. What it runs is counted in `parts`.
+    /// Creates a supervisor without tasks. Its tasks are counted in `parts`.
     pub fn new(parts: Parts) -> Self {
         Self { parts, ..Self::default() }
     }
 
-    /// Runs the future that `task` returns for the token that stops its stage.
+    /// Runs the future that `task` returns. The argument of `task` is the token that stops its stage.
     pub fn spawn<F>(&mut self, stage: Stage, name: &'static str, task: impl FnOnce(CancellationToken) -> F)
     where
         F: Future<Output = ()> + Send + 'static,
@@ -74,7 +74,7 @@ impl Supervisor {
         self.names.insert(handle.id(), (stage, name));
     }
 
-    /// Returns when a task has failed. Nothing is stopped by this.
+    /// Waits until a task fails. Does not stop anything.
     pub async fn failed(&mut self) -> Failure {
         loop {
             match self.next_failure().await {
@@ -85,7 +85,7 @@ impl Supervisor {
         }
     }
 
-    /// Stops stage after stage and waits for each. The error is the first failure on the way, if there is one.
+    /// Stops the stages one after the other, and waits for each. Returns the first failure, if there is one.
     pub async fn stop(mut self) -> Result<(), Failure> {
         let mut first = Ok(());
         for stage in Stage::ALL {
@@ -101,7 +101,7 @@ impl Supervisor {
         first
     }
 
-    /// The end of the next task, and whether it is a failure; `None` if no task runs.
+    /// Waits for the next task to end. Returns its failure, if any; `None` if no task runs.
     async fn next_failure(&mut self) -> Option<Option<Failure>> {
         let ended = self.tasks.join_next_with_id().await?;
         let id = ended.as_ref().map_or_else(JoinError::id, |(id, ())| *id);
@@ -118,7 +118,7 @@ impl Supervisor {
     }
 }
 
-/// What a panic was raised with, if that is text.
+/// The message of a panic, if it is text.
 fn text_of(panic: &(dyn Any + Send)) -> &str {
     let literal = panic.downcast_ref::<&str>().copied();
     literal.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no text")
@@ -135,7 +135,7 @@ mod tests {
 
     use super::*;
 
-    /// Adds its name to `ended` once it is stopped.
+    /// Waits for `stop`, then adds `name` to `ended`.
     async fn until_stopped(
         stop: CancellationToken,
         name: &'static str,
@@ -168,7 +168,7 @@ mod tests {
         supervisor.spawn(Stage::Intake, "intake", |_| async { panic!("the sky is {}", "falling") });
         let failure = supervisor.failed().await;
         assert_eq!((failure.task, failure.cause.as_str()), ("intake", "panicked: the sky is falling"));
-        // The others can still be stopped in order.
+        // The other tasks can still be stopped in order.
         assert_eq!(supervisor.stop().await, Ok(()));
     }
 

@@ -1,7 +1,9 @@
-//! Logs on standard output, metrics for Prometheus to scrape, and traces and metrics to an OTLP collector if one is asked for.
+//! Logs on standard output, metrics for Prometheus to scrape, and traces and metrics for an OTLP collector if
+//! one is configured.
 //!
-//! A collector that is slow or unavailable does not slow down the service: exporters run on their own threads, drop data that
-//! they cannot send, and log at most one line a minute. docs/logging.md explains the fields of a log line. Logs are not exported.
+//! A slow or unavailable collector does not slow down the service: exporters run on their own threads, drop
+//! data that they cannot send, and log at most one line a minute. docs/logging.md explains the fields of a
+//! log line. Logs are not exported.
 
 mod exposition;
 mod sampler;
@@ -36,7 +38,7 @@ use crate::config::{Collector, Log, LogFormat, Protocol, ReplicaId, Sampler, Tel
 /// The default name of the service.
 const SERVICE_NAME: &str = "notification";
 
-/// Libraries of which only warnings are logged.
+/// Libraries whose log is limited to warnings and errors.
 const NOISY: [&str; 10] = [
     "h2",
     "hyper",
@@ -50,38 +52,38 @@ const NOISY: [&str; 10] = [
     "tower",
 ];
 
-/// Where the library that migrates logs an error for each migration that only a newer release knows. After a rollback that is as it
-/// should be.
+/// The target under which the migration library logs an error for each migration that only a newer release
+/// contains. After a rollback such migrations are expected.
 const NEWER_SCHEMA: &str = "refinery_core::traits::missing";
 
-/// The library that verifies certificates logs an ERROR for each that is invalid, at each attempt to connect. The service logs the same
-/// text once, as the cause of an outage.
+/// The library that verifies certificates logs an ERROR for each invalid one, at each attempt to connect. The
+/// service logs the same text once, as the cause of an outage.
 const CERTIFICATES: &str = "rustls_platform_verifier";
 
-/// The shortest time between two log lines about the exporters.
+/// The minimum time between two log lines about the exporters.
 const EXPORTER_LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Telemetry could not be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum TelemetryError {
-    /// One of the `OTEL_` variables that the SDK reads by itself does not fit.
+    /// An `OTEL_` variable that the SDK reads by itself is invalid.
     #[error("could not set up the {signal} exporter")]
     Exporter {
         /// `traces` or `metrics`.
         signal: &'static str,
-        /// What it says.
+        /// The error of the SDK.
         #[source]
         source: ExporterBuildError,
     },
-    /// The metrics cannot be prepared for Prometheus.
+    /// The metrics for Prometheus could not be set up.
     #[error("could not set up the metrics for Prometheus")]
     Exposition(#[source] OTelSdkError),
-    /// The process has telemetry already.
+    /// The process already has a logger.
     #[error("could not install the logger")]
     Installed(#[source] TryInitError),
 }
 
-/// The exporters of the process, if it has any.
+/// The exporters of the process, if there are any.
 #[derive(Debug)]
 pub struct Telemetry {
     traces: Option<SdkTracerProvider>,
@@ -90,7 +92,7 @@ pub struct Telemetry {
 }
 
 impl Telemetry {
-    /// Begins to log, to trace and to measure, for the whole process. Needs a tokio runtime, for gRPC.
+    /// Starts logging, tracing and metrics for the whole process. Needs a tokio runtime, for gRPC.
     pub fn install(config: &TelemetryConfig, replica: &ReplicaId) -> Result<Self, TelemetryError> {
         let telemetry = Self::build(config, replica)?;
         let subscriber = tracing_subscriber::registry().with(log_layer(config.log, io::stdout));
@@ -105,12 +107,12 @@ impl Telemetry {
         Ok(telemetry)
     }
 
-    /// What Prometheus scrapes, if that is on.
+    /// The metrics for Prometheus, if they are enabled.
     pub fn exposition(&self) -> Option<Exposition> {
         self.exposition.clone()
     }
 
-    /// The exporters alone.
+    /// Creates the exporters without installing them.
     fn build(config: &TelemetryConfig, replica: &ReplicaId) -> Result<Self, TelemetryError> {
         let failed = |signal| move |source| TelemetryError::Exporter { signal, source };
         let traces = config.traces.as_ref().map(span_exporter).transpose().map_err(failed("traces"))?;
@@ -139,11 +141,12 @@ impl Telemetry {
         Ok(Self { traces, metrics, exposition })
     }
 
-    /// Sends what has not been sent yet. Waits at most `bound`; what takes longer is lost.
+    /// Sends the remaining telemetry. Waits at most `bound`; data not sent by then is lost.
     pub async fn shutdown(self, bound: Duration) {
         let Self { traces, metrics, exposition: _ } = self;
-        // Both block until the collector has answered or given up on, so each has a thread to do it on. They are no
-        // threads of the runtime, which would wait for them however long they take.
+        // Both calls block until the collector has responded or was given up on, so each runs on a thread of
+        // its own. These are not threads of the runtime, because the runtime would wait for them without a
+        // limit.
         let traces = traces.map(|provider| on_a_thread(move || provider.shutdown_with_timeout(bound)));
         let metrics = metrics.map(|provider| on_a_thread(move || provider.shutdown_with_timeout(bound)));
         let both = async {
@@ -166,7 +169,7 @@ fn on_a_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> 
     outcome
 }
 
-/// Provides tracers that record what `sampler` says, with room for the links of a batch.
+/// Provides tracers that record the spans that `sampler` selects, with room for the links of a batch.
 fn tracer_provider(sampler: Sampler) -> TracerProviderBuilder {
     let links = u32::try_from(workers::MAX_LINKS).unwrap_or(u32::MAX);
     SdkTracerProvider::builder().with_sampler(LinkSampler::new(sampler)).with_max_links_per_span(links)
@@ -198,8 +201,8 @@ fn metric_exporter(collector: &Collector) -> Result<MetricExporter, ExporterBuil
     }
 }
 
-/// The resource of all telemetry: the replica, and the name of the service: the configured one, else that of the standard
-/// variables, else the default.
+/// The resource of all telemetry: the name of the replica, and the name of the service. The latter is the
+/// configured one, else that of the standard variables, else the default.
 fn resource(service_name: Option<&str>, replica: &ReplicaId) -> Resource {
     let detected = Resource::builder().build();
     let named = detected.get(&Key::new("service.name")).map(|name| name.to_string());
@@ -210,7 +213,8 @@ fn resource(service_name: Option<&str>, replica: &ReplicaId) -> Resource {
     Resource::builder().with_service_name(name).with_attributes([instance, version]).build()
 }
 
-/// `level` for everything but the noisy libraries, of which warnings are logged at most.
+/// Logs everything from `level` on, except that the noisy libraries log at most warnings and the silent ones
+/// nothing.
 fn silenced(level: LevelFilter) -> Targets {
     let quiet = NOISY.map(|target| (target, level.min(LevelFilter::WARN)));
     let silent = [NEWER_SCHEMA, CERTIFICATES].map(|target| (target, LevelFilter::OFF));
@@ -245,7 +249,7 @@ fn is_of_exporters(event: &Metadata<'_>) -> bool {
 struct Pause(Mutex<Option<Instant>>);
 
 impl Pause {
-    /// Whether a line may be logged now; if so, the next interval begins.
+    /// Returns true if a line may be logged now, and then starts the next interval.
     fn over(&self, now: Instant) -> bool {
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let over = last.is_none_or(|last| now.duration_since(last) >= EXPORTER_LOG_INTERVAL);
@@ -256,7 +260,7 @@ impl Pause {
     }
 }
 
-/// From now on a panic is a line of the log like any other error.
+/// Logs panics as errors from now on.
 fn log_panics() {
     std::panic::set_hook(Box::new(|panic| {
         let place = panic.location().map(ToString::to_string).unwrap_or_default();

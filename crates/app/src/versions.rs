@@ -1,17 +1,18 @@
-//! Which versions of PostgreSQL and Redis the service works with (ADR 0041).
+//! The versions of PostgreSQL and Redis with which the service works (ADR 0041).
 //!
-//! A server that is too old would fail later, in the middle of the work, so it ends the start. One that is newer than those in the
-//! tests is expected to work, so it is a warning.
+//! A server that is too old ends the start, because it would fail later during operation. A server newer than
+//! the tested versions is expected to work and causes a warning.
 
 use std::fmt;
 
 use store_redis::RedisVersion;
 
-/// The oldest PostgreSQL that knows every setting and statement of the service: `enable_incremental_sort`.
+/// The oldest PostgreSQL that supports every setting and statement of the service: `enable_incremental_sort`.
 const MIN_POSTGRES: Version = Version(13, 0);
 /// The newest PostgreSQL with which the tests run.
 const TESTED_POSTGRES: u32 = 15;
-/// The oldest Redis that says which entries of a stream were deleted, without which they would be published again: `max-deleted-entry-id`.
+/// The oldest Redis that reports the deleted entries of a stream (`max-deleted-entry-id`). Without this,
+/// deleted entries would be published again.
 const MIN_REDIS: Version = Version(7, 0);
 /// The newest Redis with which the tests run.
 const TESTED_REDIS: Version = Version(7, 0);
@@ -21,7 +22,7 @@ const TESTED_REDIS: Version = Version(7, 0);
 struct Version(u32, u32);
 
 impl Version {
-    /// That of a `server_version_num` of PostgreSQL.
+    /// Parses a `server_version_num` of PostgreSQL.
     fn of_postgres(number: u32) -> Self {
         Self(number / 10_000, number % 10_000)
     }
@@ -33,14 +34,14 @@ impl fmt::Display for Version {
     }
 }
 
-/// What a version means for the start.
+/// The support for a version.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Support {
-    /// The tests run with it, or it is between those that they run with and the oldest one.
+    /// The tests run with this version, or it is between the oldest supported and a tested one.
     Supported,
-    /// It is expected to work.
+    /// Not tested, but expected to work.
     Untested,
-    /// The service needs a later one.
+    /// The service needs a later version.
     TooOld,
 }
 
@@ -53,7 +54,7 @@ pub(crate) struct TooOld {
     needed: Version,
 }
 
-/// Checks PostgreSQL by its `server_version_num`, such as 150018. Warns if it is not tested.
+/// Checks PostgreSQL by its `server_version_num`, such as 150018. Warns if the version is not tested.
 pub(crate) fn check_postgres(number: u32) -> Result<(), TooOld> {
     require_postgres(number)?;
     let found = Version::of_postgres(number);
@@ -63,7 +64,7 @@ pub(crate) fn check_postgres(number: u32) -> Result<(), TooOld> {
     Ok(())
 }
 
-/// The same without the warning, for a check that is repeated.
+/// Checks PostgreSQL without the warning, for a check that is repeated.
 pub(crate) fn require_postgres(number: u32) -> Result<(), TooOld> {
     let found = Version::of_postgres(number);
     match judge_postgres(found) {
@@ -74,7 +75,7 @@ pub(crate) fn require_postgres(number: u32) -> Result<(), TooOld> {
     }
 }
 
-/// A minor version of PostgreSQL only corrects errors.
+/// Judges PostgreSQL by its major version, because minor versions only fix bugs.
 fn judge_postgres(found: Version) -> Support {
     match found {
         _ if found < MIN_POSTGRES => Support::TooOld,
@@ -83,7 +84,8 @@ fn judge_postgres(found: Version) -> Support {
     }
 }
 
-/// Checks Redis by its version. One that does not disclose it, as managed ones may not, is accepted as it is.
+/// Checks Redis by its version. A server that does not disclose its version, as managed ones may not, is
+/// accepted with a warning.
 pub(crate) fn check_redis(version: Option<&RedisVersion>) -> Result<(), TooOld> {
     let Some(version) = version else {
         tracing::warn!("Redis does not disclose its version, which is not checked");
@@ -103,7 +105,8 @@ pub(crate) fn check_redis(version: Option<&RedisVersion>) -> Result<(), TooOld> 
     }
 }
 
-/// A minor version of Redis brings new commands. What is not Redis itself, such as Valkey, is not tested, whatever its version.
+/// Judges Redis by major and minor version, because a minor version brings new commands. A server that is not
+/// Redis itself, such as Valkey, counts as not tested, whatever its version.
 fn judge_redis(version: &RedisVersion) -> Support {
     let mut numbers = version.redis.split('.').map_while(|number| number.parse::<u32>().ok());
     let (Some(major), Some(minor)) = (numbers.next(), numbers.next()) else { return Support::Untested };

@@ -1,4 +1,5 @@
-//! The wiring of the processes, one file for each mode, and what they share: the probes, and running until a stop.
+//! The wiring of the processes, one file for each mode, and their common parts: the probes, and running until
+//! a stop.
 
 mod api;
 mod console;
@@ -24,13 +25,13 @@ use crate::supervisor::{Failure, Stage, Supervisor};
 /// A process that has stopped.
 #[derive(Debug)]
 pub struct Stopped {
-    /// Still running: the caller keeps it until the last step before the process ends.
+    /// The watchdog, still running. The caller keeps it until the last step before the process ends.
     pub watchdog: Watchdog,
-    /// Whether a task failed; the log has the cause.
+    /// True if a task failed; the log has the cause.
     pub failed: bool,
 }
 
-/// The settings of a client for the Redis of the configuration.
+/// The settings of a client for the configured Redis.
 pub(crate) fn redis_settings(config: &Redis) -> RedisSettings {
     RedisSettings {
         addr: config.addr.to_string(),
@@ -57,7 +58,7 @@ async fn spawn_probes(
     Ok(())
 }
 
-/// Runs until `stop`, or until a task fails, and stops the tasks in order.
+/// Runs until `stop` or until a task fails, then stops the tasks in order.
 async fn run_until_stopped(
     mut supervisor: Supervisor,
     parts: Parts,

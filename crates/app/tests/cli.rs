@@ -1,4 +1,4 @@
-//! The binary as a shell meets it.
+//! Tests of the binary, run as a shell runs it.
 
 use std::process::{Command, Output};
 

@@ -1,6 +1,7 @@
-//! docs/logging.md has every message of the log with its level and fields, and explains every field.
+//! Checks that docs/logging.md has every log message with its level and fields, and explains every field.
 //!
-//! `UPDATE_DOCS=1 cargo test -p app` writes the table of messages; fields are explained by hand.
+//! `UPDATE_DOCS=1 cargo test -p app` writes the table of messages; the explanations of fields are written by
+//! hand.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,7 +10,7 @@ use std::path::{Path, PathBuf};
 const CRATES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/logging.md");
 
-/// The fields that every line has.
+/// The fields of every log line.
 const ON_EVERY_LINE: [&str; 4] = ["timestamp", "level", "target", "message"];
 
 /// The text of every source file without its unit tests, with the name of its crate.
@@ -39,10 +40,10 @@ fn sources() -> Vec<(String, String)> {
     files.iter().map(|file| (owner(file), without_tests(file))).collect()
 }
 
-/// From the most severe on, as the macros call them.
+/// The levels as the logging macros name them, most severe first.
 const LEVELS: [&str; 4] = ["error", "warn", "info", "debug"];
 
-/// The arguments of every call of a logging macro, with the place of its level in [`LEVELS`].
+/// The arguments of every call of a logging macro, with the index of its level in [`LEVELS`].
 fn calls(source: &str) -> Vec<(usize, Vec<String>)> {
     let of_level = |(place, level): (usize, &&str)| {
         let call = format!("tracing::{level}!(");
@@ -51,12 +52,12 @@ fn calls(source: &str) -> Vec<(usize, Vec<String>)> {
     LEVELS.iter().enumerate().flat_map(of_level).collect()
 }
 
-/// The names that the logging macros in `source` give to fields.
+/// The names of the fields in the logging macros of `source`.
 fn fields(source: &str) -> BTreeSet<String> {
     calls(source).iter().flat_map(|(_, arguments)| arguments).filter_map(|argument| name(argument)).collect()
 }
 
-/// The text of the literal that `text` is, without its line breaks.
+/// The text of a string literal, without its line breaks; `None` if `text` is not one.
 fn literal(text: &str) -> Option<String> {
     let text = text.trim().strip_prefix('"')?.strip_suffix('"')?;
     let mut lines = text.split("\\\n");
@@ -64,7 +65,7 @@ fn literal(text: &str) -> Option<String> {
     Some(lines.fold(first, |joined, line| joined + line.trim_start()))
 }
 
-/// The message among the arguments of a call in `source`; `"{NAME}"` is the constant of that name.
+/// The message among the arguments of a call in `source`; `"{NAME}"` refers to the constant of that name.
 fn message(source: &str, arguments: &[String]) -> Option<String> {
     let message = arguments.iter().rev().find_map(|argument| literal(argument))?;
     let Some(constant) = message.strip_prefix('{').and_then(|rest| rest.strip_suffix('}')) else {
@@ -96,7 +97,7 @@ fn messages() -> String {
     table
 }
 
-/// The arguments up to the closing parenthesis.
+/// Splits the arguments up to the closing parenthesis.
 fn arguments(text: &str) -> Vec<String> {
     let (mut depth, mut quoted, mut previous) = (0, false, ' ');
     let mut all = vec![String::new()];
@@ -118,7 +119,7 @@ fn arguments(text: &str) -> Vec<String> {
     all
 }
 
-/// The field that an argument gives, if it is one: `name = value`, `name`, `%name` or `?name`.
+/// The name of the field in an argument, if it is one: `name = value`, `name`, `%name` or `?name`.
 fn name(argument: &str) -> Option<String> {
     let argument = argument.trim();
     let name = argument.split('=').next().unwrap_or_default().trim().trim_start_matches(['%', '?']);
@@ -126,7 +127,7 @@ fn name(argument: &str) -> Option<String> {
     is_name.then(|| name.to_owned())
 }
 
-/// The first column of the tables of the page.
+/// The names in the first column of the tables of the page.
 fn documented() -> BTreeSet<String> {
     let page = fs::read_to_string(PAGE).expect("docs/logging.md");
     let cells = page.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
@@ -155,7 +156,7 @@ fn the_page_has_exactly_the_messages_of_the_code() {
     let expected = messages();
     if std::env::var_os("UPDATE_DOCS").is_some() {
         let renewed = [before, begin, &expected, end, after].concat();
-        // Renamed into its place, because another test reads the page at the same time.
+        // The file is replaced by a rename, because another test reads the page at the same time.
         let draft = format!("{PAGE}.tmp");
         fs::write(&draft, renewed).expect("docs can be written");
         fs::rename(&draft, PAGE).expect("docs/logging.md can be replaced");

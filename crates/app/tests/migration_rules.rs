@@ -1,7 +1,8 @@
-//! Every migration only expands the schema, so that the previous release runs on it, and so that none of its statements blocks traffic.
+//! Checks that every migration only expands the schema, so that the previous release runs on it, and that
+//! none of its statements blocks traffic.
 //!
-//! `migrations/README.md` gives the reasons. What a migration may contain is a list; anything else fails, unless it is an exception
-//! with a reason here.
+//! `migrations/README.md` has the reasons. The permitted statements are a list; any other statement fails,
+//! unless it is an exception with a reason here.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +12,7 @@ use app::migrations;
 mod statements;
 use statements::{Statement, statements};
 
-/// Statements that no rule allows, by the migration and what they begin with, and why they harm nothing.
+/// Statements that no rule permits, by migration and prefix, with the reason why they are harmless.
 const EXCEPTIONS: [(u32, &str, &str); 4] = [
     (2, "REVOKE DELETE, TRUNCATE ON \"fence_counters\"", "the table is made by the same migration"),
     (
@@ -27,7 +28,8 @@ const EXCEPTIONS: [(u32, &str, &str); 4] = [
     ),
 ];
 
-/// What a default may be so that PostgreSQL adds the column without writing every row: a constant.
+/// The parts that a default must not contain: only for a constant does PostgreSQL add the column without
+/// writing every row.
 const VOLATILE: [&str; 5] = ["(", "CURRENT_", "LOCALTIME", "SESSION_USER", "NEXTVAL"];
 
 /// The name at the beginning, with its schema if it has one, without quotes.
@@ -38,19 +40,19 @@ fn name(text: &str) -> String {
     text.split([' ', '(']).next().unwrap_or_default().replace('"', "").to_lowercase()
 }
 
-/// What a migration makes itself.
+/// The tables and constraints that a migration creates itself.
 #[derive(Default)]
 struct Made {
-    /// Tables that no migration before it has made.
+    /// Tables that no earlier migration has created.
     tables: BTreeSet<String>,
-    /// Constraints that it adds to other tables, by table and name.
+    /// Constraints that the migration adds to other tables, by table and name.
     constraints: BTreeSet<(String, String)>,
 }
 
 impl Made {
-    /// By these statements, after migrations that made the tables that exist.
+    /// Collects what these statements create, given the tables of earlier migrations.
     fn by(statements: &[Statement], existing: &BTreeSet<String>) -> Self {
-        // With IF NOT EXISTS, a table that exists stays as it is.
+        // With IF NOT EXISTS, an existing table stays as it is.
         let tables = statements.iter().filter_map(|statement| statement.after("CREATE TABLE ").map(name));
         let added = statements.iter().filter_map(|statement| constraint(statement, "ADD CONSTRAINT "));
         Self {
@@ -60,14 +62,14 @@ impl Made {
     }
 }
 
-/// Table and constraint of a statement that does this to a constraint.
+/// The table and the constraint of a statement with the action `what`, for example `ADD CONSTRAINT `.
 fn constraint(statement: &Statement, what: &str) -> Option<(String, String)> {
     let (table, change) = statement.after("ALTER TABLE ")?.split_once(' ')?;
     let constraint = Statement(change.to_owned()).after(what).map(name)?;
     Some((name(table), constraint))
 }
 
-/// Why a statement may not be in a migration that makes these; `None` if it may.
+/// The reason why a statement may not be in a migration that creates these; `None` if it may.
 fn objection(statement: &Statement, made: &Made) -> Option<&'static str> {
     let of_new_table = |rest: &str| made.tables.contains(&name(rest));
     for harmless in ["CREATE TABLE ", "CREATE SEQUENCE ", "CREATE FUNCTION ", "COMMENT ON "] {
@@ -99,7 +101,7 @@ fn objection(statement: &Statement, made: &Made) -> Option<&'static str> {
     }
 }
 
-/// Why a table that exists may not be changed so.
+/// The reason why an existing table may not be changed like this; `None` if it may.
 fn change_objection(change: &str) -> Option<&'static str> {
     let change = change.to_uppercase();
     if has_several_parts(&change) {
@@ -136,7 +138,7 @@ fn change_objection(change: &str) -> Option<&'static str> {
     required.then_some("a column that must be given breaks the INSERT of the previous release")
 }
 
-/// Whether there is a comma outside brackets.
+/// Returns true if there is a comma outside parentheses.
 fn has_several_parts(change: &str) -> bool {
     let mut depth = 0_u32;
     for character in change.chars() {
@@ -150,7 +152,7 @@ fn has_several_parts(change: &str) -> bool {
     false
 }
 
-/// What is wrong with a migration after those that made the tables that exist.
+/// The violations in a migration that follows those which created the existing tables.
 fn objections_after(existing: &BTreeSet<String>, sql: &str) -> Vec<(Statement, &'static str)> {
     let statements = statements(sql);
     let made = Made::by(&statements, existing);
@@ -158,7 +160,7 @@ fn objections_after(existing: &BTreeSet<String>, sql: &str) -> Vec<(Statement, &
     statements.into_iter().filter_map(objected).collect()
 }
 
-/// What is wrong with a migration after one that made `routes`.
+/// The violations in a migration that follows one which created `routes`.
 fn objections(sql: &str) -> Vec<(Statement, &'static str)> {
     objections_after(&BTreeSet::from(["routes".to_owned()]), sql)
 }

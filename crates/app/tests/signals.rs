@@ -1,4 +1,4 @@
-//! Real signals, in a process of their own.
+//! Tests with real signals, in a process of their own.
 
 use std::process::Command;
 use std::time::Duration;

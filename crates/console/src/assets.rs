@@ -1,4 +1,5 @@
-//! The style sheet, the script and the icon, from memory. Their names hold a hash of their content, so that a browser may keep them for ever.
+//! The style sheet, the script and the icon, served from memory. Their names contain a hash of their content,
+//! so that a browser may cache them forever.
 
 use std::sync::LazyLock;
 
@@ -12,7 +13,7 @@ const CSS: &str = include_str!("../assets/console.css");
 const JS: &str = include_str!("../assets/console.js");
 const ICON: &str = include_str!("../assets/icon.svg");
 
-/// How much of the hash is in a name, in bytes.
+/// The number of bytes of the hash in a name.
 const NAME_BYTES: usize = 10;
 
 /// The path of the style sheet.

@@ -1,4 +1,4 @@
-//! How often a client may try to sign in.
+//! The limit on attempts to sign in.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -9,9 +9,10 @@ use ambient::Timestamp;
 
 /// The most failed attempts of a client address in [`ATTEMPT_WINDOW`], on one replica.
 const MAX_FAILED_ATTEMPTS: usize = 5;
-/// The time in which failed attempts are counted.
+/// The time window in which failed attempts are counted.
 const ATTEMPT_WINDOW: Duration = Duration::from_secs(60);
-/// The most client addresses whose attempts are counted. When there are more, those that failed longest ago are forgotten.
+/// The most client addresses whose attempts are counted. Beyond that, the address whose last failure is
+/// oldest is forgotten.
 const MAX_ATTEMPT_ADDRS: usize = 10_000;
 
 /// The failed attempts to sign in, by client address.
@@ -19,13 +20,13 @@ const MAX_ATTEMPT_ADDRS: usize = 10_000;
 pub struct Attempts(Mutex<HashMap<Option<IpAddr>, Vec<Timestamp>>>);
 
 impl Attempts {
-    /// No attempts.
+    /// Creates an empty count.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Counts an attempt as failed, before it is judged: attempts at the same moment cannot all pass. `Err` says when the next one
-    /// is allowed.
+    /// Counts an attempt as failed before the token is checked, so that concurrent attempts cannot all pass.
+    /// `Err` is the time until the next attempt is allowed.
     pub(crate) fn begin(&self, addr: Option<IpAddr>, now: Timestamp) -> Result<(), Duration> {
         let mut attempts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let addr = addr.map(network);
@@ -51,7 +52,7 @@ impl Attempts {
         }
     }
 
-    /// Takes back the last attempt, which succeeded.
+    /// Removes the last attempt from the count, because it succeeded.
     pub(crate) fn succeeded(&self, addr: Option<IpAddr>) {
         let mut attempts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(failed) = attempts.get_mut(&addr.map(network)) {
@@ -60,7 +61,8 @@ impl Attempts {
     }
 }
 
-/// What counts as one client: with IPv6 the network of 64 bits, all addresses of which one client may have.
+/// The address that stands for one client: for IPv6 the /64 network, because one client may have all its
+/// addresses.
 fn network(addr: IpAddr) -> IpAddr {
     match addr {
         IpAddr::V4(_) => addr,

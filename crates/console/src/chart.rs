@@ -5,27 +5,27 @@ use maud::{Markup, html};
 
 use crate::widgets::{column, number, numbers, table, time};
 
-/// The size of the drawing, in its own units. Small, so that its texts are legible on a telephone.
+/// The size of the drawing, in its own units. It is small, so that its text is legible on a telephone.
 const WIDTH: f64 = 400.0;
 const HEIGHT: f64 = 168.0;
-/// Where the lines are drawn: left, top, right and bottom.
+/// The area of the lines: left, top, right and bottom.
 const AREA: [f64; 4] = [40.0, 10.0, 392.0, 140.0];
 
 /// A line of a chart.
 #[derive(Clone, Debug)]
 pub(crate) struct Line {
-    /// What is counted.
+    /// The name of the counted thing.
     pub(crate) label: &'static str,
-    /// A count for each minute.
+    /// The count of each minute.
     pub(crate) counts: Vec<u64>,
 }
 
 /// A chart with at most three lines.
 #[derive(Clone, Debug)]
 pub(crate) struct Chart {
-    /// Its id, unique in the page.
+    /// The id, unique in the page.
     pub(crate) id: &'static str,
-    /// Its heading.
+    /// The heading.
     pub(crate) title: &'static str,
     /// The minutes, the oldest first.
     pub(crate) minutes: Vec<Timestamp>,
@@ -34,7 +34,7 @@ pub(crate) struct Chart {
 }
 
 impl Chart {
-    /// The drawing, what its lines are, and the same numbers as a table.
+    /// Renders the drawing, a legend, and the same numbers as a table.
     pub(crate) fn render(&self) -> Markup {
         html! {
             figure.chart aria-labelledby=(format!("{}-title", self.id)) {
@@ -49,7 +49,7 @@ impl Chart {
         }
     }
 
-    /// The lines with their sums.
+    /// The legend: the lines with their sums.
     fn legend(&self) -> Markup {
         html! {
             ul.legend {
@@ -86,7 +86,7 @@ impl Chart {
                         text.tick x=(x) y=(HEIGHT - 10.0) text-anchor=(anchor) { (clock) }
                     }
                 }
-                // The first line is drawn last, over the others. One of zeros would only hide the axis.
+                // The first line is drawn last, above the others. A line of zeros would only hide the axis.
                 @for (index, line) in self.lines.iter().enumerate().rev() {
                     @if index == 0 || line.counts.iter().any(|count| *count > 0) {
                         polyline class={ "line line-" (index) } points=(points(&line.counts, scale)) {}
@@ -96,7 +96,7 @@ impl Chart {
         }
     }
 
-    /// What the drawing shows, in words.
+    /// Describes the drawing in words.
     fn summary(&self) -> String {
         let lines = self.lines.iter().map(|line| {
             let (sum, most) = (line.counts.iter().sum(), line.counts.iter().max().copied().unwrap_or(0));

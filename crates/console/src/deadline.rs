@@ -1,5 +1,5 @@
-//! How long a page may take, and what an operator sees if it takes longer or its handler panics: a page, where the listener would answer for
-//! programs.
+//! The time limit of a page, and the error page that an operator sees if the page takes longer or its handler
+//! panics. Without it, the listener would send a response for programs.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, OnceLock};
@@ -16,33 +16,35 @@ use crate::error::PageError;
 use crate::layout;
 use crate::session::Operator;
 
-/// How much later than its deadline a request is cut off: a handler that minds the deadline itself answers first.
+/// The time between the deadline of a request and its cancellation: a handler that observes the deadline
+/// itself responds first.
 const LATE_ANSWER_TIME: Duration = Duration::from_millis(100);
 
-/// By when the answer of a request is there. Requests carry it as an extension.
+/// The time by which the response to a request is due. Requests carry it as an extension.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Deadline(Instant);
 
 impl Deadline {
-    /// What `work` gives; `None` if that is not there in time.
+    /// Returns the output of `work`; `None` if it is not ready in time.
     pub(crate) async fn limit<T>(self, work: impl Future<Output = T>) -> Option<T> {
         timeout_at(self.0, work).await.ok()
     }
 }
 
-/// Who sent a request, once that is known. Requests carry it as an extension: what answers in place of a handler has their navigation.
+/// The sender of a request, once determined. Requests carry it as an extension, so that an error page in
+/// place of a handler's page has the operator's navigation.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SignedIn(Arc<OnceLock<Operator>>);
 
 impl SignedIn {
-    /// It is this operator.
+    /// Sets the operator.
     pub(crate) fn set(&self, operator: Operator) {
         // It is set once in a request.
         let _ = self.0.set(operator);
     }
 }
 
-/// Answers with a page in place of a handler that panics, or that is not ready `limit` after its request began.
+/// Responds with an error page if a handler panics, or is not ready `limit` after its request began.
 pub(crate) async fn guard(State(limit): State<Duration>, mut request: Request, next: Next) -> Response {
     let Started(started) = Started::of(request.extensions());
     let deadline = started + limit;
@@ -51,7 +53,7 @@ pub(crate) async fn guard(State(limit): State<Duration>, mut request: Request, n
     request.extensions_mut().insert(signed_in.clone());
     let route = request.extensions().get::<MatchedPath>().cloned();
     let route = route.as_ref().map(MatchedPath::as_str);
-    // What a panic leaves behind is locked data alone, which is put right whenever it is locked.
+    // A panic can only leave shared data behind locks, which are recovered at the next lock.
     let handling = AssertUnwindSafe(next.run(request)).catch_unwind();
     let error = match timeout_at(deadline + LATE_ANSWER_TIME, handling).await {
         Ok(Ok(response)) => return response,

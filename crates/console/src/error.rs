@@ -1,4 +1,4 @@
-//! What goes wrong, as a page: what happened and what to do.
+//! Errors as pages: the cause, and advice.
 
 use std::time::Duration;
 
@@ -11,21 +11,22 @@ use maud::html;
 use crate::layout::{Page, Section};
 use crate::widgets::visible;
 
-/// After how long a page whose data is unavailable is worth another try.
+/// The delay after which a retry is worthwhile if the data of a page is unavailable.
 const RETRY_UNAVAILABLE: Duration = Duration::from_secs(5);
 
-/// Why a page cannot be shown.
+/// The reason why a page cannot be shown.
 #[derive(Debug)]
 pub(crate) enum PageError {
-    /// There is no such page or thing; says which.
+    /// The page or thing does not exist; contains a sentence that names it.
     NotFound(String),
-    /// The address or the form has a wrong value; says which, and what it takes.
+    /// A value in the address or the form is invalid; contains a sentence that names it and the expected
+    /// values.
     Invalid(String),
-    /// The form does not come from a page of this session.
+    /// The form was not sent by a page of this session.
     Forged,
     /// The form is larger than this many bytes.
     TooLarge(usize),
-    /// The page does not take this method.
+    /// The page does not support this method.
     Method,
     /// The form did not arrive in time.
     Late,
@@ -33,11 +34,11 @@ pub(crate) enum PageError {
     TimedOut,
     /// The handler of the page panicked.
     Panicked,
-    /// A row has a value that the service never writes.
+    /// A row contains a value that the service never writes.
     Corrupt,
     /// PostgreSQL refuses a row of a change.
     Refused,
-    /// A store cannot be reached, or failed.
+    /// A store cannot be reached, or it failed.
     Unavailable,
 }
 
@@ -73,7 +74,7 @@ impl PageError {
         }
     }
 
-    /// Title, what happened, and what to do.
+    /// The title, the cause, and the advice.
     fn texts(self) -> (&'static str, String, &'static str) {
         match self {
             Self::NotFound(what) => ("Not found", what, "Check the address, or start from one of the pages above."),
@@ -143,12 +144,12 @@ impl IntoResponse for PageError {
     }
 }
 
-/// The page for every other path below `/console/`.
+/// The page for all other paths below `/console/`.
 pub(crate) async fn not_found() -> PageError {
     PageError::NotFound("There is no page at this address.".to_owned())
 }
 
-/// The page for another method.
+/// The page for an unsupported method.
 pub(crate) async fn method_not_allowed() -> PageError {
     PageError::Method
 }

@@ -1,7 +1,8 @@
-//! Forms that were sent: read within a bound, and checked for where they come from.
+//! Submitted forms: read within a bound, and checked for their origin.
 //!
-//! A [`Form`] exists only after its check. `session.rs` makes it for every request that may change something, before a handler sees
-//! the request; the sign-in, which has no session yet, makes its own, and reads of a form that it cannot check only where to continue.
+//! A [`Form`] exists only after its check. `session.rs` makes it for every request that may change something,
+//! before a handler sees the request. The sign-in, which has no session yet, makes its own; from a form that
+//! it cannot check it reads only the page to continue with.
 
 use axum::body::Body;
 use axum::extract::FromRequestParts;
@@ -17,12 +18,12 @@ use crate::session::FormToken;
 
 /// The largest form, in bytes: the ids of a page of dead letters.
 const MAX_FORM_BYTES: usize = 256 * 1024;
-/// The largest form of a client that is not signed in, in bytes: a token, and where to continue.
+/// The largest form of a client that is not signed in, in bytes: a token, and the page to continue with.
 const MAX_SIGN_IN_BYTES: usize = 4 * 1024;
 /// The most fields of a form.
 const MAX_FORM_FIELDS: usize = 1_000;
 
-/// The field with the token of the session.
+/// The name of the field with the token of the session.
 pub(crate) const FORM_TOKEN: &str = "form_token";
 
 /// The fields of a form of this session.
@@ -30,12 +31,12 @@ pub(crate) const FORM_TOKEN: &str = "form_token";
 pub(crate) struct Form(Vec<(String, String)>);
 
 impl Form {
-    /// Reads a form and checks that a page with `token` has sent it.
+    /// Reads a form, and checks that a page with `token` sent it.
     pub(crate) async fn read(head: &mut Parts, body: Body, token: &FormToken) -> Result<Self, PageError> {
         Self::read_within(head, body, MAX_FORM_BYTES).await?.checked(token)
     }
 
-    /// The same of a client that is not signed in.
+    /// Reads the form of a client that is not signed in, and checks that a page with `token` sent it.
     pub(crate) async fn read_sign_in(
         head: &mut Parts,
         body: Body,
@@ -44,7 +45,7 @@ impl Form {
         Self::read_unchecked(head, body).await?.checked(token)
     }
 
-    /// Checks that a page with `token` has sent it.
+    /// Checks that a page with `token` sent the form.
     fn checked(self, token: &FormToken) -> Result<Self, PageError> {
         let form = self;
         let mut given = form.all(FORM_TOKEN);
@@ -53,7 +54,8 @@ impl Form {
         if is_own { Ok(form) } else { Err(PageError::Forged) }
     }
 
-    /// Reads a form that another site may have made, as far as its browser does not say so: nothing may be done because of it.
+    /// Reads a form without checking its token. It is refused only if the browser reports another site, so
+    /// the caller must not change anything because of it.
     pub(crate) async fn read_unchecked(head: &mut Parts, body: Body) -> Result<Self, PageError> {
         Self::read_within(head, body, MAX_SIGN_IN_BYTES).await
     }
@@ -66,7 +68,7 @@ impl Form {
         {
             return Err(PageError::Invalid("The request is no form.".to_owned()));
         }
-        // Without a deadline the request did not come by the router of the console.
+        // Without a deadline, the request did not come through the console's router.
         let deadline = *head.extensions.get::<Deadline>().ok_or(PageError::Forged)?;
         head.extensions.insert(BodyLimit(max_bytes));
         let bytes = deadline.limit(read_body(head, body)).await.ok_or(PageError::Late)?;
@@ -87,7 +89,7 @@ impl Form {
         self.all(name).next().filter(|value| !value.is_empty())
     }
 
-    /// All values of a field, in their order.
+    /// All values of a field, in order.
     pub(crate) fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
         self.0.iter().filter(move |(found, _)| found == name).map(|(_, value)| value.as_str())
     }
@@ -101,14 +103,15 @@ impl<S: Sync> FromRequestParts<S> for Form {
     }
 }
 
-/// Whether the browser says that another site makes the request. `Sec-Fetch-Site` decides where it is sent, which is with HTTPS and to this
-/// machine; else `Origin`, if it names an origin: with the referrer policy of the console it is `null` for its own forms.
+/// Returns true if the browser reports that another site makes the request. `Sec-Fetch-Site` decides if it is
+/// present; browsers send it with HTTPS and to this machine. Otherwise `Origin` decides, if it names an
+/// origin: with the referrer policy of the console it is `null` for the console's own forms.
 fn is_foreign(head: &Parts) -> bool {
     let text = |name: &str| head.headers.get(name).map(|value| value.to_str().unwrap_or("?"));
     if let Some(site) = text("sec-fetch-site") {
         return site != "same-origin";
     }
-    // HTTP/2 has no header Host.
+    // HTTP/2 does not have a header Host.
     let host = text("host").or(head.uri.authority().map(Authority::as_str));
     match text("origin") {
         None | Some("null") => false,

@@ -1,4 +1,4 @@
-//! The headers of every answer of the console, against scripts, framing and caches.
+//! The headers of every response of the console, against scripts, framing and caches.
 
 use axum::extract::{Request, State};
 use axum::http::header::CACHE_CONTROL;
@@ -7,11 +7,11 @@ use axum::middleware::Next;
 use axum::response::Response;
 use http_server::TrustedProxies;
 
-/// What the browser may load: what the service itself serves, and nothing inline.
+/// The content that the browser may load: only from the service itself, and nothing inline.
 const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; \
     form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 
-/// No feature of the device is used.
+/// The policy that disables every feature of the device.
 const PERMISSIONS_POLICY: &str = "accelerometer=(), autoplay=(), camera=(), clipboard-read=(), cross-origin-isolated=(), display-capture=(), \
     encrypted-media=(), fullscreen=(), gamepad=(), geolocation=(), gyroscope=(), hid=(), idle-detection=(), keyboard-map=(), magnetometer=(), \
     microphone=(), midi=(), serial=(), payment=(), picture-in-picture=(), publickey-credentials-get=(), screen-wake-lock=(), sync-xhr=(self), usb=(), \
@@ -29,7 +29,8 @@ const HEADERS: [(&str, &str); 9] = [
     ("cross-origin-embedder-policy", "require-corp"),
 ];
 
-/// A year of HTTPS alone. Only for this host: the service knows nothing of others under its name.
+/// Requires HTTPS for a year. It covers only this host, because the service has no information about its
+/// subdomains.
 const STRICT_TRANSPORT_SECURITY: HeaderValue = HeaderValue::from_static("max-age=31536000");
 
 pub(crate) async fn add(State(proxies): State<TrustedProxies>, request: Request, next: Next) -> Response {

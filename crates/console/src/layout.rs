@@ -1,7 +1,7 @@
-//! The frame of a page: head, navigation, who is signed in, content.
+//! The frame of a page: head, navigation, operator, content.
 //!
-//! A handler answers with a [`Page`], which knows nothing of the session. [`render`] makes HTML of it, once the session is known: for
-//! pages in `session.rs`, for those without a session in [`frame`].
+//! A handler returns a [`Page`], which does not contain the session. [`render`] turns it into HTML once the
+//! session is known: in `session.rs` for pages with a session, in [`frame`] for pages without one.
 
 use axum::body::Body;
 use axum::extract::Request;
@@ -23,7 +23,7 @@ pub(crate) enum Section {
     DeadLetters,
     Malformed,
     Catalogue,
-    /// Of no entry: errors, the sign-in.
+    /// No entry, for errors and the sign-in.
     None,
 }
 
@@ -36,7 +36,7 @@ const NAVIGATION: [(Section, &str, &str); 5] = [
     (Section::Catalogue, "/console/catalogue", "Catalogue"),
 ];
 
-/// A page without its frame. As an answer it has no body yet.
+/// A page without its frame. As a response it does not have a body yet.
 #[derive(Clone, Debug)]
 pub(crate) struct Page {
     section: Section,
@@ -47,20 +47,20 @@ pub(crate) struct Page {
 }
 
 impl Page {
-    /// `title` is the heading as well. `content` is what follows it.
+    /// Creates a page. `title` is the heading as well; `content` follows it.
     pub(crate) fn new(section: Section, title: impl Into<String>, content: Markup) -> Self {
         Self { section, title: title.into(), content, status: StatusCode::OK, is_live: false }
     }
 
-    /// With another status than 200.
+    /// Sets a status other than 200.
     #[must_use]
     pub(crate) fn with_status(mut self, status: StatusCode) -> Self {
         self.status = status;
         self
     }
 
-    /// With a link that loads it again; the script does so by itself every few seconds, part by part: an element with `data-live` and
-    /// an id is replaced by the one of the same id.
+    /// Adds a link that reloads the page. The script reloads by itself every few seconds, part by part: it
+    /// replaces an element with `data-live` and an id by the one with the same id.
     #[must_use]
     pub(crate) fn live(mut self) -> Self {
         self.is_live = true;
@@ -119,7 +119,7 @@ impl Page {
     }
 }
 
-/// The link that loads the page again, and where the script says what it does.
+/// The link that reloads the page, and the place for the script's status.
 fn refresh() -> Markup {
     html! {
         p.refresh {
@@ -138,7 +138,7 @@ impl IntoResponse for Page {
     }
 }
 
-/// Makes HTML of an answer that is a page; others stay as they are.
+/// Turns a response with a page into HTML; other responses stay unchanged.
 pub(crate) fn render(mut response: Response, operator: Option<&Operator>) -> Response {
     if let Some(page) = response.extensions_mut().remove::<Page>() {
         let html = page.html(operator).into_string();
@@ -148,7 +148,7 @@ pub(crate) fn render(mut response: Response, operator: Option<&Operator>) -> Res
     response
 }
 
-/// Renders pages that have no session.
+/// Renders pages that do not have a session.
 pub(crate) async fn frame(request: Request, next: Next) -> Response {
     render(next.run(request).await, None)
 }

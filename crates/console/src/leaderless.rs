@@ -1,21 +1,22 @@
-//! Since when no replica leads, as far as the overview has seen it.
+//! The time since which no replica leads, as far as the overview has observed it.
 //!
-//! After a crash the lock knows when the last term ended. After an orderly stop it does not, so each replica remembers what its own
-//! looks have found.
+//! After a crash the lock contains the end of the last term. After an orderly stop it does not, so each
+//! replica remembers its own observations.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use ambient::Timestamp;
 
-/// The longest time between two looks that counts as seen: in a longer one a term may have begun and ended.
+/// The longest time between two observations that count as continuous: in a longer one a term may have begun
+/// and ended.
 const MAX_LOOK_GAP: Duration = Duration::from_secs(30);
 
-/// The looks of this replica at who leads.
+/// This replica's observations of the leader.
 #[derive(Debug, Default)]
 pub struct Leaderless(Mutex<Option<Seen>>);
 
-/// The first and the last look that found no leader, without one in between that did.
+/// The first and the last of consecutive observations without a leader.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     first: Timestamp,
@@ -23,12 +24,12 @@ struct Seen {
 }
 
 impl Leaderless {
-    /// No look yet.
+    /// Creates an empty history.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Notes a look at `now`, and returns since when no replica leads at least.
+    /// Records an observation at `now`. Returns the earliest time since which no leader has been observed.
     pub(crate) fn look(&self, has_leader: bool, now: Timestamp) -> Option<Timestamp> {
         let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let before = seen.filter(|seen| now.saturating_since(seen.last) <= MAX_LOOK_GAP);

@@ -1,12 +1,14 @@
 //! The operators' console: pages that the service renders, on ports.
 //!
-//! [`router`] has every path below `/console/`. Pages work without JavaScript; the script only refreshes them and saves steps. A
-//! handler reads values through ports and gives them to a pure function that renders them with [`maud`], which escapes whatever
-//! a producer controls.
+//! [`router`] has every path below `/console/`. Pages work without JavaScript; the script only refreshes them
+//! and saves steps. A handler reads values through ports and passes them to a pure function that renders them
+//! with [`maud`], which escapes everything that a producer controls.
 //!
-//! Nothing below `/console/` but the sign-in and the assets is reached without an operator's session, and no form without its
-//! token: `session.rs` checks both in front of every page, so that no handler can forget it. `headers.rs` adds the headers of
-//! every answer, `deadline.rs` makes a page of what takes too long or panics. `layout.rs` is the frame of a page, `widgets.rs` what pages have in common, `params.rs` reads the address.
+//! Only the sign-in and the assets below `/console/` are reachable without an operator's session, and no form
+//! is accepted without its token: `session.rs` checks both in front of every page, so that no handler can
+//! forget it. `headers.rs` adds the headers of every response, and `deadline.rs` responds with a page if a
+//! handler takes too long or panics. `layout.rs` is the frame of a page, `widgets.rs` contains the shared
+//! parts of pages, `params.rs` reads the address.
 
 mod assets;
 mod attempts;
@@ -35,7 +37,8 @@ pub use attempts::Attempts;
 pub use leaderless::Leaderless;
 pub use ports::{Console, ConsoleSettings, Ports};
 
-/// Every path below `/console/`. It has no fallback, to be merged with the other routes of the listener.
+/// Builds the routes below `/console/`. They do not have a fallback, so that they can be merged with the
+/// other routes of the listener.
 pub fn router<P: Ports>(console: Console<P>) -> Router {
     let (proxies, time_limit) = (console.proxies.clone(), console.settings.time_limit);
     let console = Arc::new(console);

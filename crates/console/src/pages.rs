@@ -1,4 +1,4 @@
-//! The pages: each a handler that reads ports, and a pure function that renders what it got.
+//! The pages. Each consists of a handler that reads ports and a pure function that renders the values.
 
 pub(crate) mod catalogue;
 pub(crate) mod dead_letters;

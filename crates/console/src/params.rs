@@ -12,15 +12,15 @@ use crate::error::PageError;
 /// The longest value of a parameter, in bytes: a search filter, or a cursor.
 const MAX_PARAMETER_BYTES: usize = 4_096;
 
-/// How many bytes of the name of a parameter that a page does not have are shown.
+/// The most bytes shown of the name of an unknown parameter.
 const MAX_SHOWN_NAME_BYTES: usize = 64;
 
-/// The parameters of a page. A form sends its empty fields too, so an empty value is none.
+/// The parameters of a page. A form also sends its empty fields, so an empty value counts as absent.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Params(BTreeMap<String, String>);
 
 impl Params {
-    /// Reads the query of an address that may have these parameters, each once.
+    /// Reads the query of an address that may contain these parameters, each once.
     pub(crate) fn parse(query: Option<&str>, known: &[&str]) -> Result<Self, PageError> {
         let mut params = BTreeMap::new();
         for (name, value) in form_urlencoded::parse(query.unwrap_or_default().as_bytes()) {
@@ -42,18 +42,18 @@ impl Params {
         Ok(Self(params))
     }
 
-    /// A text.
+    /// The value of a parameter as text.
     pub(crate) fn text(&self, name: &str) -> Option<&str> {
         self.0.get(name).map(String::as_str)
     }
 
-    /// A value of a closed set, or of a syntax, that `takes` describes.
+    /// Parses a value of a closed set, or of a syntax, that `takes` describes.
     pub(crate) fn value<T: FromStr>(&self, name: &str, takes: &str) -> Result<Option<T>, PageError> {
         let parsed = self.text(name).map(str::parse).transpose();
         parsed.map_err(|_| invalid(name, takes))
     }
 
-    /// A time in UTC: as a browser's field for times gives it, or in RFC 3339.
+    /// Parses a time in UTC, in the format of a browser's time field or in RFC 3339.
     pub(crate) fn time(&self, name: &str) -> Result<Option<Timestamp>, PageError> {
         let Some(text) = self.text(name) else { return Ok(None) };
         let completed =
@@ -62,7 +62,7 @@ impl Params {
         time.map(Some).ok_or_else(|| invalid(name, "a time such as 2026-04-02T09:30"))
     }
 
-    /// Where the page begins, in a list with this filter.
+    /// The start of the page, in a list with this filter.
     pub(crate) fn cursor<P: Place>(&self, filter: &P::Filter) -> Result<Option<P>, PageError> {
         let cursor = self.text("cursor").map(|cursor| P::from_cursor(cursor, filter)).transpose();
         cursor.map_err(|_| {
@@ -70,7 +70,8 @@ impl Params {
         })
     }
 
-    /// The address of `path` with these parameters but `name`, which gets `value` or, without one, is left out.
+    /// The address of `path` with these parameters, except that `name` gets `value` or, if it is `None`, is
+    /// left out.
     pub(crate) fn with(&self, path: &str, name: &str, value: Option<&str>) -> String {
         let others = self.0.iter().filter(|(found, _)| *found != name);
         let pairs = others

@@ -1,4 +1,4 @@
-//! What the console is built on.
+//! The ports and the settings of the console.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,55 +15,55 @@ use idempotency::{Idempotency, Store};
 use crate::attempts::Attempts;
 use crate::leaderless::Leaderless;
 
-/// The kinds of ports that a console is built on.
+/// The types of the ports of a console.
 pub trait Ports: Send + Sync + 'static {
-    /// Reads what became of notifications.
+    /// Reads the outcomes of notifications.
     type Queries: Queries + 'static;
-    /// Changes what an operator may change.
+    /// Applies the changes that operators may make.
     type Operations: Operations + 'static;
     /// Reads the intents stream.
     type Stream: StreamQueries + 'static;
-    /// Knows who leads.
+    /// Looks up the leader.
     type Leader: LeaderLookup + 'static;
-    /// Knows what the replicas did lately.
+    /// Reads the recent activity of the replicas.
     type Activity: ActivityQueries + 'static;
-    /// Knows who is signed in.
+    /// Stores the sessions.
     type Sessions: SessionStore + 'static;
-    /// Keeps the results of forms that change something.
+    /// Stores the results of forms that change something.
     type Keys: Store;
-    /// The time.
+    /// The clock.
     type Clock: Clock + 'static;
 }
 
 /// The console.
 pub struct Console<P: Ports> {
-    /// Reads what became of notifications.
+    /// Reads the outcomes of notifications.
     pub queries: P::Queries,
-    /// Changes what an operator may change.
+    /// Applies the changes that operators may make.
     pub operations: P::Operations,
     /// Reads the intents stream.
     pub stream: P::Stream,
-    /// Knows who leads.
+    /// Looks up the leader.
     pub leader: P::Leader,
-    /// Knows what the replicas did lately.
+    /// Reads the recent activity of the replicas.
     pub activity: P::Activity,
-    /// Knows who is signed in.
+    /// Stores the sessions.
     pub sessions: P::Sessions,
-    /// Carries out a form once that is sent more than once.
+    /// Carries out a form once, even if it is sent several times.
     pub keys: Idempotency<P::Keys>,
-    /// The time, for changes and explanations.
+    /// The clock, for changes and explanations.
     pub clock: P::Clock,
-    /// The tokens in force: one with the role `operator` opens the console.
+    /// The tokens in force; a token with the role `operator` opens the console.
     pub tokens: Tokens,
-    /// Makes the ids of sessions.
+    /// Generates the ids of sessions.
     pub ids: Arc<dyn ambient::Tokens>,
-    /// Who sent a request that came through proxies.
+    /// The trusted proxies, for the client address of a request.
     pub proxies: TrustedProxies,
     /// The failed attempts to sign in on this replica.
     pub attempts: Attempts,
-    /// What this replica has seen of who leads.
+    /// The observations of this replica about the leader.
     pub leaderless: Leaderless,
-    /// What configuration says.
+    /// The configuration.
     pub settings: ConsoleSettings,
 }
 
@@ -73,10 +73,10 @@ impl<P: Ports> fmt::Debug for Console<P> {
     }
 }
 
-/// What configuration says to the console.
+/// Configuration of the console.
 #[derive(Clone, Debug)]
 pub struct ConsoleSettings {
-    /// Which type may go to whom.
+    /// The types, with their producers and recipients.
     pub catalog: Arc<Catalog>,
     /// The intents stream, whose checkpoint is read.
     pub stream: String,
@@ -84,6 +84,7 @@ pub struct ConsoleSettings {
     pub budgets: Budgets,
     /// The version of the service.
     pub version: &'static str,
-    /// How long a page may take. Less than the listener's request timeout, so that what takes longer is answered with a page.
+    /// The time limit of a page. It is less than the listener's request timeout, so that a request that takes
+    /// longer gets a page as response.
     pub time_limit: Duration,
 }

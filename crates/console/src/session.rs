@@ -1,8 +1,8 @@
-//! Who is signed in: the cookie, the check in front of every page, and the token of forms.
+//! Sessions of operators: the cookie, the check in front of every page, and the token of forms.
 //!
-//! The id of a session is 256 random bits in a cookie; the store knows its SHA-256 alone. A session counts while its token is in the
-//! tokens file with the role `operator`, so it ends on every replica when its row is deleted, when its time is over, and when the
-//! token is removed (ADR 0039).
+//! The id of a session is 256 random bits in a cookie; the store contains only its SHA-256. A session is
+//! valid while its token is in the tokens file with the role `operator`. So it ends on every replica when its
+//! row is deleted, when its lifetime is over, and when the token is removed (ADR 0039).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +25,7 @@ use crate::forms::Form;
 use crate::layout;
 use crate::ports::{Console, Ports};
 
-/// How long a session lasts.
+/// The lifetime of a session.
 pub(crate) const SESSION_LIFETIME: Duration = Duration::from_secs(8 * 3_600);
 /// The path of the sign-in.
 pub(crate) const SIGN_IN_PATH: &str = "/console/sign-in";
@@ -38,7 +38,8 @@ const PROOF_LABEL: &[u8] = b"notification console proof\0";
 /// The length of a secret in a cookie, in hexadecimal digits.
 const SECRET_DIGITS: usize = 64;
 
-/// A cookie of the console. With HTTPS its name has the prefix `__Host-`, so that no other host and no page without HTTPS can set it.
+/// A cookie of the console. With HTTPS its name has the prefix `__Host-`, so that no other host and no page
+/// without HTTPS can set it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Cookie {
     /// The id of the session.
@@ -57,7 +58,7 @@ impl Cookie {
         }
     }
 
-    /// The secret in it.
+    /// Reads the secret from the cookies of a request.
     pub(crate) fn read(self, headers: &HeaderMap, https: bool) -> Option<Secret> {
         let values = headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok());
         let pairs = values.flat_map(|value| value.split(';')).filter_map(|pair| pair.trim().split_once('='));
@@ -67,12 +68,13 @@ impl Cookie {
         named.find(is_secret).map(|value| Secret(value.to_owned()))
     }
 
-    /// The header that sets it. `__Host-` requires the path `/`; else it is sent to the console alone.
+    /// The header that sets the cookie. `__Host-` requires the path `/`; otherwise the cookie is sent only to
+    /// the console.
     pub(crate) fn set(self, secret: &Secret, https: bool) -> HeaderValue {
         self.header(&secret.0, SESSION_LIFETIME, https)
     }
 
-    /// The header that removes it.
+    /// The header that removes the cookie.
     pub(crate) fn clear(self, https: bool) -> HeaderValue {
         self.header("", Duration::ZERO, https)
     }
@@ -97,29 +99,29 @@ impl std::fmt::Debug for Secret {
 }
 
 impl Secret {
-    /// A new one.
+    /// Generates a secret.
     pub(crate) fn new(ids: &dyn ambient::Tokens) -> Self {
         Self(hex::encode([ids.next(), ids.next()].concat()))
     }
 
-    /// Under which the store knows it.
+    /// The hash under which the store keeps the session.
     pub(crate) fn hash(&self) -> SessionHash {
         SessionHash(Sha256::digest(self.0.as_bytes()).into())
     }
 
-    /// The token of the forms that belong to it. It does not reveal the secret.
+    /// The token of the forms that belong to the secret. It does not reveal the secret.
     pub(crate) fn form_token(&self) -> FormToken {
         FormToken(hex::encode(Sha256::new().chain_update(FORM_LABEL).chain_update(&self.0).finalize()))
     }
 }
 
-/// What each form of a session holds, so that no other site can send one.
+/// The token in each form of a session, so that no other site can send one.
 #[derive(Clone, Debug)]
 pub(crate) struct FormToken(pub(crate) String);
 
 impl FormToken {
-    /// Proves that the service wrote `text` for this session. The hash within the hash keeps the proof of a text from being continued to that
-    /// of a longer one.
+    /// Returns a proof that the service wrote `text` for this session. The text is hashed before it is
+    /// combined, so that the proof of a text cannot be extended to that of a longer one.
     pub(crate) fn proof(&self, text: &str) -> String {
         let text = Sha256::digest(text.as_bytes());
         hex::encode(
@@ -127,20 +129,20 @@ impl FormToken {
         )
     }
 
-    /// Whether `proof` is that of `text`.
+    /// Returns true if `proof` is the proof of `text`.
     pub(crate) fn proves(&self, text: &str, proof: &str) -> bool {
         self.proof(text).as_bytes().ct_eq(proof.as_bytes()).into()
     }
 }
 
-/// Who is signed in. A handler of a page gets it by extraction.
+/// The operator who is signed in. A handler of a page receives it by extraction.
 #[derive(Clone, Debug)]
 pub(crate) struct Operator {
     /// The name of the token.
     pub(crate) name: Arc<str>,
-    /// For the forms of the page.
+    /// The token for the forms of the page.
     pub(crate) form_token: FormToken,
-    /// The session.
+    /// The hash of the session's id.
     pub(crate) session: SessionHash,
 }
 
@@ -148,12 +150,12 @@ impl<S: Sync> FromRequestParts<S> for Operator {
     type Rejection = PageError;
 
     async fn from_request_parts(head: &mut Parts, _: &S) -> Result<Self, PageError> {
-        // Only a handler that is not behind the check sees it missing.
+        // It is missing only for a handler that is not behind the check.
         head.extensions.get::<Self>().cloned().ok_or(PageError::Forged)
     }
 }
 
-/// Who sent the request, if that is an operator who is signed in.
+/// Returns the operator who sent the request; `None` if the sender is not signed in as one.
 pub(crate) async fn signed_in<P: Ports>(
     console: &Console<P>,
     head: &Parts,
@@ -166,7 +168,8 @@ pub(crate) async fn signed_in<P: Ports>(
     Ok(principal.map(|principal| Operator { name: principal.name, form_token: secret.form_token(), session }))
 }
 
-/// Lets requests of operators pass; of those that may change something, only forms of their own session.
+/// Admits requests of operators. A request that may change something is admitted only if it is a form of the
+/// operator's own session.
 pub(crate) async fn require_operator<P: Ports>(
     State(console): State<Arc<Console<P>>>,
     request: Request,
@@ -178,7 +181,7 @@ pub(crate) async fn require_operator<P: Ports>(
         Ok(None) => return to_sign_in(&head),
         Err(error) => return PageError::from(error).into_response(),
     };
-    // Until here the client was unknown to the listener.
+    // Before this point, the listener had not identified the client.
     admit_known_client(&head.extensions).await;
     if let Some(signed_in) = head.extensions.get::<SignedIn>() {
         signed_in.set(operator.clone());
@@ -195,7 +198,7 @@ pub(crate) async fn require_operator<P: Ports>(
     layout::render(next.run(Request::from_parts(head, body)).await, Some(&operator))
 }
 
-/// To the sign-in, and from there back to the page that was asked for.
+/// Redirects to the sign-in, which then leads back to the requested page.
 fn to_sign_in(head: &Parts) -> Response {
     let wanted = head.uri.path_and_query().map_or("", |path| path.as_str());
     let next = own_path(wanted).filter(|path| head.method == Method::GET && path != "/console/");
@@ -208,7 +211,8 @@ fn to_sign_in(head: &Parts) -> Response {
     }
 }
 
-/// `text` as the path of a page of the console, as a browser would resolve it; `None` for anything else, such as another host.
+/// Resolves `text` like a browser, and returns it as the path of a page of the console; `None` for anything
+/// else, for example another host.
 pub(crate) fn own_path(text: &str) -> Option<String> {
     if text.len() > MAX_NEXT_BYTES || !text.starts_with("/console/") {
         return None;

@@ -1,7 +1,7 @@
 //! Signing in with an operator's token, and signing out.
 //!
-//! The form of the sign-in has a token too, which belongs to a cookie that its page sets: no other site can sign someone in. A session
-//! always begins with a new id; the one that the browser had ends.
+//! The form of the sign-in has a token too, which belongs to a cookie that its page sets: no other site can
+//! sign a user in. A session always begins with a new id; the previous session of the browser ends.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,21 +31,21 @@ use crate::widgets::{Tone, notice};
 /// The longest token that is looked up, in bytes.
 const MAX_TOKEN_BYTES: usize = 512;
 
-/// What a browser forgets when its user signs out. Cookies and storage are shared with other services of this host and not ours to delete; the
-/// console keeps nothing in storage.
+/// The data that a browser deletes when its user signs out. Cookies and storage are shared with other
+/// services of this host, so the console must not delete them; the console keeps nothing in storage.
 const CLEAR_SITE_DATA: HeaderValue = HeaderValue::from_static("\"cache\"");
 
-/// The sign-in, which is open to everyone.
+/// The routes of the sign-in, which is open to everyone.
 pub(crate) fn routes<P: Ports>() -> Router<Arc<Console<P>>> {
     Router::new().route(SIGN_IN_PATH, get(show::<P>).post(sign_in::<P>))
 }
 
-/// The sign-out, which takes a session.
+/// The route of the sign-out, which requires a session.
 pub(crate) fn sign_out_routes<P: Ports>() -> Router<Arc<Console<P>>> {
     Router::new().route("/console/sign-out", post(sign_out::<P>))
 }
 
-/// What the page says above its form.
+/// The message above the form.
 enum Message {
     Nothing,
     SignedOut,
@@ -103,7 +103,7 @@ async fn sign_in<P: Ports>(
     Ok(response)
 }
 
-/// The operator with this token, and its hash.
+/// The operator with this token, and the token's hash.
 fn operator_of<P: Ports>(console: &Console<P>, token: &str) -> Option<(Principal, [u8; 32])> {
     let token = token.trim();
     let sha256 = (token.len() <= MAX_TOKEN_BYTES).then(|| token_sha256(token))?;
@@ -126,12 +126,13 @@ async fn sign_out<P: Ports>(
     Ok(response)
 }
 
-/// The page with its form, and the cookie that the form belongs to: the one that the browser has, so that two open pages both work.
+/// The page with its form, and the cookie that the form belongs to. A cookie that the browser already has is
+/// kept, so that two open pages both work.
 fn answer<P: Ports>(console: &Console<P>, head: &Parts, next: Option<&str>, message: &Message) -> Response {
     let https = console.proxies.client(head).https;
     let known = Cookie::SignIn.read(&head.headers, https);
     let secret = known.unwrap_or_else(|| Secret::new(&*console.ids));
-    // The browser keeps the cookie of a session to itself when a link of another site leads here.
+    // The browser does not send the cookie of a session when a link of another site leads here.
     let site = head.headers.get("sec-fetch-site").and_then(|value| value.to_str().ok());
     let is_linked = matches!(site, Some("cross-site" | "same-site"));
     let content = content(&secret.form_token(), next, message, is_linked);

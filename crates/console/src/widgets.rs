@@ -1,7 +1,7 @@
-//! What pages have in common: texts from outside, times, counts, states, tables, notices.
+//! Shared parts of pages: texts from outside, times, counts, states, tables, notices.
 //!
-//! Everything here gives HTML in which texts are escaped. Texts from outside go through [`visible`]: characters that a reader cannot see, or
-//! that reorder what follows, are shown by their number.
+//! Everything here produces HTML in which texts are escaped. Texts from outside go through [`visible`]:
+//! characters that a reader cannot see, or that reorder the following text, are shown by their number.
 
 use std::time::Duration;
 
@@ -12,7 +12,8 @@ use maud::{Markup, html};
 use crate::forms::FORM_TOKEN;
 use crate::session::Operator;
 
-/// A text from outside. Controls, characters without width and those that change the direction of text are shown as `U+202E`.
+/// A text from outside. Control characters, characters without width and those that change the direction of
+/// text are shown as `U+202E`.
 pub(crate) fn visible(text: &str) -> Markup {
     let parts = text.split_inclusive(is_hidden);
     html! {
@@ -28,16 +29,17 @@ pub(crate) fn visible(text: &str) -> Markup {
     }
 }
 
-/// A text from outside where no markup can be, such as the title of a window: what [`visible`] shows by its number is replaced.
+/// A text from outside for places without markup, such as the title of a window: characters that [`visible`]
+/// shows by their number are replaced.
 pub(crate) fn plain(text: &str) -> String {
     text.replace(is_hidden, "\u{fffd}")
 }
 
-/// Line feeds and tabs are seen where white space is kept, and harmless elsewhere.
+/// Line feeds and tabs are visible where white space is kept, and harmless elsewhere.
 fn is_hidden(character: char) -> bool {
     match character {
         '\n' | '\t' => false,
-        // Those that Unicode calls Default_Ignorable_Code_Point, and the blank pattern of braille.
+        // The characters of the Unicode property Default_Ignorable_Code_Point, and the blank braille pattern.
         '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}' => true,
         '\u{2800}' | '\u{3164}' | '\u{feff}' | '\u{ffa0}' => true,
         '\u{180b}'..='\u{180f}' | '\u{fe00}'..='\u{fe0f}' => true,
@@ -51,15 +53,15 @@ fn is_hidden(character: char) -> bool {
     }
 }
 
-/// An id, in a fixed width, with a button to copy it if there is a script.
+/// An id, in a fixed width, with a button to copy it if scripts are enabled.
 pub(crate) fn id(text: &str) -> Markup {
     html! { code.id data-copy=(text) { (visible(text)) } }
 }
 
-/// A time, in UTC to the second; the whole of it where a pointer rests.
+/// A time in UTC to the second; a tooltip shows the whole of it.
 pub(crate) fn time(at: Timestamp) -> Markup {
     let whole = at.to_string();
-    // A time has 19 characters up to its second, of ASCII alone.
+    // Up to its second, a time has 19 characters, all ASCII.
     let (date, clock) = (whole.get(..10).unwrap_or_default(), whole.get(11..19).unwrap_or_default());
     html! { time datetime=(whole) title=(whole) { (date) " " (clock) " UTC" } }
 }
@@ -75,7 +77,7 @@ pub(crate) fn span(length: Duration) -> String {
     }
 }
 
-/// A number with separators of thousands.
+/// A number with thousands separators.
 pub(crate) fn number(count: u64) -> String {
     let digits = count.to_string();
     let mut grouped = String::new();
@@ -96,7 +98,7 @@ pub(crate) fn counted(counted: Counted) -> String {
     }
 }
 
-/// How good or bad something is. Its mark and its words say so as well as its colour.
+/// The quality of a state. A mark and words express it as well as the colour.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Tone {
     Good,
@@ -128,7 +130,7 @@ impl Tone {
     }
 }
 
-/// A status in a word.
+/// A badge: a status in a word.
 pub(crate) fn badge(tone: Tone, text: &str) -> Markup {
     html! {
         span class={ "badge " (tone.class()) } {
@@ -138,13 +140,14 @@ pub(crate) fn badge(tone: Tone, text: &str) -> Markup {
     }
 }
 
-/// What a request did or why it failed, above the content of a page. A screen reader announces it.
+/// The result or the failure of a request, above the content of a page. A screen reader announces it.
 pub(crate) fn notice(tone: Tone, content: &Markup) -> Markup {
     let role = if tone == Tone::Bad { "alert" } else { "status" };
     html! { div role=(role) { (callout(tone, content)) } }
 }
 
-/// What needs attention, within a page. It is not announced: a part that refreshes itself would say it again and again.
+/// A hint within a page that something needs attention. A screen reader does not announce it, because a part
+/// that refreshes itself would be announced again and again.
 pub(crate) fn callout(tone: Tone, content: &Markup) -> Markup {
     html! {
         div class={ "notice " (tone.class()) } {
@@ -154,7 +157,7 @@ pub(crate) fn callout(tone: Tone, content: &Markup) -> Markup {
     }
 }
 
-/// In place of a list that has nothing to show: that it is so, and what that means or what to do.
+/// A replacement for an empty list: that it is empty, and an explanation or advice.
 pub(crate) fn empty(what: &str, advice: &str) -> Markup {
     html! {
         div.state.empty {
@@ -164,7 +167,7 @@ pub(crate) fn empty(what: &str, advice: &str) -> Markup {
     }
 }
 
-/// In place of a part of a page that could not be read, when the others could.
+/// A replacement for a part of a page that could not be read, when the others could.
 pub(crate) fn failed(what: &str, advice: &str) -> Markup {
     html! {
         div.state.failed role="alert" {
@@ -174,7 +177,7 @@ pub(crate) fn failed(what: &str, advice: &str) -> Markup {
     }
 }
 
-/// Below a list of which not all is shown.
+/// A note below a list that is not shown completely.
 pub(crate) fn too_many(what: &str, advice: &str) -> Markup {
     html! {
         div.state.too-many role="status" {
@@ -183,7 +186,7 @@ pub(crate) fn too_many(what: &str, advice: &str) -> Markup {
     }
 }
 
-/// The links from page to page of a list. Without a link there is nothing in that direction.
+/// The links between the pages of a list. A missing link means that there is nothing in that direction.
 pub(crate) fn pager(first: Option<&str>, next: Option<&str>) -> Markup {
     html! {
         @if first.is_some() || next.is_some() {
@@ -203,9 +206,9 @@ pub(crate) fn form_token(operator: &Operator) -> Markup {
 /// A column of a table.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Column {
-    /// Its heading, which stands before each value where the table is shown as cards.
+    /// The heading, which is repeated before each value where the table is shown as cards.
     pub(crate) heading: &'static str,
-    /// Whether its values are numbers.
+    /// True if the values are numbers.
     pub(crate) is_number: bool,
 }
 
@@ -219,8 +222,8 @@ pub(crate) const fn numbers(heading: &'static str) -> Column {
     Column { heading, is_number: true }
 }
 
-/// A table, which becomes a list of cards on a narrow screen. The roles are written out, because browsers forget them then. The first cell
-/// of a row is its heading. `rows` have a cell for each column.
+/// A table, which becomes a list of cards on a narrow screen. The roles are explicit, because browsers drop
+/// them in that layout. The first cell of a row is its heading. `rows` have a cell for each column.
 pub(crate) fn table(caption: &str, columns: &[Column], rows: &[Vec<Markup>]) -> Markup {
     html! {
         table.cards role="table" {

@@ -1,9 +1,10 @@
-//! From decoded entries to what is written: who is accepted, who is a duplicate, who must wait. Pure.
+//! Decides what is written for decoded entries: which are accepted, which are duplicates, which must wait. No
+//! I/O.
 //!
-//! A batch is decided in stream order, from what PostgreSQL knew of its keys and what the directory said of its
-//! recipients. The decision covers a prefix of the batch: it ends before the first entry whose recipients are not all
-//! known, because no later entry may be accepted before it. Whether the decision still holds when it is written, the
-//! acceptance transaction finds out.
+//! A batch is decided in stream order, from the rows that PostgreSQL has for its keys and from the lookups of
+//! its recipients. The decision covers a prefix of the batch. It ends before the first entry with an unknown
+//! recipient, because no later entry may be accepted before that one. The acceptance transaction checks that
+//! the decision still holds when it is written.
 
 use std::collections::{HashMap, HashSet};
 
@@ -25,12 +26,12 @@ pub use decoded::{Decoded, DecodedIntent, ProcessedTrace, decode, decode_large};
 pub use probe::{Probe, probe};
 use record::new_acceptance;
 
-/// What PostgreSQL knows about the entries of a batch before it is decided.
+/// The rows in PostgreSQL that concern a batch, read before it is decided.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Known {
     /// The fingerprints of the keys that are taken.
     pub fingerprints: HashMap<IdempotencyScope, String>,
-    /// For entry ids that belong to another intent: the number to put after them.
+    /// The entry ids that belong to another intent, each with the suffix number to append to the id.
     pub taken_ids: HashMap<EntryId, u32>,
 }
 
@@ -39,13 +40,14 @@ pub struct Known {
 pub struct Decided<'a> {
     /// The entry.
     pub entry: &'a Decoded,
-    /// What becomes of it.
+    /// The outcome of the entry.
     pub outcome: Outcome,
 }
 
 impl Decided<'_> {
-    /// What becomes of an element that PostgreSQL refuses, while it takes others: `not_storable`, with `message`. If it is that
-    /// already, next to nothing of its fields is kept; `None` if even that is refused.
+    /// The outcome `not_storable`, with `message`, for an element that PostgreSQL rejects while it accepts
+    /// others. If the outcome is `not_storable` already, its fields are reduced to almost nothing. `None` if
+    /// PostgreSQL rejected even that.
     #[must_use]
     pub fn not_storable(&self, stream: &str, message: String, now: Timestamp) -> Option<Self> {
         let row = match &self.outcome {
@@ -59,45 +61,46 @@ impl Decided<'_> {
     }
 }
 
-/// An entry that cannot be processed yet, and the ones after it with it.
+/// An entry that cannot be processed yet. The entries after it wait with it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Wait {
-    /// Which entry.
+    /// The id of the entry.
     pub entry_id: EntryId,
-    /// What it waits for.
+    /// The reason for the wait.
     pub cause: String,
 }
 
-/// What a decision says of the first entry that it does not cover.
+/// The state of the first entry that a decision does not cover.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Rest {
-    /// There is none: the whole batch is decided.
+    /// No such entry: the whole batch is decided.
     Nothing,
-    /// The directory has not been asked about all of its users.
+    /// Some of its users have not been looked up.
     NotAsked,
-    /// It must wait.
+    /// The entry must wait.
     Waits(Wait),
 }
 
-/// What was decided about a batch.
+/// The decision about a batch.
 #[derive(Clone, Debug)]
 pub struct Decision<'a> {
     /// The entries from the beginning of the batch, each with its outcome.
     pub decided: Vec<Decided<'a>>,
-    /// What holds the first entry after them.
+    /// The state of the first entry after them.
     pub rest: Rest,
 }
 
 impl Decision<'_> {
-    /// Whether an intent is not accepted because of what the directory said, or could not say. Then its key must be looked up
-    /// before the decision is written: what becomes of a replay never depends on what the directory says today.
+    /// True if an intent is not accepted because of a lookup, missing or unavailable. Its key must then be
+    /// read before the decision is written: the outcome of a replay never depends on the directory's present
+    /// state.
     pub fn directory_objects(&self) -> bool {
         let missing = |decided: &Decided<'_>| matches!(&decided.outcome, Outcome::Malformed(row) if row.rejection.code == FailureCode::RecipientNotFound);
         matches!(self.rest, Rest::Waits(_)) || self.decided.iter().any(missing)
     }
 
-    /// Whether the keys of the next batch should be looked up before it is decided: what has just happened is likely to happen
-    /// again, and a batch over a key that is taken is decided twice.
+    /// True if the keys of the next batch should be read before it is decided. Duplicates and lookup failures
+    /// tend to repeat, and a batch with a taken key is decided twice.
     pub fn next_has_known_keys(&self) -> bool {
         let known =
             |decided: &Decided<'_>| matches!(decided.outcome, Outcome::Duplicate | Outcome::Conflict(_));
@@ -105,16 +108,17 @@ impl Decision<'_> {
     }
 }
 
-/// A user whom the directory has yet to be asked about.
+/// A user who has not been looked up yet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Unanswered<'a> {
-    /// The place in the batch of the first entry that needs the user.
+    /// The index in the batch of the first entry that needs the user.
     pub place: usize,
     /// The user's id.
     pub user_id: &'a str,
 }
 
-/// The distinct users without an answer in `users` that intents with unknown keys need, in stream order.
+/// Returns the distinct users that intents with unknown keys need and `users` does not contain, in stream
+/// order.
 pub fn unanswered<'a>(
     batch: impl IntoIterator<Item = &'a Decoded>,
     known: &Known,
@@ -133,7 +137,7 @@ pub fn unanswered<'a>(
         .collect()
 }
 
-/// Decides a batch at the time of `schedule`, from the answers in `users`.
+/// Decides a batch at the time of `schedule`, from the lookups in `users`.
 pub fn decide<'a>(
     stream: &str,
     batch: impl IntoIterator<Item = &'a Decoded>,
@@ -183,18 +187,18 @@ pub fn decide<'a>(
     Decision { decided, rest: Rest::Nothing }
 }
 
-/// What becomes of an intent whose key is free, wherever it comes from.
+/// The verdict on an intent whose key is free, whatever its source.
 pub(crate) enum Verdict {
     Accepted(Acceptance),
     /// A recipient does not exist.
     NotFound(Rejection),
     /// A recipient could not be looked up, for this cause.
     Waiting(String),
-    /// The directory has not been asked about all recipients.
+    /// Some recipients have not been looked up.
     NotAsked,
 }
 
-/// Decides about an intent whose key is free. `id` is the id of its record, if it becomes one.
+/// Decides about an intent whose key is free. `id` is the id of its record if the intent is accepted.
 pub(crate) fn decide_new(
     intent: &Intent,
     users: &HashMap<String, Lookup>,
@@ -212,18 +216,18 @@ pub(crate) fn decide_new(
     }
 }
 
-/// What the directory's answers make of an intent's recipients.
+/// An intent's recipients after their lookups.
 enum Recipients<'a> {
     /// All of them exist; empty for administrators.
     Known(Vec<(&'a str, &'a User)>),
     NotFound(Rejection),
-    /// One gave no usable answer, for this cause.
+    /// The lookup of one of them is unavailable, for this cause.
     Waiting(&'a str),
     NotAsked,
 }
 
-/// A recipient that is missing outweighs one that could not be looked up: the intent is malformed either way. One that could
-/// not be looked up outweighs one that was not asked about.
+/// A missing recipient outweighs one that could not be looked up, because the intent is malformed either way.
+/// One that could not be looked up outweighs one that has not been looked up yet.
 fn resolve<'a>(intent: &'a Intent, users: &'a HashMap<String, Lookup>) -> Recipients<'a> {
     let ids = intent.audience.users();
     let mut found = Vec::with_capacity(ids.len());

@@ -1,8 +1,9 @@
-//! What an audit compares, and what it calls a discrepancy: functions from what was read to what is wrong.
+//! Comparisons of an audit and the discrepancies they report: pure functions of the data that was read.
 //!
-//! Four comparisons: entries of the intents stream with their outcomes (`entries`), records with their routes and dead letters (`records`), published
-//! routes with the outbound streams and the reverse (`outbound`), checkpoints with the stream and with each other (`checkpoint`).
-//! What retention, trimming and consumers remove by design is no discrepancy; ADR 0038 says what an audit cannot know.
+//! Four comparisons: entries of the intents stream with their outcomes (`entries`), records with their routes
+//! and dead letters (`records`), published routes with the outbound streams and the reverse (`outbound`),
+//! checkpoints with the stream and with each other (`checkpoint`). Removals by retention, trimming and
+//! consumers are by design and not discrepancies; ADR 0038 lists the limits of an audit.
 
 mod checkpoint;
 mod discrepancy;
@@ -23,16 +24,17 @@ use ambient::Timestamp;
 use crate::entry::EntryId;
 use crate::record::NotificationId;
 
-/// When rows may have been deleted by retention.
+/// The times up to which retention may have deleted rows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RetentionCutoffs {
-    /// Records that were accepted by then.
+    /// Bound for records, by acceptance time.
     pub records: Timestamp,
-    /// Malformed intents that were recorded by then.
+    /// Bound for malformed intents, by the time at which they were recorded.
     pub malformed_intents: Timestamp,
 }
 
-/// The time in a notification's id: of the entry that it came by, or of the UUIDv7. `None` if it has neither form.
+/// The time in a notification's id: the time of the entry id, or of the UUIDv7. `None` if the id has neither
+/// form.
 pub fn notification_time(id: &NotificationId) -> Option<Timestamp> {
     id.entry().map(EntryId::time).or_else(|| {
         let uuid = uuid::Uuid::try_parse(id.as_str()).ok().filter(|uuid| uuid.get_version_num() == 7)?;

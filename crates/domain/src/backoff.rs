@@ -1,11 +1,11 @@
-//! How long a route waits after its n-th failed attempt.
+//! The delay of a route after its n-th failed attempt.
 
 use std::time::Duration;
 
 /// The largest part of a delay that jitter subtracts.
 const JITTER_SHARE: f64 = 0.2;
 
-/// The shortest and the longest delay.
+/// The bounds of the delay.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Backoff {
     /// The delay after the first failure.
@@ -15,7 +15,8 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// `min(max, min * 2^(failures-1))`, lowered by up to 20 %; `jitter` from 0 to 1 is the part of these 20 %.
+    /// Returns `min(max, min * 2^(failures-1))`, reduced by up to 20 %. `jitter` from 0 to 1 selects the
+    /// share of these 20 %.
     pub fn delay(&self, failures: u32, jitter: f64) -> Duration {
         let doublings = failures.saturating_sub(1).min(31);
         let full = self.min.saturating_mul(1 << doublings).min(self.max);

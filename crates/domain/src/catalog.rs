@@ -1,7 +1,7 @@
-//! The catalogue: for each notification type its producers, audiences, channels and the schema of its payload.
+//! The catalogue: the producers, audiences, channels and payload schema of each notification type.
 //!
-//! The catalogue is data: a TOML file whose head comment explains the format to operators. It is read once, at
-//! start; schemas are compiled then and may not refer to other files.
+//! The catalogue is data: a TOML file whose head comment explains the format to operators. It is read once,
+//! at start. Schemas are compiled then and may not refer to other files.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -19,18 +19,18 @@ mod file;
 /// The longest name of a type or producer, in bytes.
 pub const MAX_NAME: usize = 128;
 
-/// How many characters of a payload's path or of a property's name a message repeats.
+/// The most characters of a payload path or property name that a message quotes.
 const MAX_QUOTED: usize = 200;
 
-/// The catalogue that the service has built in.
+/// The text of the built-in catalogue.
 const BUILT_IN: &str = include_str!("../catalog.toml");
 
-/// Whether the recipients of an intent are users or administrators.
+/// The kind of an intent's recipients.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum AudienceKind {
-    /// The users that the intent names.
+    /// The users listed in the intent.
     User,
-    /// The addresses that configuration names for the type.
+    /// The addresses configured for the type.
     AdminEmail,
 }
 
@@ -38,7 +38,7 @@ impl AudienceKind {
     /// Every kind.
     pub const ALL: [Self; 2] = [Self::User, Self::AdminEmail];
 
-    /// As it is spelled in intents, tables and the catalogue.
+    /// The spelling in intents, tables and the catalogue.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::User => "user",
@@ -60,13 +60,13 @@ impl FromStr for AudienceKind {
     }
 }
 
-/// What is wrong with a catalogue file, and where.
+/// An error in a catalogue file.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("line {line}: {reason}")]
 pub struct CatalogError {
-    /// Counted from 1.
+    /// The line, counted from 1.
     pub line: usize,
-    /// For the operator who wrote the file.
+    /// The problem, for the operator who wrote the file.
     pub reason: String,
 }
 
@@ -91,7 +91,7 @@ impl Catalog {
         Ok(Self { types, by_name })
     }
 
-    /// The type of this name.
+    /// Returns the type with this name.
     pub fn get(&self, name: &str) -> Option<&NotificationType> {
         self.by_name.get(name).map(|at| &self.types[*at])
     }
@@ -113,51 +113,51 @@ pub struct NotificationType {
 }
 
 impl NotificationType {
-    /// The name in intents, which is also the event type and the mail template.
+    /// The name in intents. It is also the event type and the mail template.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Who may send it; at least one, in the order of the file.
+    /// The producers that may send this type; at least one, in the order of the file.
     pub fn producers(&self) -> &[String] {
         &self.producers
     }
 
-    /// Whether `producer` may send it.
+    /// True if `producer` may send this type.
     pub fn allows_producer(&self, producer: &str) -> bool {
         self.producers.iter().any(|allowed| allowed == producer)
     }
 
-    /// The channels that reach such an audience, at least one; `None` if the type is not for it.
+    /// The channels to this audience, at least one; `None` if the type does not allow the audience.
     pub fn channels(&self, audience: AudienceKind) -> Option<&[Channel]> {
         self.audiences.get(&audience).map(Vec::as_slice)
     }
 
-    /// The JSON Schema (draft 2020-12) of its payload, as the file has it.
+    /// The JSON Schema (draft 2020-12) of the payload, as written in the file.
     pub fn payload_schema(&self) -> &Value {
         &self.payload_schema
     }
 
-    /// Checks a payload against the schema. The message names the path and the rule, never a value: payloads are
-    /// private.
+    /// Checks a payload against the schema. The message contains the path and the rule, never a value,
+    /// because payloads are private.
     pub fn check_payload(&self, payload: &Value) -> Result<(), String> {
         self.payload.validate(payload).map_err(|error| describe(&error))
     }
 
-    /// A payload that the schema allows, to begin with when one writes an intent; `None` if none was found, which can be so for patterns and
-    /// for conditions on several members together.
+    /// Returns a payload that the schema allows, as a starting point for writing an intent. `None` if none
+    /// was found, which can happen with patterns and with conditions on several members together.
     pub fn example_payload(&self) -> Option<Value> {
         let example = example::of(&self.payload_schema, "value", 0)?;
         (example.is_object() && self.check_payload(&example).is_ok()).then_some(example)
     }
 
-    /// The environment variable that lists the administrators' addresses.
+    /// The name of the environment variable that lists the administrators' addresses.
     pub fn admin_emails_variable(&self) -> String {
         format!("NOTIFICATION_ADMIN_EMAILS_{}", self.name.to_ascii_uppercase().replace('.', "_"))
     }
 }
 
-/// Names the path and the rule that a payload breaks, from the schema and the payload's keys alone.
+/// Describes the path and the rule that a payload breaks, using only the schema and the payload's keys.
 fn describe(error: &ValidationError<'_>) -> String {
     let place = match error.instance_path().as_str() {
         "" => "as a whole".to_owned(),

@@ -1,41 +1,42 @@
-//! The checkpoints in PostgreSQL and Redis, and what to do if they or the stream itself disagree (ADR 0011, ADR 0022). Functions
-//! without I/O.
+//! The checkpoints in PostgreSQL and Redis, and the rules for a disagreement between them or with the stream
+//! itself (ADR 0011, ADR 0022). No I/O.
 
 use std::time::Duration;
 
 use crate::entry::EntryId;
 use crate::republish::{OutboundState, ServerId};
 
-/// The fencing token of a leader's term; 0 where there is no election.
+/// The fencing token of a leader's term; 0 if there is no election.
 pub type Fence = u64;
 
-/// How far a fence in Redis may be above the fence of the current term. Up to this difference, PostgreSQL was restored to an older
-/// state and its counter is raised. Beyond it, the value in Redis is garbled and overwritten, because raising the counter to it
-/// would use up the fences.
+/// The most by which a fence in Redis may exceed the fence of the current term. Within this difference,
+/// PostgreSQL was restored to an older state, and its counter is raised. Beyond it, the value in Redis is
+/// garbled and is overwritten, because raising the counter that far would use up the fences.
 pub const MAX_FENCE_LEAD: Fence = 1_000_000;
 
 /// The last entry of a stream that has been processed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Checkpoint {
-    /// The fence of the term that wrote it.
+    /// The fence of the term that wrote the checkpoint.
     pub fence: Fence,
-    /// Everything up to and including this entry has its outcome.
+    /// The last entry that has an outcome. Every entry before it has one, too.
     pub last_entry_id: EntryId,
 }
 
-/// What was found where the checkpoint is cached.
+/// The cached checkpoint as read.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum CachedCheckpoint {
     /// A checkpoint.
     At(Checkpoint),
     /// Nothing.
     Missing,
-    /// Something that is no checkpoint.
+    /// A value that is not a checkpoint.
     Garbled(String),
 }
 
 impl CachedCheckpoint {
-    /// The checkpoint as a term with `fence` sees it: one whose fence is too high is garbled, because no term wrote it.
+    /// Returns the checkpoint as seen by a term with `fence`. A checkpoint with a fence that is too high is
+    /// garbled, because no term wrote it.
     #[must_use]
     pub fn judged_by(self, fence: Fence) -> Self {
         match self {
@@ -46,7 +47,7 @@ impl CachedCheckpoint {
         }
     }
 
-    /// The entry, if there is one: a leader that has processed nothing writes `0-0`.
+    /// Returns the entry id, if there is one. A leader that has processed nothing writes `0-0`.
     pub fn entry(&self) -> Option<EntryId> {
         match self {
             Self::At(cached) => Some(cached.last_entry_id).filter(|id| *id > EntryId::ZERO),
@@ -54,7 +55,8 @@ impl CachedCheckpoint {
         }
     }
 
-    /// The fence of another term that wrote this checkpoint. At the start of a term, the term's own `fence` counts as another's.
+    /// Returns the fence of another term that wrote this checkpoint. At the start of a term, an equal `fence`
+    /// belongs to another term.
     pub fn superseding(&self, fence: Fence, begins: bool) -> Option<Fence> {
         match self {
             Self::At(cached) if cached.fence > fence || (begins && cached.fence == fence) => {
@@ -65,42 +67,42 @@ impl CachedCheckpoint {
     }
 }
 
-/// The durable checkpoint as the leader of a new term finds it.
+/// The durable checkpoint as found by the leader of a new term.
 #[must_use]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Claim {
     /// The stream has no checkpoint.
     NoCheckpoint,
-    /// The durable checkpoint, which terms with a lower fence cannot move any more.
+    /// The durable checkpoint. Terms with a lower fence can no longer move it.
     At(EntryId),
-    /// The checkpoint carries this fence, which is not below the one of this term.
+    /// The checkpoint has this fence, which is not below the fence of this term.
     Superseded(Fence),
 }
 
-/// Where a term begins to read, as far as the checkpoints know.
+/// The point where a term resumes reading, according to the checkpoints.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Resume {
     /// The durable checkpoint.
     pub durable: Option<EntryId>,
-    /// Read after this entry; `0-0` reads from the beginning.
+    /// The entry after which to read; `0-0` reads from the beginning.
     pub after: EntryId,
-    /// Why the cached checkpoint is ignored, if it is.
+    /// The reason why the cached checkpoint is ignored, if it is.
     pub ignored: Option<IgnoredCache>,
 }
 
-/// Why the cached checkpoint is ignored.
+/// The reason why the cached checkpoint is ignored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum IgnoredCache {
-    /// It is after the durable one: PostgreSQL has lost outcomes.
+    /// The cached checkpoint is after the durable one: PostgreSQL has lost outcomes.
     Ahead(EntryId),
-    /// It is missing or garbled, and there is a durable one.
+    /// The cached checkpoint is missing or garbled, and there is a durable one.
     Lost,
-    /// It is garbled, and there is no durable one.
+    /// The cached checkpoint is garbled, and there is no durable one.
     Garbled,
 }
 
-/// Where to resume. The durable checkpoint is authoritative; the cached one is used if there is no durable one. `None` if another
-/// term has superseded this one.
+/// Determines where to resume. The durable checkpoint is authoritative; the cached one is used if there is no
+/// durable one. `None` if another term has superseded this one.
 pub fn resume(claim: Claim, cached: &CachedCheckpoint) -> Option<Resume> {
     let durable = match claim {
         Claim::NoCheckpoint => None,
@@ -119,16 +121,16 @@ pub fn resume(claim: Claim, cached: &CachedCheckpoint) -> Option<Resume> {
     Some(Resume { durable, after, ignored })
 }
 
-/// What Redis reports about a stream as a whole.
+/// The state of a stream as reported by Redis.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct StreamState {
     /// The first entry that still exists.
     pub first: Option<EntryId>,
     /// The last id that the stream generated; zero if it never had an entry.
     pub last_generated: EntryId,
-    /// The highest id of an entry that was deleted; zero if none was, or if Redis does not say.
+    /// The highest id of a deleted entry; zero if none was deleted or Redis does not report it.
     pub max_deleted: EntryId,
-    /// The bytes of entries that Redis copied to say this.
+    /// The bytes of entries that Redis copied to report this state.
     pub copied_bytes: u64,
 }
 
@@ -139,29 +141,30 @@ impl From<OutboundState> for StreamState {
     }
 }
 
-/// If Redis copies more bytes of entries to describe a stream, it is asked rarely.
+/// The limit on the bytes of entries that Redis copies to describe a stream. Beyond it, the stream is
+/// inspected less often.
 pub const MAX_COPIED_BYTES: u64 = 4 * 1024 * 1024;
-/// How rarely.
+/// The interval between inspections beyond [`MAX_COPIED_BYTES`].
 pub const LARGE_COPY_INTERVAL: Duration = Duration::from_secs(30);
 
-/// The result of comparing a stream with the entry up to which it was processed.
+/// The result of comparing a stream with the last processed entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StreamCheck {
-    /// The stream continues after that entry.
+    /// The stream continues after the processed entry.
     Continues,
-    /// As [`Self::Continues`], if that entry is in the stream ([`Witness::shows_no_loss`]). Otherwise the stream lost its newest entries,
-    /// that one among them, and received others since.
+    /// As [`Self::Continues`] if the processed entry is in the stream ([`Witness::shows_no_loss`]). Otherwise
+    /// the stream lost its newest entries, including the processed one, and received others since.
     ContinuesIfPresent,
-    /// The stream begins after the processed entry, with this id (the last generated one if it is empty): entries in between may
-    /// have been trimmed unread.
+    /// The stream begins after the processed entry, with this id (the last generated one if it is empty):
+    /// entries in between may have been trimmed unread.
     Gap(EntryId),
-    /// The key does not exist although entries were processed.
+    /// The key does not exist, although entries were processed.
     Absent,
-    /// The stream ends before that entry: it was cut short or recreated.
+    /// The stream ends before the processed entry: it was truncated or recreated.
     EndsBefore,
 }
 
-/// Compares a stream with the entry up to which it was processed.
+/// Compares a stream with the last processed entry.
 pub fn check_stream(processed: EntryId, state: Option<StreamState>) -> StreamCheck {
     let Some(state) = state else {
         return if processed > EntryId::ZERO { StreamCheck::Absent } else { StreamCheck::Continues };
@@ -176,25 +179,26 @@ pub fn check_stream(processed: EntryId, state: Option<StreamState>) -> StreamChe
     }
 }
 
-/// The last processed entry as PostgreSQL knows it. Trimming keeps that entry in the stream, so it shows whether the stream lost its
-/// newest entries (ADR 0045).
+/// The last processed entry as recorded in PostgreSQL. Trimming keeps that entry in the stream, so its
+/// presence shows whether the stream lost its newest entries (ADR 0045).
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Witness {
-    /// The server that had the stream when a term last resumed; `None` if none did.
+    /// The server that had the stream when a term last resumed; `None` if no term did.
     pub server: Option<ServerId>,
-    /// The entry and the fingerprint of its fields; `None` before a batch has written it.
+    /// The entry and the fingerprint of its fields; `None` until a batch writes it.
     pub fingerprint: Option<(EntryId, String)>,
 }
 
 impl Witness {
-    /// Whether the server of the stream is another one than before.
+    /// True if the stream is now on a different server.
     pub fn is_elsewhere(&self, server: &ServerId) -> bool {
         self.server.as_ref().is_some_and(|former| former != server)
     }
 
-    /// Whether a stream that reaches beyond `processed` still has what it had up to there. `found` is the fingerprint of its entry with
-    /// that id: a slow clock may have given the id again. An entry that is absent was deleted by a consumer if it is the last that
-    /// was deleted, or if the stream `moved` to no other server since.
+    /// True if a stream that continues after `processed` still has the entries up to there. `found` is the
+    /// fingerprint of its entry with that id, which may be another entry: a slow clock can generate the same
+    /// id again. If the entry is absent, a consumer deleted it if it is the last deleted entry. If the stream
+    /// has not `moved` to another server, a later deleted entry is enough.
     pub fn shows_no_loss(
         &self,
         processed: EntryId,
@@ -289,7 +293,7 @@ mod tests {
     #[test]
     fn a_witness_shows_no_loss_with_its_content_or_if_it_was_deleted() {
         let known = Witness { server: None, fingerprint: Some((id(5), "five".to_owned())) };
-        // A former release has moved the checkpoint from 4 to 5.
+        // A former release moved the checkpoint from 4 to 5.
         let former = Witness { server: None, fingerprint: Some((id(4), "four".to_owned())) };
         for (witness, found, moved, max_deleted, expected) in [
             (&known, Some("five"), true, 0, true),

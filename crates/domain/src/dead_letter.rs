@@ -2,7 +2,7 @@
 
 use crate::route::Channel;
 
-/// What an operator can do about a dead letter of this classification, for `dead_letters.recovery_hint`.
+/// Returns the operator's remedy for a dead letter of this classification, for `dead_letters.recovery_hint`.
 pub fn recovery_hint(channel: Channel, classification: &str) -> &'static str {
     match (channel, classification) {
         (_, PAYLOAD_ENCODING_FAILED) => {

@@ -1,4 +1,4 @@
-//! One entry of a Redis stream, as it was received.
+//! One entry of a Redis stream, as received.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,14 +9,14 @@ use sha2::{Digest, Sha256};
 /// The id of a stream entry, `<milliseconds>-<sequence>`, ordered as Redis orders it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct EntryId {
-    /// Unix milliseconds, or another number that the producer chose.
+    /// Unix milliseconds, or another number chosen by the producer.
     pub millis: u64,
-    /// Distinguishes entries of the same millisecond.
+    /// The number that distinguishes entries of the same millisecond.
     pub sequence: u64,
 }
 
 impl EntryId {
-    /// `0-0`, which no entry has: reading after it reads from the beginning.
+    /// `0-0`, which no entry has. Reading after it reads from the beginning.
     pub const ZERO: Self = Self { millis: 0, sequence: 0 };
 
     /// The id `millis-sequence`.
@@ -24,7 +24,7 @@ impl EntryId {
         Self { millis, sequence }
     }
 
-    /// The id just before this one; `None` before `0-0`.
+    /// The id just before this one; `None` for `0-0`.
     pub fn before(self) -> Option<Self> {
         match (self.sequence.checked_sub(1), self.millis.checked_sub(1)) {
             (Some(sequence), _) => Some(Self { sequence, ..self }),
@@ -33,7 +33,7 @@ impl EntryId {
         }
     }
 
-    /// The time in the id, which its producer may have chosen; the last time there is if the number is beyond it.
+    /// The time in the id, which the producer may have chosen. [`Timestamp::MAX`] if the number is too large.
     pub fn time(self) -> Timestamp {
         let millis = i64::try_from(self.millis).ok();
         millis.and_then(|millis| Timestamp::from_millis(millis).ok()).unwrap_or(Timestamp::MAX)
@@ -46,7 +46,7 @@ impl fmt::Display for EntryId {
     }
 }
 
-/// The text is not `<digits>-<digits>`, each within 64 bits.
+/// The error for a text that is not `<digits>-<digits>`, each within 64 bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not a stream entry id (<milliseconds>-<sequence>)")]
 pub struct NotAnEntryId;
@@ -63,36 +63,36 @@ impl FromStr for EntryId {
     }
 }
 
-/// What each field of an entry costs beyond its bytes: two values of the Redis client (56 bytes each) and the two vectors
-/// that they become (24 bytes each), of which both are in memory while a reply is read.
+/// The memory that each field takes beyond its bytes, in bytes: two values of the Redis client (56 bytes
+/// each) and the two vectors that they become (24 bytes each). Both are in memory while a reply is read.
 pub const FIELD_COST: usize = 160;
 
-/// What each entry costs beyond its fields: its id, what was decoded of it, and the row that it becomes.
+/// The memory that each entry takes beyond its fields, in bytes: its id, its decoded form and its row.
 pub const ENTRY_COST: usize = 256;
 
-/// The cost of an entry of `bytes` bytes in `fields` fields, in bytes of memory. Reads, batches, malformed rows and retention use
-/// the same measure, so that many empty fields are bounded like one long field.
+/// The memory that an entry of `bytes` bytes in `fields` fields takes, in bytes. Reads, batches, malformed
+/// rows and retention use the same measure, so that many empty fields are bounded like one long field.
 pub fn cost(bytes: usize, fields: usize) -> usize {
     ENTRY_COST + FIELD_COST * fields + bytes
 }
 
-/// The names and values of an entry in the order received, bytes as they came.
+/// The names and values of an entry, byte for byte and in the order received.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct RawFields(pub Vec<(Vec<u8>, Vec<u8>)>);
 
 impl RawFields {
-    /// All names and values, in bytes.
+    /// The length of all names and values, in bytes.
     pub fn size(&self) -> usize {
         self.0.iter().map(|(name, value)| name.len() + value.len()).sum()
     }
 
-    /// [`cost`] of an entry with these fields.
+    /// The [`cost`] of an entry with these fields.
     pub fn cost(&self) -> usize {
         cost(self.size(), self.0.len())
     }
 
-    /// Lower-case hex SHA-256 over every name and value, each preceded by its length: part of the key of
-    /// `malformed_intents`, so that an entry read twice is written once.
+    /// Lower-case hex SHA-256 over every name and value, each preceded by its length. It is part of the key
+    /// of `malformed_intents`, so that an entry that is read twice is written once.
     pub fn fingerprint(&self) -> String {
         let mut hash = Sha256::new();
         for part in self.0.iter().flat_map(|(name, value)| [name, value]) {
@@ -112,36 +112,37 @@ impl<N: Into<Vec<u8>>, V: Into<Vec<u8>>> FromIterator<(N, V)> for RawFields {
 /// An entry of the intents stream.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RawEntry {
-    /// Its id in the stream.
+    /// The id in the stream.
     pub id: EntryId,
-    /// Its content.
+    /// The content.
     pub fields: RawFields,
 }
 
-/// A name or value of an entry that was not read whole.
+/// The beginning of a name or value that was not read completely.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LargePart {
-    /// Its length in bytes.
+    /// The full length in bytes.
     pub bytes: u64,
-    /// How it begins.
+    /// The first bytes.
     pub head: Vec<u8>,
 }
 
-/// An entry that is larger than what is read of one. No valid intent is so large.
+/// An entry that exceeds the read limit. No valid intent is that large.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LargeEntry {
-    /// Its id.
+    /// The id in the stream.
     pub id: EntryId,
-    /// How many fields it has.
+    /// The number of fields.
     pub fields: u64,
-    /// All names and values, in bytes.
+    /// The length of all names and values, in bytes.
     pub bytes: u64,
     /// The names and values of the first fields.
     pub heads: Vec<(LargePart, LargePart)>,
 }
 
 impl LargeEntry {
-    /// Lower-case hex SHA-256 over what is known of it: the same for each look at the same entry.
+    /// Lower-case hex SHA-256 over the known part of the entry. Every read of the same entry yields the same
+    /// value.
     pub fn fingerprint(&self) -> String {
         let mut hash = Sha256::new();
         hash.update(self.fields.to_be_bytes());
@@ -157,17 +158,17 @@ impl LargeEntry {
 
 /// The longest head of a name or value of a [`LargeEntry`], in bytes.
 pub const MAX_HEAD: usize = 64 * 1024;
-/// The most fields of a [`LargeEntry`] of which heads are kept.
+/// The most fields of a [`LargeEntry`] whose heads are kept.
 pub const MAX_HEAD_FIELDS: usize = 256;
-/// The most bytes of all heads of a [`LargeEntry`].
+/// The most bytes that all heads of a [`LargeEntry`] take.
 pub const MAX_HEADS: usize = 1024 * 1024;
 
-/// Why the fields of an entry were not read.
+/// The reason why the fields of an entry were not read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unread {
-    /// They exceed what one read may return. No valid intent does.
+    /// They exceed the limit of one read. No valid intent does.
     TooLarge,
-    /// They did not arrive within the time of a read, though the server answers. They may be anything.
+    /// They did not arrive within the time of a read, although the server responds. Their content is unknown.
     TooSlow,
 }
 

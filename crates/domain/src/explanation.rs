@@ -1,6 +1,6 @@
-//! Why a route is in its state, what moves it next, and when, in one sentence for a person.
+//! Explanation of a route in one sentence for a person: the reason for its state, and its next step and time.
 //!
-//! A function of the row alone: what the channel's publisher waits for, the status of the service says.
+//! A function of the row alone: the status of the service shows what the channel's publisher waits for.
 
 pub mod intent;
 
@@ -10,11 +10,11 @@ use crate::query::StoredRoute;
 use crate::receipt::{Receipt, ReceiptStatus, Report};
 use crate::route::{RouteStatus, SkipReason};
 
-/// The sentence for `route` at `now`. It names no address, and ends without a full stop.
+/// The sentence for `route` at `now`. It contains no address, and ends without a full stop.
 pub fn explain(route: &StoredRoute, now: Timestamp) -> String {
     let state = state(route, now);
     match &route.receipt {
-        // Without the detail: it may hold an address.
+        // The detail is left out: it may contain an address.
         Some(Receipt { highest: Report { status, at, .. }, .. }) => {
             format!("{state}; its consumer reported: {} at {at}", what_happened(*status))
         }
@@ -47,7 +47,7 @@ fn state(route: &StoredRoute, now: Timestamp) -> String {
 }
 
 fn why_pending(route: &StoredRoute) -> String {
-    // Nothing but an operator makes a route pending again.
+    // Only an operator makes a route pending again.
     if route.updated_at > route.created_at {
         format!("Scheduled again by an operator at {}", route.updated_at)
     } else {
@@ -59,13 +59,13 @@ fn failures(route: &StoredRoute) -> String {
     format!("Failed {}: {}", times(route.attempt_count), cause(route))
 }
 
-/// What moves a live route next.
+/// The next step of a live route.
 fn next_attempt(route: &StoredRoute, now: Timestamp) -> String {
     let attempt = u64::from(route.attempt_count) + 1;
     let of = format!("{attempt} of {}", route.max_attempts);
     let is_new = route.status == RouteStatus::Pending && route.updated_at == route.created_at;
     match route.next_attempt_at {
-        // A row that the service does not write: live routes have a time.
+        // The service does not write such a row: live routes have a time.
         None => "it has no time for its next attempt, so it waits for an operator".to_owned(),
         Some(Timestamp::MAX) => {
             "parked: it has no attempt before an operator sets next_attempt_at to a time".to_owned()
@@ -111,7 +111,7 @@ fn skipped(route: &StoredRoute) -> String {
     format!("Skipped{} at acceptance because {why}; final, only a new intent is sent", at(route.skipped_at))
 }
 
-/// What failed: the message, or the classification where there is none.
+/// The cause of the last failure: the message, or the classification if there is no message.
 fn cause(route: &StoredRoute) -> &str {
     let message = route.last_error_message.trim().trim_end_matches('.');
     match (message, route.last_error_classification.as_str()) {

@@ -1,9 +1,10 @@
-//! A producer's request that an audience be notified: read by the rules of the envelope, brought into normal form
+//! A producer's request to notify an audience: decoded by the rules of the envelope, converted to normal form
 //! and fingerprinted.
 //!
-//! The rules are tried in one fixed order and the first one broken is the entry's failure code, so that an entry is
-//! refused for the same reason by every replica and by `send`. Whether a key was used before or a recipient exists is
-//! not decided here. Messages name fields and what they take; they never repeat a payload or a recipient.
+//! The rules are tried in a fixed order, and the first one broken is the entry's failure code. So every
+//! replica and `send` reject an entry for the same reason. Whether a key was used before or a recipient
+//! exists is not decided here. Messages name fields and their allowed values; they never repeat a payload or
+//! a recipient.
 
 use ambient::Timestamp;
 
@@ -36,17 +37,17 @@ pub const MAX_IDENTIFIER: usize = 255;
 /// The last `occurred_at_ms`: the last millisecond of the year 9999.
 pub const MAX_OCCURRED_AT_MS: i64 = 253_402_300_799_999;
 
-/// To whom an intent goes.
+/// The recipients of an intent.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Audience {
-    /// These user ids: at least one, sorted by bytes, each once.
+    /// These user ids: at least one, sorted by bytes, without repeats.
     Users(Vec<String>),
-    /// Whomever configuration names for the type.
+    /// The addresses configured for the type.
     AdminEmail,
 }
 
 impl Audience {
-    /// As the entry says it in `audience_kind`.
+    /// The kind in the field `audience_kind`.
     pub fn kind(&self) -> AudienceKind {
         match self {
             Self::Users(_) => AudienceKind::User,
@@ -66,36 +67,37 @@ impl Audience {
 /// A valid intent in normal form.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Intent {
-    /// A type of the catalogue.
+    /// The name of a type in the catalogue.
     pub notification_type: String,
-    /// One that the type allows.
+    /// A producer that the type allows.
     pub producer: String,
-    /// One that the type allows.
+    /// An audience that the type allows.
     pub audience: Audience,
-    /// Chosen by the producer, who never uses it for anything else.
+    /// The key chosen by the producer, which uses it for this intent only.
     pub idempotency_key: String,
-    /// When the producer says that it happened, in whole milliseconds.
+    /// The time of the event according to the producer, in whole milliseconds.
     pub occurred_at: Timestamp,
     /// The payload in normal form.
     pub payload_json: String,
-    /// For observability only; empty if not given.
+    /// The request id, for observability only; empty if not given.
     pub request_id: String,
-    /// For observability only; empty if not given.
+    /// The trace id, for observability only; empty if not given.
     pub trace_id: String,
-    /// `v1:` and the lower-case hex SHA-256 of everything but the key and the two ids above. Equal fingerprints
-    /// under one key are a duplicate, different ones a conflict.
+    /// `v1:` and the lower-case hex SHA-256 of everything except the key and the two ids above. Equal
+    /// fingerprints under one key are a duplicate, different ones a conflict.
     pub fingerprint: String,
 }
 
 impl Intent {
-    /// About how many bytes it takes: what counts for a transaction ([`crate::entry::cost`]).
+    /// The approximate memory that the intent takes, in bytes, as counted for a transaction
+    /// ([`crate::entry::cost`]).
     pub fn cost(&self) -> usize {
         let users = self.audience.users();
         let bytes = self.payload_json.len() + users.iter().map(String::len).sum::<usize>();
         crate::entry::cost(bytes, users.len() + FIELDS.len())
     }
 
-    /// What the intent reserves when it is accepted.
+    /// The producer and key that the intent reserves when it is accepted.
     pub fn scope(&self) -> IdempotencyScope {
         IdempotencyScope { producer: self.producer.clone(), key: self.idempotency_key.clone() }
     }

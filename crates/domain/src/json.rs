@@ -1,9 +1,10 @@
-//! Strict JSON in, one normal form out.
+//! Strict JSON and its normal form.
 //!
-//! A text that [`parse`] accepts means the same to every reader: no repeated keys, no number that a 64-bit integer or
-//! a double cannot hold, no text that PostgreSQL cannot store. [`canonical`] writes equal values as equal bytes, from
-//! which fingerprints are computed, and [`normalise`] does the same from text to text: without a tree of values, which takes 85 times
-//! as much as its text. Errors name the position and the rule, and never repeat the text.
+//! A text that [`parse`] accepts has one meaning for every reader: no repeated keys, no number that a 64-bit
+//! integer or a double cannot hold, no text that PostgreSQL cannot store. [`canonical`] writes equal values
+//! as equal bytes, from which fingerprints are computed. [`normalise`] does the same from text to text,
+//! without a tree of values, which takes 85 times the memory of its text. Errors contain the position and the
+//! rule and never repeat the text.
 
 use std::fmt;
 use std::io;
@@ -17,10 +18,10 @@ mod normal;
 
 pub use normal::{NormalForm, has_more_values_than, least_normal_length, normalise};
 
-/// How deep arrays and objects may nest; the outermost one is level 1.
+/// The most levels of nested arrays and objects; the outermost one is level 1.
 pub const MAX_LEVELS: usize = 64;
 
-/// The text is not strict JSON.
+/// The error for a text that is not strict JSON.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct JsonError(String);
@@ -29,10 +30,10 @@ const WIDE_INTEGER: &str = "an integer outside [-2^63, 2^64)";
 const REPEATED_KEY: &str = "a repeated key";
 const BEYOND_DOUBLES: &str = "a number beyond the doubles";
 
-/// Reads one JSON value and nothing after it.
+/// Parses one JSON value with nothing after it.
 ///
-/// These are errors, too: a repeated key, more than [`MAX_LEVELS`] levels, an integer outside [-2^63, 2^64), a number
-/// beyond the doubles, a lone surrogate, and U+0000 in a string or key.
+/// The following are also errors: a repeated key, more than [`MAX_LEVELS`] levels, an integer outside [-2^63,
+/// 2^64), a number beyond the doubles, a lone surrogate, and U+0000 in a string or key.
 pub fn parse(text: &str) -> Result<Value, JsonError> {
     let mut reader = serde_json::Deserializer::from_str(text);
     let value = Strict { level: 0 }.deserialize(&mut reader).and_then(|value| reader.end().map(|()| value));
@@ -43,14 +44,14 @@ pub fn parse(text: &str) -> Result<Value, JsonError> {
     }
 }
 
-/// The normal form: compact, keys sorted by their bytes at every level, integers exact, other numbers the shortest
-/// text of their double, negative zero `-0`.
+/// Returns the normal form: compact, keys sorted by their bytes at every level, integers exact, other numbers
+/// as the shortest text of their double, negative zero as `-0`.
 pub fn canonical(value: &Value) -> String {
     to_text(&Canonical(value))
 }
 
-/// Compact JSON in the normal form of numbers; for types whose serialization cannot fail and has no map but
-/// [`Canonical`].
+/// Writes compact JSON with numbers in normal form. For types whose serialization cannot fail and that
+/// contain no map except [`Canonical`].
 pub(crate) fn to_text(value: &impl Serialize) -> String {
     let mut text = Vec::with_capacity(256);
     let mut writer = serde_json::Serializer::with_formatter(&mut text, NormalNumbers);
@@ -60,7 +61,7 @@ pub(crate) fn to_text(value: &impl Serialize) -> String {
     String::from_utf8(text).expect("serde_json writes UTF-8")
 }
 
-/// A value whose objects are written with sorted keys, whatever map holds them.
+/// A value that is serialized with sorted keys, whatever map type holds its objects.
 pub(crate) struct Canonical<'a>(pub(crate) &'a Value);
 
 impl Serialize for Canonical<'_> {
@@ -77,7 +78,7 @@ impl Serialize for Canonical<'_> {
     }
 }
 
-/// Writes numbers as serde_json does, except that negative zero is `-0` and not `-0.0`.
+/// Writes numbers as serde_json does, except negative zero, which is `-0` instead of `-0.0`.
 struct NormalNumbers;
 
 impl Formatter for NormalNumbers {
@@ -89,7 +90,7 @@ impl Formatter for NormalNumbers {
     }
 }
 
-/// Reads a value inside `level` arrays and objects.
+/// Deserializes a value that is nested in `level` arrays and objects.
 #[derive(Clone, Copy)]
 struct Strict {
     level: usize,
@@ -162,7 +163,7 @@ impl<'de> Visitor<'de> for Strict {
     }
 }
 
-/// The level inside an array or object at `level`.
+/// Returns the level inside an array or object at `level`.
 fn inside<E: de::Error>(level: usize) -> Result<usize, E> {
     match level {
         MAX_LEVELS => Err(E::custom(format_args!("more than {MAX_LEVELS} levels"))),
@@ -170,7 +171,7 @@ fn inside<E: de::Error>(level: usize) -> Result<usize, E> {
     }
 }
 
-/// PostgreSQL stores no U+0000, neither in `text` nor in `jsonb`.
+/// PostgreSQL cannot store U+0000, in `text` or in `jsonb`.
 fn without_nul<E: de::Error, T: AsRef<str>>(text: T) -> Result<T, E> {
     match text.as_ref().contains('\0') {
         true => Err(E::custom("U+0000 in a string")),
@@ -178,8 +179,8 @@ fn without_nul<E: de::Error, T: AsRef<str>>(text: T) -> Result<T, E> {
     }
 }
 
-/// Whether a number of this valid JSON text is written as an integer and fits neither `i64` nor `u64`. serde_json
-/// silently rounds such a number to a double, so it has to be found in the text.
+/// Returns true if the valid JSON text contains a number that is written as an integer and fits neither `i64`
+/// nor `u64`. serde_json silently rounds such a number to a double, so it has to be found in the text.
 fn has_wide_integer(text: &str) -> bool {
     let bytes = text.as_bytes();
     let mut at = 0;
@@ -202,7 +203,7 @@ fn has_wide_integer(text: &str) -> bool {
     false
 }
 
-/// The position after the string that begins at `start`.
+/// Returns the position after the string that begins at `start`.
 fn end_of_string(bytes: &[u8], start: usize) -> usize {
     let mut at = start + 1;
     while at < bytes.len() {
@@ -216,7 +217,7 @@ fn end_of_string(bytes: &[u8], start: usize) -> usize {
 }
 
 fn is_wide_integer(number: &str) -> bool {
-    /// No number of so few characters is out of range.
+    /// A number of at most this many characters is always in range.
     const ALWAYS_FITS: usize = 18;
     number.len() > ALWAYS_FITS
         && !number.contains(['.', 'e', 'E'])
@@ -228,7 +229,7 @@ fn is_wide_integer(number: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// The normal form of a text, or why there is none.
+    /// Returns the normal form of a text, or the parse error.
     fn normal(text: &str) -> Result<String, JsonError> {
         parse(text).map(|value| canonical(&value))
     }
@@ -240,7 +241,7 @@ mod tests {
 
     #[test]
     fn keys_are_sorted_by_bytes_at_every_level() {
-        // U+FF61 sorts before U+10000 by bytes, and after it by UTF-16 units.
+        // U+FF61 sorts before U+10000 by bytes, but after it by UTF-16 units.
         let text = "{ \"\u{10000}\":1, \"\u{ff61}\":2, \"b\":{\"z\":[ {\"y\":1,\"x\":2} ],\"B\":null}, \"a\":true, \"\":0 }";
         let sorted =
             "{\"\":0,\"a\":true,\"b\":{\"B\":null,\"z\":[{\"x\":2,\"y\":1}]},\"\u{ff61}\":2,\"\u{10000}\":1}";

@@ -1,7 +1,7 @@
 //! Intents, records and routes, and every rule about them, as values and functions from values to values.
 //!
-//! Nothing here reads a clock, opens a socket or waits. Workers call these rules with the data that they have read, and
-//! stores write the results. The modules, in reading order:
+//! Nothing here reads a clock, opens a socket or waits. Workers call these rules with the data that they have
+//! read, and stores write the results.
 
 pub mod accept;
 pub mod audit;

@@ -1,7 +1,7 @@
-//! Malformed intents: the failure code, and what is stored of the entry.
+//! Malformed intents: the failure code, and the stored part of the entry.
 //!
-//! The fields are stored as received, byte for byte, up to a size that is far above that of a valid entry. Storing a row
-//! never fails because of its content: bytes that PostgreSQL refuses are stored as base64.
+//! The fields are stored as received, byte for byte, up to a size far above that of a valid entry. Storing a
+//! row never fails because of its content: bytes that PostgreSQL rejects are stored as base64.
 
 mod raw_fields;
 mod stored_fields;
@@ -15,22 +15,22 @@ use raw_fields::storable_text;
 pub use raw_fields::{KeptFields, Pieces, RAW_FIELDS_JSON_MAX, RAW_FIELDS_MAX, TRUNCATED_HEAD};
 pub use stored_fields::{StoredPart, read_fields, text_of};
 
-/// The longest value that an id column of `malformed_intents` holds, in bytes.
+/// The longest value of an id column of `malformed_intents`, in bytes.
 const MAX_ID: usize = 255;
 
 /// The longest message, in characters.
 const MAX_MESSAGE: usize = 1_000;
 
-/// The first rule that an entry broke, in the order in which the rules are tried.
+/// The first rule that an entry broke, in the order in which the rules are applied.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum FailureCode {
     /// More than 256 KiB.
     EntryTooLarge,
     /// A name or value is not UTF-8.
     InvalidEncoding,
-    /// A field name twice.
+    /// A repeated field name.
     RepeatedField,
-    /// A field that the envelope does not have.
+    /// A field that is not part of the envelope.
     UnknownField,
     /// A required field is absent or empty.
     MissingField,
@@ -42,9 +42,9 @@ pub enum FailureCode {
     AudienceNotAllowed,
     /// Not an array of 1 to 1,000 strings of 1 to 128 bytes, or recipients on `admin_email`.
     InvalidRecipients,
-    /// The length, white space or control characters of an identifier, or an invalid time.
+    /// An identifier with an invalid length, white space at an end or control characters, or an invalid time.
     InvalidField,
-    /// Not strict JSON, not an object, too long.
+    /// Not strict JSON, not an object, or too long.
     InvalidPayloadJson,
     /// The payload does not satisfy the type's schema.
     PayloadSchemaViolation,
@@ -52,12 +52,12 @@ pub enum FailureCode {
     IdempotencyConflict,
     /// A recipient does not exist.
     RecipientNotFound,
-    /// PostgreSQL refuses this one element.
+    /// PostgreSQL rejects this one element.
     NotStorable,
 }
 
 impl FailureCode {
-    /// Every code, in the order in which the rules are tried.
+    /// Every code, in the order in which the rules are applied.
     pub const ALL: [Self; 15] = [
         Self::EntryTooLarge,
         Self::InvalidEncoding,
@@ -98,7 +98,8 @@ impl FailureCode {
     }
 }
 
-/// The rule of the failure code `code`, for a person, without a full stop; `None` if no rule of this version has it.
+/// Returns the rule of the failure code `code` for a person, without a full stop; `None` if no rule of this
+/// version has the code.
 pub fn rule_of(code: &str) -> Option<&'static str> {
     let code = FailureCode::ALL.into_iter().find(|known| known.as_str() == code)?;
     Some(match code {
@@ -124,18 +125,18 @@ pub fn rule_of(code: &str) -> Option<&'static str> {
     })
 }
 
-/// Why an entry is not accepted.
+/// The reason why an entry is not accepted.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{}: {message}", code.as_str())]
 pub struct Rejection {
-    /// Which rule.
+    /// The rule that was broken.
     pub code: FailureCode,
     /// A description of the violation for an operator; never a payload.
     pub message: String,
 }
 
 impl Rejection {
-    /// A rejection whose message fits the column: cut, and without U+0000.
+    /// Returns the rejection with a message that fits the column: truncated, and without U+0000.
     fn storable(self) -> Self {
         let characters = self.message.chars().take(MAX_MESSAGE);
         let message = characters.map(|c| if c == '\0' { '\u{fffd}' } else { c }).collect();
@@ -146,39 +147,41 @@ impl Rejection {
 /// A row of `malformed_intents`.
 #[derive(Clone, PartialEq, Debug)]
 pub struct MalformedIntent {
-    /// The stream it came by.
+    /// The stream of the entry.
     pub stream: String,
-    /// Its id there.
+    /// The id of the entry in the stream.
     pub entry_id: EntryId,
     /// [`crate::entry::RawFields::fingerprint`].
     pub fields_fingerprint: String,
-    /// The value received, if it is valid text of at most 255 bytes, else empty. The next two likewise.
+    /// The received value if it is valid text of at most 255 bytes, otherwise empty. The same applies to the
+    /// next two fields.
     pub notification_type: String,
     /// See `notification_type`.
     pub producer: String,
     /// See `notification_type`.
     pub idempotency_key: String,
-    /// Why.
+    /// The reason.
     pub rejection: Rejection,
-    /// What is kept of its fields.
+    /// The stored part of the fields.
     pub raw_fields: KeptFields,
-    /// When the service decided.
+    /// The time of the decision.
     pub recorded_at: Timestamp,
 }
 
 /// The key of a malformed intent.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct MalformedKey {
-    /// The stream it came by.
+    /// The stream of the entry.
     pub stream: String,
-    /// Its id there.
+    /// The id of the entry in the stream.
     pub entry_id: String,
-    /// The fingerprint of its raw fields.
+    /// The fingerprint of the raw fields.
     pub fields_fingerprint: String,
 }
 
 impl MalformedIntent {
-    /// The row for an entry of `stream` with these fields that was refused at `now`. A message that is too long is cut.
+    /// Makes the row for an entry of `stream` with these fields that was rejected at `now`. A message that is
+    /// too long is truncated.
     pub fn new(
         stream: &str,
         entry_id: EntryId,
@@ -199,7 +202,7 @@ impl MalformedIntent {
         }
     }
 
-    /// The row for an entry that is too large to be read.
+    /// Makes the row for an entry that is too large to be read.
     pub fn too_large(stream: &str, entry: &LargeEntry, now: Timestamp) -> Self {
         let LargeEntry { id, fields, bytes, heads } = entry;
         let rejection = Rejection {
@@ -224,19 +227,19 @@ impl MalformedIntent {
         }
     }
 
-    /// The same row for another reason, found at `now`.
+    /// Returns the same row for another reason, found at `now`.
     pub(crate) fn with_rejection(&self, rejection: Rejection, now: Timestamp) -> Self {
         Self { rejection: rejection.storable(), recorded_at: now, ..self.clone() }
     }
 
-    /// The same row with its fields reduced to length, hash and first bytes, for the case that PostgreSQL refuses them. `None` if it
-    /// is reduced already.
+    /// Returns the same row with its fields reduced to length, hash and first bytes, for the case that
+    /// PostgreSQL rejects them. `None` if they are reduced already.
     pub fn reduced(&self) -> Option<Self> {
         Some(Self { raw_fields: self.raw_fields.reduced()?, ..self.clone() })
     }
 }
 
-/// The first value of the field `name`, if the column can hold it.
+/// Returns the first value of the field `name` if the column can hold it, otherwise an empty text.
 fn id_column(fields: &RawFields, name: &str) -> String {
     let value =
         fields.0.iter().find(|(field, _)| field == name.as_bytes()).map(|(_, value)| value.as_slice());

@@ -1,8 +1,8 @@
-//! What operators may do about dead letters: replay them, which gives their routes a new budget, or discard them.
+//! Operators' changes to dead letters: replay, which gives a route a new budget, and discard.
 //!
-//! One rule for the API, the commands and the console. A request selects at most [`MAX_ROUTES_PER_REQUEST`] dead letters, each with
-//! the version that it has then, and changes them in chunks of [`CHUNK_ROUTES`]. A route that has another version by then was
-//! changed by someone else and stays as it is.
+//! The API, the commands and the console share one rule. A request selects at most [`MAX_ROUTES_PER_REQUEST`]
+//! dead letters, each with its version at that time, and changes them in chunks of [`CHUNK_ROUTES`]. A route
+//! whose version differs when its chunk is written was changed by someone else and stays as it is.
 
 use std::collections::BTreeMap;
 
@@ -18,10 +18,10 @@ pub const MAX_ROUTES_PER_REQUEST: usize = 10_000;
 pub const CHUNK_ROUTES: usize = 500;
 /// The longest reason for a discard, in bytes.
 pub const MAX_REASON_BYTES: usize = 1_024;
-/// How many ids a plan shows.
+/// The most ids that a plan lists.
 pub const PLAN_IDS: usize = 20;
 
-/// The budgets of routes as they are configured now.
+/// The currently configured budgets of routes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Budgets {
     /// Failed attempts that make a dead letter of a push route.
@@ -40,26 +40,27 @@ impl Budgets {
     }
 }
 
-/// What an operator does about dead letters.
+/// A change that an operator makes to dead letters.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum DeadLetterChange {
-    /// Their routes become pending again, with these budgets, and the dead letters are deleted.
+    /// The routes become pending again, with these budgets, and the dead letters are deleted.
     Replay(Budgets),
     /// The dead letters are marked and no longer listed among those that need attention.
     Discard {
-        /// Why, in the operator's words.
+        /// The reason, in the operator's words.
         reason: String,
     },
 }
 
 impl DeadLetterChange {
-    /// A discard for this reason: 1 to [`MAX_REASON_BYTES`] bytes without U+0000. `None` if it is none.
+    /// A discard for this reason: 1 to [`MAX_REASON_BYTES`] bytes without U+0000. `None` if the text is not
+    /// such a reason.
     pub fn discard(reason: String) -> Option<Self> {
         let is_reason = (1..=MAX_REASON_BYTES).contains(&reason.len()) && !reason.contains('\0');
         is_reason.then_some(Self::Discard { reason })
     }
 
-    /// As it is spelled in `operator_actions.action`.
+    /// The name in `operator_actions.action`.
     pub fn action(&self) -> &'static str {
         match self {
             Self::Replay(_) => "replay_dead_letters",
@@ -67,27 +68,27 @@ impl DeadLetterChange {
         }
     }
 
-    /// Whether this change may be made to a dead letter: to each that is not discarded; a discarded one may be replayed, but
-    /// only if it is named.
+    /// True if the change may be made to a dead letter. A discarded one may only be replayed, and only if it
+    /// is named by id.
     pub fn applies_to(&self, discarded: bool, is_named: bool) -> bool {
         !discarded || (is_named && matches!(self, Self::Replay(_)))
     }
 }
 
-/// What becomes of a route that is replayed at `now`. Its ids, its recipient and its last error stay.
+/// The new values of a route that is replayed at `now`. Its ids, recipient and last error are kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Replayed {
-    /// Pending.
+    /// Always pending.
     pub status: RouteStatus,
-    /// None failed yet.
+    /// Always zero.
     pub attempt_count: u32,
-    /// As configured now.
+    /// The currently configured budget.
     pub max_attempts: u32,
-    /// At once: no replica has the route in memory, so there is no head start.
+    /// Immediately: no replica has the route in memory, so there is no head start.
     pub next_attempt_at: Timestamp,
 }
 
-/// What a dead letter of `channel` becomes when it is replayed at `now`.
+/// The new values of a dead letter of `channel` that is replayed at `now`.
 pub fn replay(channel: Channel, budgets: Budgets, now: Timestamp) -> Replayed {
     Replayed {
         status: RouteStatus::Pending,
@@ -97,64 +98,65 @@ pub fn replay(channel: Channel, budgets: Budgets, now: Timestamp) -> Replayed {
     }
 }
 
-/// Which dead letters a request is about.
+/// The dead letters that a request selects.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Selection {
-    /// Those with these ids, `<notification_id>/<route_id>`, at most [`MAX_ROUTES_PER_REQUEST`].
+    /// Dead letters with these ids, `<notification_id>/<route_id>`, at most [`MAX_ROUTES_PER_REQUEST`].
     Ids(Vec<String>),
-    /// Those that the list would show; `discarded` is no condition here.
+    /// Dead letters that the list would show; `discarded` is ignored here.
     Filter(DeadLetterFilter),
 }
 
-/// A dead letter that a request is about.
+/// A dead letter that a request selects.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Target {
-    /// Its route.
+    /// Key of its route.
     pub key: RouteKey,
     /// The version of the route when it was selected.
     pub version: Version,
     /// The channel of the route.
     pub channel: Channel,
-    /// Why its last attempt failed.
+    /// Classification of its last failure.
     pub classification: String,
 }
 
-/// The dead letters that a request is about, newest first if a filter selected them.
+/// The dead letters that a request selects, newest first if a filter selected them.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Targets {
-    /// At most [`MAX_ROUTES_PER_REQUEST`].
+    /// Selected dead letters, at most [`MAX_ROUTES_PER_REQUEST`].
     pub targets: Vec<Target>,
     /// Ids that name no route.
     pub unknown: Vec<String>,
-    /// Ids of routes that are no dead letters (any more), or that are discarded already: there is nothing to change.
+    /// Number of ids whose routes are not (or no longer) dead letters, or are already discarded: nothing to
+    /// change.
     pub unchanged: u64,
-    /// Further dead letters that a filter selects.
+    /// Further dead letters that the filter selects.
     pub remaining: Counted,
 }
 
-/// How many dead letters of a channel have the same cause.
+/// The dead letters of a channel that share a cause.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PlanGroup {
     /// The channel.
     pub channel: Channel,
-    /// The cause.
+    /// The classification of the failure.
     pub classification: String,
-    /// How many.
+    /// Number of dead letters.
     pub count: u64,
 }
 
-/// What a request would do.
+/// The effect that a request would have.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Plan {
-    /// How many dead letters are selected, those that would remain for another request among them.
+    /// Number of selected dead letters, including those that would remain for another request.
     pub count: Counted,
-    /// Those that this request would change, by cause; the most frequent first.
+    /// Dead letters that this request would change, by cause; the most frequent first.
     pub by: Vec<PlanGroup>,
-    /// The first of them, at most [`PLAN_IDS`].
+    /// The first dead letters, at most [`PLAN_IDS`].
     pub first: Vec<RouteKey>,
     /// Ids that name no route.
     pub unknown: Vec<String>,
-    /// How many would remain for another request.
+    /// Number of dead letters that would remain for another request.
     pub remaining: Counted,
 }
 
@@ -167,7 +169,7 @@ pub struct PlanCounter {
 }
 
 impl PlanCounter {
-    /// Counts these, too.
+    /// Adds these dead letters to the count.
     pub fn add(&mut self, targets: &[Target]) {
         for target in targets {
             *self.groups.entry((target.channel, target.classification.clone())).or_default() += 1;
@@ -177,7 +179,8 @@ impl PlanCounter {
         self.count += targets.len() as u64;
     }
 
-    /// The plan of a request that changes what was counted and leaves `remaining` for another one.
+    /// The plan of a request that changes the counted dead letters and leaves `remaining` for another
+    /// request.
     pub fn plan(self, unknown: Vec<String>, remaining: Counted) -> Plan {
         let group = |((channel, classification), count)| PlanGroup { channel, classification, count };
         let mut by: Vec<PlanGroup> = self.groups.into_iter().map(group).collect();
@@ -189,55 +192,58 @@ impl PlanCounter {
 }
 
 impl Targets {
-    /// What a request that is about these would do.
+    /// The plan of a request that selects these dead letters.
     pub fn plan(&self) -> Plan {
         let mut counter = PlanCounter::default();
         counter.add(&self.targets);
         counter.plan(self.unknown.clone(), self.remaining)
     }
 
-    /// Keeps those that still have the version that their operator saw, by their ids. The others changed meanwhile and count as unchanged.
+    /// Keeps the dead letters whose version is still the planned one, by id. The others changed meanwhile and
+    /// count as unchanged.
     pub fn keep_planned(&mut self, planned: &BTreeMap<String, Version>) {
         let selected = self.targets.len();
         self.targets.retain(|target| planned.get(&target.key.to_string()) == Some(&target.version));
         self.unchanged += (selected - self.targets.len()) as u64;
     }
 
-    /// The chunks in which they are changed.
+    /// The chunks, one per transaction.
     pub fn chunks(&self) -> impl Iterator<Item = &[Target]> {
         self.targets.chunks(CHUNK_ROUTES)
     }
 }
 
-/// What a request did.
+/// The result of a request.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ChangeReport {
     /// Routes that were changed.
     pub changed: u64,
-    /// Selected dead letters that were not changed: those beyond the bound of one request, and those that another transaction
-    /// has locked. The same request under another idempotency key continues with them.
+    /// Selected dead letters that were not changed: those beyond the bound of one request, and those that
+    /// another transaction has locked. The same request under another idempotency key continues with them.
     pub remaining: Counted,
-    /// Selected ones that stayed as they are: no dead letters any more, discarded already, or changed since they were selected.
+    /// Selected dead letters that stayed as they are: no longer a dead letter, already discarded, or changed
+    /// since they were selected.
     pub unchanged: u64,
     /// Ids that name no route.
     pub unknown: Vec<String>,
 }
 
-/// Who changes something by which request, for `operator_actions`.
+/// The operator and the request behind a change, for `operator_actions`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct OperatorAction {
     /// The name of the operator's token, or `user@host`.
     pub actor: String,
-    /// Ties the chunks of a request together.
+    /// Id that the chunks of a request share.
     pub request_id: String,
     /// The idempotency key of the request; a command has none.
     pub idempotency_key: Option<String>,
-    /// What it selects.
+    /// The selection of the request.
     pub selection: Selection,
 }
 
 impl OperatorAction {
-    /// `operator_actions.arguments` for a chunk: the idempotency key, the filter or the ids of the chunk, and what the change was told.
+    /// `operator_actions.arguments` for a chunk: the idempotency key, the filter or the ids of the chunk, and
+    /// the arguments of the change.
     pub fn arguments(&self, change: &DeadLetterChange, chunk: &[Target]) -> Value {
         let mut arguments = match &self.selection {
             Selection::Filter(filter) => {

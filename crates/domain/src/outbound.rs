@@ -11,13 +11,13 @@ use crate::route::{Channel, LiveRoute};
 pub struct OutboundEntry<'a>(pub Vec<(&'static str, Cow<'a, str>)>);
 
 impl OutboundEntry<'_> {
-    /// All names and values, in bytes.
+    /// The length of all names and values, in bytes.
     pub fn size(&self) -> usize {
         self.0.iter().map(|(name, value)| name.len() + value.len()).sum()
     }
 }
 
-/// The stored route cannot be written as an entry.
+/// The reason why a stored route cannot be written as an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum EncodingError {
     /// The recipient of a push route is not a user.
@@ -31,7 +31,7 @@ pub enum EncodingError {
     PayloadNotAnObject,
 }
 
-/// The outbound entry of `route`, to be appended to its channel's stream.
+/// Encodes `route` as an entry for its channel's stream.
 pub fn encode(route: &LiveRoute) -> Result<OutboundEntry<'_>, EncodingError> {
     let mut fields = match route.channel {
         Channel::Push => client_event(route)?,
@@ -75,7 +75,7 @@ fn delivery_command(route: &LiveRoute) -> Result<Fields<'_>, EncodingError> {
     }
     let delivery_id = route.key.to_string();
     let idempotency_key = format!("notification:{delivery_id}");
-    // Built by hand: the payload is inserted byte for byte, in its normal form.
+    // Formatted as text, so that the payload is inserted byte for byte, in its normal form.
     let payload = format!(
         r#"{{"to":[{to}],"cc":[],"bcc":[],"reply_to":[],"template_id":{template},"locale":{locale},"variables":{variables},"attachments":[]}}"#,
         to = json!(route.resolved_email),
@@ -93,7 +93,7 @@ fn delivery_command(route: &LiveRoute) -> Result<Fields<'_>, EncodingError> {
     ])
 }
 
-/// Acceptance has validated the payload, but the row may have been edited by hand.
+/// Acceptance validated the payload, but the row may have been edited by hand.
 fn is_object(payload_json: &str) -> bool {
     payload_json.starts_with('{') && serde_json::from_str::<serde::de::IgnoredAny>(payload_json).is_ok()
 }

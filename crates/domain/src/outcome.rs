@@ -1,4 +1,4 @@
-//! What becomes of an intent: a record with its routes, nothing new, or a malformed row.
+//! The outcome of an intent: a record with its routes, nothing new, or a malformed row.
 
 use std::sync::Arc;
 
@@ -16,7 +16,8 @@ pub struct Acceptance {
 }
 
 impl Acceptance {
-    /// Its pending routes as they stand right after the commit, for publishing without reading them back.
+    /// Returns the pending routes in their state right after the commit, for publishing without reading them
+    /// back.
     pub fn live_routes(&self) -> impl Iterator<Item = LiveRoute> + '_ {
         self.routes.iter().filter_map(|route| match route.start {
             Start::Skipped(_) => None,
@@ -36,16 +37,16 @@ impl Acceptance {
     }
 }
 
-/// What became of one entry.
+/// The outcome of one entry.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Outcome {
     /// A new record.
     Accepted(Acceptance),
-    /// The key is taken by the same intent: nothing to write.
+    /// The same intent has used the key: nothing is written.
     Duplicate,
-    /// The key is taken by another intent.
+    /// Another intent has used the key.
     Conflict(MalformedIntent),
-    /// It breaks a rule.
+    /// The entry breaks a rule.
     Malformed(MalformedIntent),
 }
 
@@ -60,7 +61,7 @@ impl Outcome {
         }
     }
 
-    /// What is written for an accepted intent.
+    /// Returns the record and routes of an accepted intent.
     pub fn acceptance(&self) -> Option<&Acceptance> {
         match self {
             Self::Accepted(acceptance) => Some(acceptance),
@@ -68,7 +69,7 @@ impl Outcome {
         }
     }
 
-    /// The row of `malformed_intents`, if it is one.
+    /// Returns the row for `malformed_intents`, if there is one.
     pub fn malformed_row(&self) -> Option<&MalformedIntent> {
         match self {
             Self::Conflict(row) | Self::Malformed(row) => Some(row),
@@ -76,7 +77,7 @@ impl Outcome {
         }
     }
 
-    /// The code that `malformed_intents` has for it, if it is a row there.
+    /// Returns the code in that row, if there is one.
     pub fn failure_code(&self) -> Option<FailureCode> {
         self.malformed_row().map(|row| row.rejection.code)
     }

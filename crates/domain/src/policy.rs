@@ -1,4 +1,4 @@
-//! What acceptance is told by configuration, and the times that follow from it.
+//! Configuration of acceptance, and the times derived from it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,28 +13,29 @@ use crate::route::Channel;
 /// The language of administrators, and of users without a configured one.
 pub(crate) const DEFAULT_LOCALE: &str = "en";
 
-/// What acceptance is told by configuration.
+/// The configuration of acceptance.
 #[derive(Clone, Debug)]
 pub struct Policy {
-    /// Which type may go to whom.
+    /// The types, with the audiences that each allows.
     pub catalog: Arc<Catalog>,
-    /// Addresses by notification type.
+    /// The administrators' addresses by notification type.
     pub admin_emails: HashMap<String, Vec<String>>,
-    /// Language tags that the templates exist in.
+    /// The language tags for which templates exist.
     pub locales: Vec<String>,
     /// The retry budget of a push route.
     pub push_max_attempts: u32,
     /// The retry budget of an e-mail route.
     pub email_max_attempts: u32,
-    /// For `idempotency_expires_at`.
+    /// The time from acceptance to `idempotency_expires_at`.
     pub idempotency_ttl: Duration,
-    /// How long other replicas leave a new route to the one that accepted it: one lease TTL.
+    /// The time that other replicas leave a new route to the replica that accepted it: one lease TTL.
     pub head_start: Duration,
 }
 
 impl Policy {
-    /// The language for a user who prefers `preferred`: that tag if it is configured, else its base language if
-    /// that is, else `en`. Case is ignored; the configured spelling is given.
+    /// Returns the language for a user who prefers `preferred`: that tag if it is configured, otherwise its
+    /// base language if that is configured, otherwise `en`. Case is ignored; the configured spelling is
+    /// returned.
     pub(crate) fn locale(&self, preferred: &str) -> &str {
         let configured = |tag: &str| self.locales.iter().find(|locale| locale.eq_ignore_ascii_case(tag));
         let base = preferred.split('-').next().unwrap_or_default();
@@ -53,7 +54,7 @@ impl Policy {
         known_type.and_then(|known| known.channels(intent.audience.kind())).unwrap_or_default()
     }
 
-    /// How many routes `intent` will have.
+    /// Returns the number of routes that `intent` will have.
     pub fn route_count(&self, intent: &Intent) -> usize {
         match &intent.audience {
             Audience::Users(users) => users.len() * self.channels(intent).len(),
@@ -64,18 +65,19 @@ impl Policy {
     }
 }
 
-/// When an intent is accepted, and when its routes become due for every replica.
+/// The time at which an intent is accepted, and the time at which its routes become due for every replica.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Schedule {
     /// The time of acceptance.
     pub accepted_at: Timestamp,
-    /// When any replica may publish the routes.
+    /// The time from which any replica may publish the routes.
     pub due: Timestamp,
 }
 
 impl Policy {
-    /// For an acceptance at `now`. Routes that this replica will dispatch to its own publishers have a head start of one
-    /// lease TTL, in which other replicas leave them alone; those that it cannot dispatch are due at once.
+    /// Returns the schedule of an acceptance at `now`. Routes that this replica dispatches to its own
+    /// publishers have a head start of one lease TTL, in which other replicas leave them alone. Routes that
+    /// it cannot dispatch are due at once.
     pub fn schedule(&self, now: Timestamp, dispatched: bool) -> Schedule {
         Schedule { accepted_at: now, due: if dispatched { now + self.head_start } else { now } }
     }

@@ -1,12 +1,13 @@
-//! What the workers require of the outside world, in domain types only, one module for each noun.
+//! The interfaces that the workers require of the outside world, in domain types only, one module for each
+//! noun.
 //!
-//! A port is shaped by the worker that calls it and takes and gives batches, with an outcome for each element.
-//! Expected outcomes are values; `Err` is for what is not part of the contract. Every implementation puts a deadline
-//! on every call; a call that exceeds it is [`StoreError::Unavailable`] or [`StoreError::TimedOut`] and may or may not
-//! have been carried out.
+//! A port is shaped by the worker that calls it. It receives and returns batches, with an outcome for each
+//! element. Expected outcomes are values; `Err` is for events outside the contract. Every implementation puts
+//! a deadline on every call. A call that exceeds it returns [`StoreError::Unavailable`] or
+//! [`StoreError::TimedOut`] and may or may not have been carried out.
 //!
-//! Ports use the values of the domain; no rule of the domain uses a port. The values that appear in a port are
-//! exported here as well, so that an implementation needs one import.
+//! Ports use the values of the domain; no rule of the domain uses a port. The values that appear in a port
+//! are exported here as well, so that an implementation needs one import.
 
 mod acceptance;
 mod answers;

@@ -1,8 +1,9 @@
-//! What can be asked about notifications, dead letters, malformed intents and the service itself, and the answers.
+//! Queries about notifications, dead letters, malformed intents and the service itself, and their results.
 //!
-//! Values only; the port that gives them is among the ports. Lists are read newest first in pages. A page ends at a place in the
-//! order of its list, and the next one begins after it, so that rows that arrive meanwhile move nothing. A page may be
-//! short or empty and still have a next one: no request examines more than a bounded number of rows.
+//! Values only; the port that returns them is in `ports`. Lists are read newest first in pages. A page ends
+//! at a place in the order of its list, and the next page begins after it, so rows that arrive meanwhile do
+//! not shift the pages. A page may be short or empty and still have a next one: no request examines more than
+//! a bounded number of rows.
 
 mod activity;
 mod causes;
@@ -37,20 +38,20 @@ pub use stuck::{BLOCKED_LIMIT, NO_LEADER_LIMIT, OLDEST_DUE_LIMIT, Stuck, stuck};
 
 /// The most items of a page.
 pub const MAX_PAGE_ITEMS: usize = 200;
-/// The items of a page unless the caller asks for another number.
+/// The default number of items of a page.
 pub const DEFAULT_PAGE_ITEMS: usize = 50;
-/// The most records that are read together by their ids, to be compared with intents: with payloads of 64 KiB and a thousand
-/// recipients each they take about 10 MB.
+/// The most records that are read together by their ids, for comparison with intents: with payloads of 64 KiB
+/// and a thousand recipients each they take about 10 MB.
 pub const MAX_RECORDS: usize = 50;
-/// How far rows are counted.
+/// The number at which counting of rows stops.
 pub const COUNT_CAP: u64 = 10_000;
 
-/// The number of items that a page may have: 1 to [`MAX_PAGE_ITEMS`].
+/// The requested number of items of a page: 1 to [`MAX_PAGE_ITEMS`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PageLimit(usize);
 
 impl PageLimit {
-    /// `None` if the number is out of bounds.
+    /// Returns `None` if the number is out of bounds.
     pub fn new(items: usize) -> Option<Self> {
         (1..=MAX_PAGE_ITEMS).contains(&items).then_some(Self(items))
     }
@@ -70,29 +71,29 @@ impl Default for PageLimit {
 /// A page of a list, newest first.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Page<T, P> {
-    /// The items: at most as many as were asked for.
+    /// The items, at most the requested number.
     pub items: Vec<T>,
     /// The place after which the next page begins; `None` if the end of the list was reached.
     pub next: Option<P>,
 }
 
-/// A number that was counted no further than a bound.
+/// A count that stops at a bound.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counted {
     /// The number.
     pub count: u64,
-    /// Whether there may be more.
+    /// True if there may be more.
     pub capped: bool,
 }
 
 impl Counted {
-    /// What a count says that stops at [`COUNT_CAP`].
+    /// The result of a count that stops at [`COUNT_CAP`].
     pub fn up_to_cap(count: u64) -> Self {
         Self { count: count.min(COUNT_CAP), capped: count >= COUNT_CAP }
     }
 }
 
-/// For people: `7`, or `at least 10000`.
+/// Format for people: `7`, or `at least 10000`.
 impl fmt::Display for Counted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { count, capped } = self;

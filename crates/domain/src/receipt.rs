@@ -1,6 +1,7 @@
-//! What the consumers of the outbound streams report of a route: its receipt, whose status only ever rises.
+//! The delivery receipt of a route: the reports of its consumer, and a status that never falls.
 //!
-//! Not the receipt of an append in Redis, which says that an entry is in the stream: this one says what became of it after that.
+//! Not the published marker in Redis, which only records that an entry is in the stream: the receipt reports
+//! the fate of the entry after that.
 
 use std::str::FromStr;
 
@@ -13,22 +14,22 @@ use crate::route::{RouteKey, UnknownName};
 pub const MAX_REPORTS: usize = 1_000;
 /// The longest detail of a report, in characters.
 pub const MAX_DETAIL_CHARS: usize = 1_000;
-/// How many reports of a route are kept, the newest.
+/// The number of reports kept of each route, the newest ones.
 pub const MAX_HISTORY: usize = 50;
 
-/// What a consumer reports, from the lowest to the highest.
+/// The status in a consumer's report, from the lowest to the highest.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ReceiptStatus {
-    /// It could not be delivered; a later attempt may succeed.
+    /// Delivery failed; a later attempt may succeed.
     Failed,
-    /// It reached the recipient's device or mailbox.
+    /// The entry reached the recipient's device or mailbox.
     Delivered,
-    /// The recipient opened it.
+    /// The recipient opened the message.
     Opened,
-    /// The recipient called it unwanted.
+    /// The recipient complained about the message as unwanted.
     Complained,
-    /// It came back: the address takes nothing.
+    /// The message was returned: the address does not accept mail.
     Bounced,
 }
 
@@ -36,7 +37,7 @@ impl ReceiptStatus {
     /// Every status, the lowest first.
     pub const ALL: [Self; 5] = [Self::Failed, Self::Delivered, Self::Opened, Self::Complained, Self::Bounced];
 
-    /// As it is spelled in requests, answers and the table.
+    /// The spelling in requests, responses and the table.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Failed => "failed",
@@ -55,42 +56,43 @@ impl FromStr for ReceiptStatus {
     }
 }
 
-/// What a consumer says of a route.
+/// A consumer's report of a route.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Report {
-    /// What became of it.
+    /// The reported status.
     pub status: ReceiptStatus,
-    /// When, by the clock of the consumer. It decides nothing.
+    /// The time by the clock of the consumer. No decision depends on it.
     #[serde(with = "rfc3339")]
     pub at: Timestamp,
-    /// Further words of the consumer: at most [`MAX_DETAIL_CHARS`] characters; empty if there are none. May hold an address, so it is not
-    /// logged.
+    /// Further text from the consumer, at most [`MAX_DETAIL_CHARS`] characters; empty if there is none. It
+    /// may contain an address, so it is not logged.
     pub detail: String,
 }
 
-/// A report and the route that it is about.
+/// A report with its route.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RouteReport {
-    /// Which route.
+    /// The key of the route.
     pub key: RouteKey,
-    /// What is said of it.
+    /// The report.
     pub report: Report,
 }
 
-/// What a report of a known route came to.
+/// The effect of a report of a known route.
 #[must_use]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Recorded {
-    /// It is the highest so far, and the receipt is what it says.
+    /// The status is the highest so far, and the receipt contains it.
     Recorded,
-    /// It is not higher than what was known. It is in the history and changes nothing else.
+    /// The status is not higher than the known one. The report is added to the history and changes nothing
+    /// else.
     Stale,
 }
 
 impl Recorded {
-    /// As it is spelled in answers and the table.
+    /// The spelling in responses and the table.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Recorded => "recorded",
@@ -99,18 +101,18 @@ impl Recorded {
     }
 }
 
-/// What a report of a route came to.
+/// The effect of a report.
 #[must_use]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ReportOutcome {
-    /// There is such a route.
+    /// The route exists.
     Known(Recorded),
-    /// There is no such route, or its channel is not the caller's. Nothing is kept.
+    /// The route does not exist, or its channel is not the caller's. Nothing is stored.
     UnknownRoute,
 }
 
 impl ReportOutcome {
-    /// As it is spelled in answers and metrics.
+    /// The spelling in responses and metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Known(recorded) => recorded.as_str(),
@@ -119,17 +121,17 @@ impl ReportOutcome {
     }
 }
 
-/// A report as the history has it.
+/// A report in the history.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct PastReport {
-    /// What was said.
+    /// The report.
     #[serde(flatten)]
     pub report: Report,
-    /// What it came to.
+    /// The effect of the report.
     pub outcome: Recorded,
 }
 
-/// What is known of a route from its consumer.
+/// The receipt of a route: all that its consumer reported.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Receipt {
     /// The first report of the highest status.
@@ -140,8 +142,9 @@ pub struct Receipt {
 }
 
 impl Receipt {
-    /// What is known after `report`, and what the report came to. The status is the highest of all reports, whatever their order; of equal
-    /// ones the first counts.
+    /// Adds `report` to the known receipt, and returns the new receipt and the effect of the report. The
+    /// status is the highest of all reports, in whatever order they arrive; among equal ones, the first
+    /// counts.
     pub fn after(known: Option<Self>, report: Report) -> (Self, Recorded) {
         let (highest, mut history, outcome) = match known {
             Some(known) if report.status <= known.highest.status => {
@@ -155,19 +158,19 @@ impl Receipt {
         (Self { highest, history }, outcome)
     }
 
-    /// The document in the table: `status`, `at`, `detail` and `history`.
+    /// Returns the JSON document for the table: `status`, `at`, `detail` and `history`.
     pub fn to_json(&self) -> String {
         // Cannot fail: texts and a list in memory.
         serde_json::to_string(self).expect("it is JSON")
     }
 
-    /// Reads a document; the error says what is wrong with one that another program wrote.
+    /// Parses a JSON document. The error describes a document that another program wrote.
     pub fn from_json(text: &str) -> Result<Self, serde_json::Error> {
         serde_json::from_str(text)
     }
 }
 
-/// A time as RFC 3339 in UTC with microseconds.
+/// Serializes a time as RFC 3339 in UTC with microseconds.
 mod rfc3339 {
     use ambient::Timestamp;
     use serde::de::Error;

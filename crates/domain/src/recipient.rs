@@ -1,21 +1,21 @@
 //! A user, and the result of looking one up in the user directory.
 
-/// A user as the user directory has them.
+/// A user in the user directory.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct User {
-    /// May be empty.
+    /// The e-mail address; may be empty.
     pub email: String,
-    /// A language tag; may be empty.
+    /// The preferred language tag; may be empty.
     pub preferred_language: String,
 }
 
 /// The result of looking up one user.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Lookup {
-    /// There is such a user.
+    /// The user exists.
     Found(User),
-    /// There is no such user.
+    /// The user does not exist.
     Missing,
-    /// The directory gave no usable answer; this is why.
+    /// The directory gave no usable result, for this reason.
     Unavailable(String),
 }

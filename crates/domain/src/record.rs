@@ -1,4 +1,4 @@
-//! The durable record of one accepted intent. It is the reservation of its idempotency key, too (ADR 0002).
+//! The durable record of one accepted intent. It also reserves the idempotency key (ADR 0002).
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,13 +7,13 @@ use ambient::Timestamp;
 
 use crate::entry::EntryId;
 
-/// `<entry id>`, or `<entry id>~<n>` where that id already belonged to another intent; a UUIDv7 for an intent that did not come
-/// from a stream.
+/// The id of a notification: `<entry id>`, or `<entry id>~<n>` if that id already belonged to another intent;
+/// a UUIDv7 for an intent that did not come from a stream.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct NotificationId(Arc<str>);
 
 impl NotificationId {
-    /// The id of the intent that came as `entry`; `n` is 0 unless the id belongs to another intent.
+    /// The id of the intent in the stream entry `entry`; `n` is 0 unless the id belongs to another intent.
     pub fn of(entry: EntryId, n: u32) -> Self {
         match n {
             0 => Self(entry.to_string().into()),
@@ -21,7 +21,8 @@ impl NotificationId {
         }
     }
 
-    /// A new id for an intent that did not come from a stream: a UUIDv7 of `at` and of random bytes, the last ten of which count.
+    /// A new id for an intent that did not come from a stream: a UUIDv7 of `at` and the last ten of the
+    /// random bytes.
     pub fn v7(at: Timestamp, random: [u8; 16]) -> Self {
         let mut counted = [0; 10];
         counted.copy_from_slice(&random[6..]);
@@ -35,7 +36,7 @@ impl NotificationId {
         &self.0
     }
 
-    /// The entry that the intent came as; `None` if it did not come from a stream.
+    /// Returns the id of the intent's stream entry; `None` if the intent did not come from a stream.
     pub fn entry(&self) -> Option<EntryId> {
         self.0.split('~').next()?.parse().ok()
     }
@@ -53,62 +54,63 @@ impl fmt::Display for NotificationId {
     }
 }
 
-/// What reserves an intent's place: no two records share it.
+/// The producer and key that identify an intent. Each record has a different one.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct IdempotencyScope {
-    /// Who sent it.
+    /// The producer of the intent.
     pub producer: String,
     /// The key that the producer chose.
     pub key: String,
 }
 
-/// What publishing a route needs of its record; one copy is shared by all routes of the record.
+/// The part of a record that is needed to publish its routes. All routes of the record share one copy.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Content {
-    /// A type of the catalogue; event type and mail template at once.
+    /// The name of a type in the catalogue, which is also the event type and the mail template.
     pub notification_type: String,
     /// The payload in normal form.
     pub payload_json: String,
-    /// When the event happened, according to the producer.
+    /// The time of the event according to the producer.
     pub occurred_at: Timestamp,
-    /// When this service took responsibility.
+    /// The time at which this service took responsibility.
     pub accepted_at: Timestamp,
-    /// For observability only; empty if not given.
+    /// The request id, for observability only; empty if not given.
     pub request_id: String,
-    /// For observability only; empty if not given.
+    /// The trace id, for observability only; empty if not given.
     pub trace_id: String,
 }
 
 /// A row of `records`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Record {
-    /// Primary key.
+    /// The primary key.
     pub notification_id: NotificationId,
-    /// Unique, for as long as the record lives.
+    /// The producer and idempotency key, unique as long as the record exists.
     pub scope: IdempotencyScope,
-    /// `user` or `admin_email`.
+    /// The kind of audience: `user` or `admin_email`.
     pub audience_kind: &'static str,
-    /// Sorted by bytes, without repeats; empty for `admin_email`.
+    /// The recipients, sorted by bytes, without repeats; empty for `admin_email`.
     pub recipient_user_ids: Vec<String>,
-    /// Decides between duplicate and conflict.
+    /// The fingerprint of the intent, which distinguishes a duplicate from a conflict.
     pub fingerprint: String,
-    /// What its routes carry to the outside.
+    /// The content that its routes publish.
     pub content: Arc<Content>,
-    /// `accepted_at` plus the idempotency TTL: reported, not enforced; the key lives as long as the record.
+    /// `accepted_at` plus the idempotency TTL. It is reported, not enforced: the key is taken as long as the
+    /// record exists.
     pub idempotency_expires_at: Timestamp,
 }
 
-/// A record's place in the order of acceptance.
+/// The position of a record in the order of acceptance.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RecordCursor {
-    /// When it was accepted.
+    /// The time of acceptance.
     pub accepted_at: Timestamp,
-    /// Which one it is.
+    /// The id of the record.
     pub notification_id: NotificationId,
 }
 
 impl RecordCursor {
-    /// Before every record that was accepted at `accepted_at` or later.
+    /// Returns the position before every record that was accepted at `accepted_at` or later.
     pub fn before(accepted_at: Timestamp) -> Self {
         Self { accepted_at, notification_id: NotificationId::from(String::new()) }
     }

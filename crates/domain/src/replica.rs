@@ -1,4 +1,4 @@
-//! What a replica reports of itself and its workers.
+//! Reports of replicas about themselves and their workers.
 
 use std::ops::AddAssign;
 
@@ -6,61 +6,61 @@ use ambient::Timestamp;
 
 use crate::entry::EntryId;
 
-/// A replica as it reports itself.
+/// The report of a replica about itself.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ReplicaReport {
-    /// The name of the replica.
+    /// Name of the replica.
     pub replica: String,
-    /// The version of the service that it runs.
+    /// Version of the service that it runs.
     pub version: String,
-    /// When it started, by its own clock.
+    /// Start time, by its own clock.
     pub started_at: Timestamp,
-    /// The workers that run on one replica at a time and run on this one.
+    /// Workers that run on one replica at a time, currently on this one.
     pub leader_of: Vec<String>,
-    /// All its workers.
+    /// All workers of the replica.
     pub workers: Vec<WorkerReport>,
 }
 
-/// What a worker of a replica is doing.
+/// The state of a worker of a replica.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct WorkerReport {
-    /// The name of the worker.
+    /// Name of the worker.
     pub worker: String,
-    /// The end of its last pass.
+    /// End of its last pass.
     pub last_pass_at: Timestamp,
-    /// Why the worker is blocked, if it is.
+    /// The reason why the worker is blocked, if it is.
     pub blocked: Option<BlockedReport>,
-    /// The last entry with an outcome, for the intake of the leader.
+    /// Last entry with an outcome, for the intake of the leader.
     pub position: Option<EntryId>,
-    /// Deferred completions, for a publisher.
+    /// Number of deferred completions, for a publisher.
     pub deferred: usize,
 }
 
-/// Why a worker is blocked.
+/// The reason why a worker is blocked.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BlockedReport {
-    /// The stream entry that waits, where it is one.
+    /// Stream entry that waits, if there is one.
     pub entry_id: Option<EntryId>,
-    /// What it waits for, or what failed.
+    /// Awaited event, or failure.
     pub cause: String,
-    /// Since when.
+    /// Beginning of the block.
     pub since: Timestamp,
 }
 
-/// What a replica did in some time: entries by outcome and attempts by result.
+/// The activity of a replica in a period: entries by outcome and attempts by result.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Activity {
     /// Accepted intents.
     pub accepted: u64,
-    /// Intents that were accepted before.
+    /// Intents that had been accepted before.
     pub duplicates: u64,
-    /// Other intents under a key that is taken.
+    /// Intents whose key belongs to another intent.
     pub conflicts: u64,
     /// Malformed intents.
     pub malformed: u64,
     /// Published routes.
     pub published: u64,
-    /// Failed attempts after which another one follows.
+    /// Failed attempts that are followed by another attempt.
     pub failed: u64,
     /// Routes that became dead letters.
     pub dead_lettered: u64,

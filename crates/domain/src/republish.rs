@@ -1,20 +1,22 @@
-//! What Redis may have lost of what was published, and which entries are appended again.
+//! Detects which published entries Redis may have lost, and which of them are appended again.
 //!
-//! The rules of ADR 0021 and ADR 0045: a comparison follows when an outbound stream is on another server than before, when
-//! the last id that it generated fell, or when it was created again. An absent entry whose id lies in a [`Gap`] never existed
-//! in the present stream on the present server, so neither trimming nor a consumer can have removed it.
+//! The rules of ADR 0021 and ADR 0045. A comparison runs when an outbound stream is on another server than
+//! before, when the last id that it generated fell, or when it was recreated. An absent entry whose id lies
+//! in a [`Gap`] never existed in the present stream on the present server, so neither trimming nor a consumer
+//! can have removed it.
 
 use std::fmt;
 use std::sync::Arc;
 
 use crate::entry::EntryId;
 
-/// A Redis server process with one replication history. An acknowledgement is valid for the server that gave it.
+/// A Redis server process with one replication history. An acknowledgement is valid only for the server that
+/// gave it.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct ServerId {
-    /// `run_id`: another one after each start of the server.
+    /// `run_id`: changes with each start of the server.
     pub run_id: Arc<str>,
-    /// `master_replid`: another one after each promotion.
+    /// `master_replid`: changes with each promotion.
     pub replication_id: Arc<str>,
 }
 
@@ -27,26 +29,27 @@ impl fmt::Display for ServerId {
 /// An entry of an outbound stream that a server acknowledged.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Acknowledged {
-    /// The id of the entry.
+    /// Id of the entry.
     pub entry_id: String,
-    /// The server that acknowledged it.
+    /// Server that acknowledged it.
     pub server: ServerId,
 }
 
-/// An outbound stream as it was observed at one time.
+/// The state of an outbound stream at one time.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SeenStream {
-    /// Its key.
+    /// Key of the stream.
     pub stream: String,
-    /// The server that had it.
+    /// Server that held the stream.
     pub server: ServerId,
-    /// The last id that it had generated; zero if there was no such key.
+    /// Last id that the stream had generated; zero if the key did not exist.
     pub last_generated: EntryId,
 }
 
 impl SeenStream {
-    /// Whether entries that existed when `former` was observed may be gone, other than by trimming and deleting. `gaps` are those of
-    /// the stream now: of a stream that was created again, the newest has the last id seen before, even if later ids are higher.
+    /// True if entries that existed when `former` was observed may have been lost, other than by trimming and
+    /// deletion. `gaps` are the present gaps of the stream. If the stream was recreated, its newest gap
+    /// contains the last id seen before, even if later ids are higher.
     pub fn may_have_lost(&self, former: &Self, gaps: &[Gap]) -> bool {
         self.server != former.server
             || self.last_generated < former.last_generated
@@ -54,16 +57,17 @@ impl SeenStream {
     }
 }
 
-/// A range of ids that no entry of a stream has had on a server: `after` is the last id that the stream had generated before a
-/// publisher appended to it after a start, a promotion or the loss of the key, and `before` the first id that was appended then.
+/// A range of ids that no entry of a stream has had on a server. `after` is the last id that the stream had
+/// generated before a publisher appended to it after a start, a promotion or the loss of the key; `before` is
+/// the first id that was appended then.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Gap {
     /// The server.
     pub server: ServerId,
     /// Ids up to this one existed before.
     pub after: EntryId,
-    /// Ids from this one on were appended since; `None` if nothing was appended yet: then the last id that the stream generated says
-    /// as much.
+    /// Ids from this one on were appended since; `None` if nothing was appended yet: the last id that the
+    /// stream generated then gives the same information.
     pub before: Option<EntryId>,
 }
 
@@ -73,23 +77,24 @@ impl Gap {
     }
 }
 
-/// What Redis reports about an outbound stream.
+/// The state of an outbound stream as reported by Redis.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct OutboundState {
-    /// The first entry that still exists.
+    /// First entry that still exists.
     pub first: Option<EntryId>,
-    /// The last id that the stream generated.
+    /// Last id that the stream generated.
     pub last_generated: EntryId,
-    /// The highest id that a consumer deleted; zero if none did, or if Redis does not say.
+    /// Highest id that a consumer deleted; zero if none was deleted, or if Redis does not report it.
     pub max_deleted: EntryId,
-    /// The bytes of entries that Redis copied to say this.
+    /// Bytes of entries that Redis copied for this report.
     pub copied_bytes: u64,
-    /// The ids that the stream never had, latest first.
+    /// Ranges of ids that the stream never had, latest first.
     pub gaps: Vec<Gap>,
 }
 
 impl OutboundState {
-    /// Whether the absent entry `id` had been lost already when `former` was observed: a gap that it is in was there then.
+    /// True if the absent entry `id` was already lost when `former` was observed: a gap that contains the id
+    /// existed then.
     pub fn had_lost(&self, id: EntryId, former: &SeenStream) -> bool {
         let of_former = self.gaps.iter().position(|gap| gap.server == former.server);
         let was_there = |(at, gap): (usize, &Gap)| match of_former {
@@ -97,7 +102,7 @@ impl OutboundState {
                 at >= newest && !gap.contains(former.last_generated)
             }
             Some(newest) => at > newest,
-            // Nothing was appended on that server, so that it left no gap.
+            // Nothing was appended on that server, so it left no gap.
             None => gap.before.is_some_and(|before| before <= former.last_generated),
         };
         self.gaps.iter().enumerate().filter(|(_, gap)| gap.contains(id)).any(was_there)
@@ -107,28 +112,30 @@ impl OutboundState {
 /// The fate of the entry of a published route.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum EntryState {
-    /// It is in the stream.
+    /// The entry is in the stream.
     Present,
-    /// The stream was trimmed past it.
+    /// The stream was trimmed past the entry.
     Trimmed,
-    /// A consumer may have deleted it.
+    /// A consumer may have deleted the entry.
     Deleted,
-    /// It is lost, and is to be appended again.
+    /// The entry is lost and has to be appended again.
     Missing,
-    /// It is lost, and the stream begins after it: consumers may have processed it, so it is reported and not appended again.
+    /// The entry is lost, and the stream begins after it: consumers may have processed it, so it is reported
+    /// and not appended again.
     Lost,
     /// The stream does not exist, so nothing is known about its entries.
     NoStream,
 }
 
 impl EntryState {
-    /// Whether Redis has lost the entry.
+    /// True if Redis lost the entry.
     pub fn is_lost(self) -> bool {
         matches!(self, Self::Missing | Self::Lost)
     }
 }
 
-/// The fate of the entry `id`, which is `present` in `stream` or not. `None` if there is no such key.
+/// The fate of the entry `id`, given whether it is `present` in the stream. `stream` is `None` if the key
+/// does not exist.
 pub fn entry_state(id: EntryId, present: bool, stream: Option<&OutboundState>) -> EntryState {
     let Some(stream) = stream else { return EntryState::NoStream };
     let never_existed = id > stream.last_generated || stream.gaps.iter().any(|gap| gap.contains(id));
@@ -136,7 +143,7 @@ pub fn entry_state(id: EntryId, present: bool, stream: Option<&OutboundState>) -
     match () {
         () if present => EntryState::Present,
         () if never_existed && !begins_later => EntryState::Missing,
-        // However long the stream is: trimming cannot have removed what was never there.
+        // The length of the stream does not matter: trimming cannot have removed an entry that never existed.
         () if never_existed => EntryState::Lost,
         () if begins_later => EntryState::Trimmed,
         () if id <= stream.max_deleted => EntryState::Deleted,
@@ -161,7 +168,8 @@ mod tests {
         Gap { server: seen(run_id, "r", 0).server, after: id(after), before: before.map(id) }
     }
 
-    /// A stream from `first` to 30 in which consumers deleted entries up to 15, on a server that never had the ids in `gaps`.
+    /// A stream from `first` to 30 in which consumers deleted entries up to 15, on a server that never had
+    /// the ids in `gaps`.
     fn stream(first: Option<u64>, gaps: &[(u64, Option<u64>)]) -> OutboundState {
         let gap = |(after, before): &(u64, Option<u64>)| gap("a", *after, *before);
         OutboundState {
@@ -199,7 +207,7 @@ mod tests {
     #[test]
     fn an_id_that_the_server_never_had_was_neither_deleted_nor_trimmed() {
         let fate = |stream: &OutboundState, millis| entry_state(id(millis), false, Some(stream));
-        // The server came back with 11 as its last id; the first append since then got 25.
+        // The server restarted with 11 as its last id; the first append since then got 25.
         let kept = stream(Some(10), &[(11, Some(25))]);
         assert_eq!(fate(&kept, 11), EntryState::Deleted, "it was there");
         assert_eq!(fate(&kept, 12), EntryState::Missing, "no consumer of this server can have deleted it");
@@ -233,7 +241,7 @@ mod tests {
         assert!(now.may_have_lost(&former, &[gap("a", 0, Some(20)), gap("a", 3, Some(10))]));
         assert!(!now.may_have_lost(&former, &[gap("a", 10, Some(20))]), "it went on where it was");
         assert!(now.may_have_lost(&former, &[gap("a", 9, Some(20))]), "its last entry is gone");
-        // The clock of Redis went back: the older gap has ids that exist by now.
+        // The clock of Redis went back: the older gap contains ids that exist by now.
         let former = seen("a", "r", 25);
         assert!(!now.may_have_lost(&former, &[gap("a", 0, Some(25)), gap("a", 0, Some(28))]));
     }

@@ -1,4 +1,4 @@
-//! A route: one recipient on one channel, with its own retry budget. docs/state-machine.md draws its life.
+//! A route: one recipient on one channel, with its own retry budget. docs/state-machine.md shows its states.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,12 +10,12 @@ use crate::backoff::Backoff;
 use crate::record::{Content, NotificationId};
 use crate::republish::Acknowledged;
 
-/// By which way a recipient is reached.
+/// The delivery channel of a route.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Channel {
-    /// `gateway:client-events`.
+    /// Client events, through `gateway:client-events`.
     Push,
-    /// `mail:delivery_commands`.
+    /// E-mail commands, through `mail:delivery_commands`.
     Email,
 }
 
@@ -23,7 +23,7 @@ impl Channel {
     /// Every channel.
     pub const ALL: [Self; 2] = [Self::Push, Self::Email];
 
-    /// As it is spelled in tables, route ids, metrics and the catalogue.
+    /// The name in tables, route ids, metrics and the catalogue.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Push => "push",
@@ -31,7 +31,7 @@ impl Channel {
         }
     }
 
-    /// How a failed append to this channel's stream is classified.
+    /// The classification of a failed append to this channel's stream.
     pub fn publish_failed(self) -> &'static str {
         match self {
             Self::Push => "gateway_stream_publish_failed",
@@ -53,7 +53,7 @@ impl FromStr for Channel {
     }
 }
 
-/// The text is none of the names it could be.
+/// The text is not one of the known names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not one of the known names")]
 pub struct UnknownName;
@@ -67,7 +67,7 @@ pub enum RouteStatus {
     Failed,
     /// Its entry is in the outbound stream. Terminal.
     Published,
-    /// Its budget is spent. Terminal.
+    /// The retry budget is spent. Terminal.
     DeadLetter,
     /// Decided at acceptance: the route has no recipient to reach. Terminal.
     Skipped,
@@ -78,7 +78,7 @@ impl RouteStatus {
     pub const ALL: [Self; 5] =
         [Self::Pending, Self::Failed, Self::Published, Self::DeadLetter, Self::Skipped];
 
-    /// As it is spelled in `routes.status`.
+    /// The name in `routes.status`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Pending => "pending",
@@ -89,7 +89,7 @@ impl RouteStatus {
         }
     }
 
-    /// Whether the route will be tried (again): exactly then `next_attempt_at` is set.
+    /// True if the route will be tried (again): exactly then `next_attempt_at` is set.
     pub fn is_live(self) -> bool {
         matches!(self, Self::Pending | Self::Failed)
     }
@@ -102,17 +102,17 @@ impl FromStr for RouteStatus {
     }
 }
 
-/// Why a route was skipped at acceptance.
+/// The reason for skipping a route at acceptance.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SkipReason {
-    /// The directory knows no usable address of the user.
+    /// The directory has no usable address of the user.
     NoEmailAddress,
     /// The type's list of administrators is empty.
     NoAdminRecipients,
 }
 
 impl SkipReason {
-    /// As it is spelled in `routes.last_error_classification`.
+    /// The name in `routes.last_error_classification`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::NoEmailAddress => "no_email_address",
@@ -124,21 +124,21 @@ impl SkipReason {
 /// The primary key of a route.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct RouteKey {
-    /// Its record.
+    /// Id of its record.
     pub notification_id: NotificationId,
     /// `<channel>:<recipient_ref>`.
     pub route_id: String,
 }
 
 impl RouteKey {
-    /// The route id as it may be logged: an administrator's address in it is masked. With the notification id beside it
-    /// the row is still found.
+    /// The route id in a form that may be logged: an administrator's address in it is masked. Together with
+    /// the notification id it still identifies the row.
     pub fn loggable_route_id(&self) -> &str {
         if self.route_id.starts_with("email:email:") { "email:email:****" } else { &self.route_id }
     }
 }
 
-/// `<notification_id>/<route_id>`: the id by which consumers deduplicate.
+/// The format `<notification_id>/<route_id>`: the id by which consumers deduplicate.
 impl fmt::Display for RouteKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.notification_id, self.route_id)
@@ -162,30 +162,30 @@ impl FromStr for RouteKey {
     }
 }
 
-/// The version of a route that a store has given out. Opaque: only a store makes one, from `updated_at`.
+/// The version of a route that a store returned. Opaque: only stores create it, from `updated_at`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Version(Timestamp);
 
 impl Version {
-    /// For stores: the version of a row whose `updated_at` is `updated_at`.
+    /// For stores: creates the version of a row from its `updated_at`.
     pub fn read(updated_at: Timestamp) -> Self {
         Self(updated_at)
     }
 
-    /// For stores: what `updated_at` must still be.
+    /// For stores: the value that `updated_at` must still have.
     pub fn updated_at(self) -> Timestamp {
         self.0
     }
 }
 
-/// A text that a client sends back unread.
+/// Opaque text that a client sends back unchanged.
 impl fmt::Display for Version {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.0.as_micros())
     }
 }
 
-/// The text is no version.
+/// The text is not a version.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("not a version of a route")]
 pub struct InvalidVersion;
@@ -199,100 +199,100 @@ impl FromStr for Version {
     }
 }
 
-/// A route as acceptance makes it.
+/// A new route, created by acceptance.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NewRoute {
     /// Primary key.
     pub key: RouteKey,
-    /// Its channel.
+    /// Channel of the route.
     pub channel: Channel,
     /// `user:<user_id>`, `email:<address>` or `config:<notification_type>`.
     pub recipient_ref: String,
-    /// The address, for the e-mail channel; empty otherwise.
+    /// Address, for the e-mail channel; empty otherwise.
     pub resolved_email: String,
-    /// The language of the recipient, one of those configured.
+    /// Language of the recipient, one of those configured.
     pub resolved_locale: String,
-    /// The budget: this many failed attempts make a dead letter.
+    /// Retry budget: this many failed attempts make a dead letter.
     pub max_attempts: u32,
-    /// Pending with its first due time, or skipped with its reason.
+    /// Initial state: pending with its first due time, or skipped with its reason.
     pub start: Start,
 }
 
-/// How a route begins.
+/// The initial state of a route.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Start {
-    /// To be published by the replica that accepted it; by anyone from `due` on.
+    /// The route is published by the replica that accepted it, or by any replica from `due` on.
     Pending {
-        /// When other replicas may take it.
+        /// Time from which other replicas may take it.
         due: Timestamp,
     },
-    /// Nothing to do, and why.
+    /// The route needs no publishing, for this reason.
     Skipped(SkipReason),
 }
 
-/// A pending or failed route with all that publishing it needs.
+/// A pending or failed route with all data needed to publish it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LiveRoute {
     /// Primary key.
     pub key: RouteKey,
-    /// The version this copy was read at.
+    /// Version at which this copy was read.
     pub version: Version,
-    /// Its channel.
+    /// Channel of the route.
     pub channel: Channel,
-    /// Whom it reaches.
+    /// Recipient of the route.
     pub recipient_ref: String,
-    /// The address, for the e-mail channel.
+    /// Address, for the e-mail channel.
     pub resolved_email: String,
-    /// The recipient's language.
+    /// Language of the recipient.
     pub resolved_locale: String,
     /// Failed attempts so far.
     pub attempt_count: u32,
-    /// Failed attempts that make a dead letter.
+    /// Retry budget: this many failed attempts make a dead letter.
     pub max_attempts: u32,
-    /// When it is, or was, due.
+    /// Due time.
     pub next_attempt_at: Timestamp,
-    /// What it carries.
+    /// Content of the notification.
     pub content: Arc<Content>,
 }
 
 /// A route whose entry is in its outbound stream.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Published {
-    /// Which route.
+    /// Key of the route.
     pub key: RouteKey,
-    /// The version that was published.
+    /// Version that was published.
     pub version: Version,
-    /// Its entry, and the server that acknowledged it.
+    /// Its outbound entry, and the server that acknowledged it.
     pub entry: Acknowledged,
 }
 
-/// A route whose attempt failed, and what was decided.
+/// A route whose attempt failed, and the decision about it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Failed {
-    /// Which route.
+    /// Key of the route.
     pub key: RouteKey,
-    /// The version that was tried.
+    /// Version that was tried.
     pub version: Version,
-    /// Its channel.
+    /// Channel of the route.
     pub channel: Channel,
     /// Failed attempts including this one.
     pub attempt_count: u32,
-    /// When to try again; `None` makes it a dead letter.
+    /// Time of the next attempt; `None` makes the route a dead letter.
     pub retry_at: Option<Timestamp>,
     /// `payload_encoding_failed`, `gateway_stream_publish_failed` or `mail_stream_publish_failed`.
     pub classification: &'static str,
-    /// What happened, for a person; never a payload or an address.
+    /// Description of the failure for a person; never a payload or an address.
     pub message: String,
 }
 
-/// What follows a failed attempt.
+/// The consequence of a failed attempt.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AfterFailure {
-    /// Try again.
+    /// The route is tried again.
     Retry {
         /// Failed attempts including this one.
         attempt_count: u32,
-        /// When.
+        /// Time of the next attempt.
         at: Timestamp,
     },
     /// The budget is spent.
@@ -303,12 +303,12 @@ pub enum AfterFailure {
 }
 
 impl LiveRoute {
-    /// The number of the attempt that is being made, from 1.
+    /// The number of the current attempt, from 1.
     pub fn attempt(&self) -> u32 {
         self.attempt_count.saturating_add(1)
     }
 
-    /// Decides what follows when the attempt at `now` has failed. `jitter` is a fraction from 0 to 1.
+    /// Decides the consequence of an attempt that failed at `now`. `jitter` is a fraction from 0 to 1.
     pub fn after_failure(&self, now: Timestamp, backoff: &Backoff, jitter: f64) -> AfterFailure {
         let attempt_count = self.attempt();
         if attempt_count >= self.max_attempts {

@@ -1,53 +1,55 @@
-//! Handing over the leadership of intake at an operator's request.
+//! Handover of the leadership of intake at an operator's request.
 //!
-//! The request is a time in the row of the replica. How old it is, the store says by its own clock, so that no clocks are compared. A request
-//! counts for [`STEP_DOWN_REST`]: until then the replica hands over if it leads and another replica runs. After that it does not campaign for
-//! [`STEP_DOWN_REST`] since it released the lock. A replica that runs alone continues to lead, since no other could follow it.
+//! The request is a time in the row of the replica. The store computes its age by its own clock, so no clocks
+//! are compared. A request is valid for [`STEP_DOWN_REST`]: during that time the replica hands over if it
+//! leads and another replica runs. Afterwards it does not campaign until [`STEP_DOWN_REST`] has passed since
+//! it released the lock. A replica that runs alone continues to lead, since no other replica could take over.
 
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-/// How long a request counts, and how long after its hand-over the replica does not campaign.
+/// The validity of a request, and the time for which the replica does not campaign after its handover.
 pub const STEP_DOWN_REST: Duration = Duration::from_secs(15);
 
-/// A request by an operator that a replica hand over.
+/// An operator's request that a replica hand over.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StepDown {
-    /// The replica that leads.
+    /// Name of the replica that leads.
     pub replica: String,
-    /// `user@host`.
+    /// The operator, `user@host`.
     pub actor: String,
-    /// Names the request in `operator_actions`.
+    /// Id of the request in `operator_actions`.
     pub request_id: String,
 }
 
 impl StepDown {
-    /// As it is spelled in `operator_actions.action`.
+    /// Name of the action in `operator_actions.action`.
     pub const ACTION: &'static str = "step_down";
 
-    /// `operator_actions.arguments`.
+    /// Value of `operator_actions.arguments`.
     pub fn arguments(&self) -> Value {
         json!({ "replica": self.replica })
     }
 }
 
-/// What a replica knows of the last request.
+/// The last request as a replica read it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StepDownState {
-    /// How long ago it was made; `None` if none was.
+    /// Age of the request; `None` if there was none.
     pub requested_ago: Option<Duration>,
-    /// Whether another replica has been seen within [`REPLICA_FRESH_FOR`](crate::query::REPLICA_FRESH_FOR).
+    /// True if another replica has been seen within [`REPLICA_FRESH_FOR`](crate::query::REPLICA_FRESH_FOR).
     pub other_replica: bool,
 }
 
 impl StepDownState {
-    /// Whether a replica that has led for `term` hands over now: the request is younger than its term and still counts.
+    /// True if a replica that has led for `term` must hand over now: the request is younger than its term and
+    /// still valid.
     pub fn hands_over(&self, term: Duration) -> bool {
         self.other_replica && self.requested_ago.is_some_and(|ago| ago < term && ago < STEP_DOWN_REST)
     }
 
-    /// Whether a replica that released the lock `rested` ago may campaign.
+    /// True if a replica that released the lock `rested` ago may campaign.
     pub fn may_campaign(&self, rested: Duration) -> bool {
         rested >= STEP_DOWN_REST || !self.other_replica
     }
@@ -69,7 +71,7 @@ mod tests {
             (Some(1), 100, false, false),
             (Some(14), 100, true, true),
             (Some(15), 100, true, false),
-            // Made before the term: the replica has stepped down for it, or did not lead.
+            // The request precedes the term: the replica stepped down for it, or did not lead then.
             (Some(5), 5, true, false),
             (Some(5), 3, true, false),
         ] {
@@ -83,7 +85,7 @@ mod tests {
         for (rested, other_replica, expected) in
             [(0, true, false), (14, true, false), (15, true, true), (0, false, true)]
         {
-            // The age of the request makes no difference: it may have been read late.
+            // The age of the request does not matter: it may have been read late.
             for ago in [None, Some(0), Some(24)] {
                 let given = state(ago, other_replica);
                 assert_eq!(given.may_campaign(Duration::from_secs(rested)), expected, "{given:?} {rested}");

@@ -1,8 +1,9 @@
-//! Intents whose callers wait for the outcome: what they are told, and how a group of them is decided.
+//! Intents whose callers wait for the outcome: their outcomes, and the decision about a group of them.
 //!
-//! The rules are those of the stream ([`crate::accept`]). Three things differ. A submission has no place in an order, so none
-//! waits for another: one whose recipients could not be looked up is answered so, and the others are accepted. Its
-//! record's id is made here and not by Redis. And nothing is written about one that is not accepted: its caller has the answer.
+//! The rules are those of the stream ([`crate::accept`]), with three differences. Submissions have no order,
+//! so none waits for another: if the recipients of one could not be looked up, it fails and the others are
+//! accepted. The id of its record is generated here and not by Redis. Nothing is stored about a submission
+//! that is not accepted: its caller receives the outcome.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -21,27 +22,28 @@ use crate::recipient::Lookup;
 use crate::record::{NotificationId, Record};
 use crate::trace_parent::TraceParent;
 
-/// An intent that was submitted.
+/// A submitted intent.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Submission {
-    /// What is asked for.
+    /// The intent.
     pub intent: Intent,
-    /// Whether the answer is stored under the intent's key, so that a repeated request gets the same bytes. Meanwhile the key is
-    /// claimed, and another request with it is told so.
+    /// True if the response is stored under the intent's key, so that a repeated request receives the same
+    /// bytes. Until then the key is claimed, and another request with it receives
+    /// [`SubmissionOutcome::InProgress`].
     pub stores_answer: bool,
-    /// The trace that the request belongs to, if its header says so. It is not stored.
+    /// Trace of the request, if its header contains one. It is not stored.
     pub request_trace: Option<TraceParent>,
-    /// What the request occupies.
+    /// Resources that the request occupies.
     pub held: Held,
 }
 
-/// What a request occupies, for example a part of a budget, until its submission is decided: even if its caller stops waiting before. All
-/// are equal. Clones share it.
+/// Resources that a request occupies, for example a part of a budget, until its submission is decided, even
+/// if its caller stops waiting earlier. All values are equal. Clones share the resources.
 #[derive(Clone, Default)]
 pub struct Held(Option<Arc<dyn Any + Send + Sync>>);
 
 impl Held {
-    /// Holds `occupied`.
+    /// Holds `occupied` until the last clone is dropped.
     pub fn new(occupied: impl Any + Send + Sync) -> Self {
         Self(Some(Arc::new(occupied)))
     }
@@ -61,75 +63,76 @@ impl fmt::Debug for Held {
     }
 }
 
-/// The answer to a request, as it is sent and stored: byte for byte.
+/// The response to a request, stored and sent byte for byte.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StoredAnswer {
-    /// The HTTP status.
+    /// HTTP status.
     pub status: u16,
-    /// The body, JSON.
+    /// Body, JSON.
     pub body: Vec<u8>,
 }
 
-/// What became of a submission.
+/// The outcome of a submission.
 #[derive(Clone, PartialEq, Debug)]
 pub enum SubmissionOutcome {
-    /// Accepted and committed now.
+    /// Accepted and committed by this request.
     Accepted {
-        /// The id of the new record.
+        /// Id of the new record.
         notification_id: NotificationId,
-        /// The time of acceptance.
+        /// Time of acceptance.
         accepted_at: Timestamp,
-        /// How many routes it has.
+        /// Number of routes.
         routes: usize,
-        /// The answer that was stored with it, for a submission that stores its answer.
+        /// The response that was stored with it, if the submission stores its response.
         answer: Option<StoredAnswer>,
     },
-    /// Accepted by an earlier request with the same key and the same intent, whose answer is still stored.
+    /// Accepted by an earlier request with the same key and the same intent, whose response is still stored.
     Replayed(StoredAnswer),
-    /// Accepted before; its answer is not stored.
+    /// Accepted before; the response is not stored.
     Duplicate(AcceptedRequest),
-    /// The key belongs to this notification, which another intent became.
+    /// Conflict: the key belongs to this notification, which came from another intent.
     Conflict(NotificationId),
     /// Another request with this key is being processed. It ends after this time at the latest.
     InProgress(Duration),
-    /// It breaks a rule: a recipient that does not exist, or content that PostgreSQL does not take.
+    /// The intent breaks a rule: a recipient does not exist, or PostgreSQL cannot store the content.
     Rejected(Rejection),
-    /// Not known to be accepted, for this reason.
+    /// Acceptance is not confirmed, for this reason.
     Unavailable(String),
 }
 
-/// An intent that was accepted before and has a key.
+/// The earlier accepted intent to which a key belongs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AcceptedRequest {
-    /// The id of its record.
+    /// Id of its record.
     pub notification_id: NotificationId,
-    /// Tells a duplicate from a conflict.
+    /// Fingerprint that distinguishes a duplicate from a conflict.
     pub fingerprint: String,
-    /// When it was accepted.
+    /// Time of acceptance.
     pub accepted_at: Timestamp,
-    /// How many routes it has.
+    /// Number of routes.
     pub routes: usize,
 }
 
-/// What is decided about one submission of a group.
+/// The decision about one submission of a group.
 #[derive(Clone, PartialEq, Debug)]
 pub enum SubmissionDecision {
-    /// It is accepted, once this is committed.
+    /// The intent is accepted once this is committed.
     Commit(Acceptance),
-    /// Nothing is written; the caller is told this.
+    /// Nothing is written; the caller receives this outcome.
     Tell(SubmissionOutcome),
 }
 
 impl SubmissionDecision {
-    /// Whether the intent is not accepted because of what the directory said, or could not say. Then its key must be looked up
-    /// first: what becomes of a replay never depends on what the directory says today.
+    /// True if the intent is not accepted because of a lookup in the directory, or because the lookup failed.
+    /// The key must then be looked up first: the outcome of a replay never depends on the present directory.
     pub fn directory_objects(&self) -> bool {
         matches!(self, Self::Tell(SubmissionOutcome::Rejected(_) | SubmissionOutcome::Unavailable(_)))
     }
 }
 
 impl SubmissionOutcome {
-    /// What the caller of an intent is told whose `acceptance` is committed, together with `answer` if one is stored.
+    /// The outcome for the caller of an intent whose `acceptance` is committed, with `answer` if a response
+    /// is stored.
     pub fn accepted(acceptance: &Acceptance, answer: Option<StoredAnswer>) -> Self {
         Self::Accepted {
             notification_id: acceptance.record.notification_id.clone(),
@@ -140,8 +143,8 @@ impl SubmissionOutcome {
     }
 }
 
-/// Decides one submission, whose key belongs to `holder` if it is taken, from the answers about its recipients in `users`. No
-/// two submissions of a group have the same key.
+/// Decides one submission from the lookups of its recipients in `users`; `holder` is the owner of its key, if
+/// the key is taken. No two submissions of a group have the same key.
 pub fn decide(
     intent: &Intent,
     holder: Option<&AcceptedRequest>,
@@ -165,11 +168,12 @@ pub fn decide(
     SubmissionDecision::Tell(told)
 }
 
-/// The members of a request in which two intents under one key can differ.
+/// The members of a request in which two intents with one key can differ.
 pub const COMPARED_MEMBERS: [&str; 5] =
     ["notification_type", "audience_kind", "recipient_user_ids", "occurred_at_ms", "payload"];
 
-/// In what an intent differs from the one that became `record`: [`COMPARED_MEMBERS`], in this order.
+/// The members in which an intent differs from the one that became `record`: a part of [`COMPARED_MEMBERS`],
+/// in its order.
 pub fn differences(intent: &Intent, record: &Record) -> Vec<&'static str> {
     let differs = [
         intent.notification_type != record.content.notification_type,

@@ -1,27 +1,29 @@
-//! The context of a trace, as a producer passes it on: the header `traceparent` of W3C Trace Context.
+//! The trace context that a producer propagates: the header `traceparent` of W3C Trace Context.
 //!
-//! `trace_id` of an intent may hold anything. If it holds a traceparent, the intent continues that trace; if not, it is carried on
-//! and means nothing here. Nothing is corrected: a text that differs from the format in one character is no traceparent.
+//! `trace_id` of an intent may contain anything. If it contains a traceparent, the intent continues that
+//! trace; if not, it is passed on without meaning here. Nothing is corrected: a text that differs from the
+//! format in one character is not a traceparent.
 
-/// The length of version 00, in bytes: version, trace id, parent id and flags, each followed by a hyphen but the last.
+/// The length of version 00, in bytes: version, trace id, parent id and flags, separated by hyphens.
 const LENGTH: usize = 55;
-/// The flag that says that the caller may have recorded the trace.
+/// The flag that the caller may have recorded the trace.
 const SAMPLED: u8 = 1;
 
-/// Which span of which trace caused something.
+/// The span, and its trace, that caused something.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct TraceParent {
-    /// The id of the trace; not all zero.
+    /// Id of the trace; not all zero.
     pub trace_id: [u8; 16],
-    /// The id of the span; not all zero.
+    /// Id of the span; not all zero.
     pub span_id: [u8; 8],
-    /// Whether the caller may have recorded the trace.
+    /// True if the caller may have recorded the trace.
     pub sampled: bool,
 }
 
 impl TraceParent {
-    /// Reads a traceparent. `None` if the text is none: wrong length, upper case, ids of zeros only, or version ff. Of a later version
-    /// than 00, what is known of version 00 is read, as the standard asks.
+    /// Parses a traceparent. `None` if the text is not one: wrong length, upper case, ids of zeros only, or
+    /// version ff. Of versions later than 00, the part known from version 00 is read, as the standard
+    /// requires.
     pub fn parse(text: &str) -> Option<Self> {
         let bytes = text.as_bytes();
         let (known, rest) = bytes.split_at_checked(LENGTH)?;
@@ -43,7 +45,7 @@ impl TraceParent {
     }
 }
 
-/// Bytes from twice as many lower-case hexadecimal digits.
+/// Decodes N bytes from twice as many lower-case hexadecimal digits.
 fn hex<const N: usize>(digits: &[u8]) -> Option<[u8; N]> {
     let mut bytes = [0; N];
     let (pairs, rest) = digits.as_chunks::<2>();
@@ -81,7 +83,7 @@ mod tests {
         };
         assert_eq!(read("01"), Some(sampled));
         assert_eq!(read("00"), Some(TraceParent { sampled: false, ..sampled }));
-        // Flags that are not known mean nothing.
+        // Unknown flags have no meaning.
         assert_eq!(read("03"), Some(sampled));
         assert_eq!(read("fe"), Some(TraceParent { sampled: false, ..sampled }));
     }
@@ -101,7 +103,7 @@ mod tests {
     #[test]
     fn what_differs_in_one_place_is_no_traceparent() {
         let wrong = [
-            // Version ff; a version that is no number; more than version 00 has.
+            // Version ff; a version that is not a number; more text than version 00 has.
             "ff-{t}-{s}-01",
             "0x-{t}-{s}-01",
             "0-{t}-{s}-001",
@@ -110,7 +112,7 @@ mod tests {
             // Ids of zeros only.
             "00-00000000000000000000000000000000-{s}-01",
             "00-{t}-0000000000000000-01",
-            // Upper case, and what is no digit.
+            // Upper case, and characters that are not digits.
             "00-4BF92F3577B34DA6A3CE929D0E0E4736-{s}-01",
             "00-{t}-00F067AA0BA902B7-01",
             "00-{t}-{s}-0A",

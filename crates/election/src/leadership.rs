@@ -1,4 +1,4 @@
-//! Campaigning for a leadership, and a leader's term.
+//! Campaigns for a leadership, and a leader's term.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -9,30 +9,31 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::Notice;
 
-/// How long a term lasts unless it is renewed. It is renewed every third of this time.
+/// The length of a term unless renewed. A leader renews it every third of this time.
 pub const TERM: Duration = Duration::from_secs(10);
 /// The longest time between two campaigns while a leader renews its term.
 pub const LEADER_POLL_INTERVAL: Duration = Duration::from_secs(5);
 /// The shortest time between two campaigns: while a term is about to end, or no process leads.
 pub const CAMPAIGN_INTERVAL_MIN: Duration = Duration::from_millis(400);
 
-/// A leadership, as one candidate for it.
+/// A candidate's handle on one leadership.
 #[derive(Clone, Debug)]
 pub struct Leadership<N> {
     locks: LockManager,
     key: Arc<str>,
     candidate: Arc<str>,
     notice: N,
-    /// The lock of a term that could not be released: PostgreSQL was unavailable. Without a release it would keep every
-    /// candidate waiting, this one included, when PostgreSQL is back.
+    /// The lock of a term that could not be released because PostgreSQL was unavailable. Without a release it
+    /// would make every candidate wait, this one included, after PostgreSQL is back.
     unreleased: Arc<Mutex<Option<LockId>>>,
-    /// Terms are short and frequent, so their beginnings and ends are logged for debugging only.
+    /// True for short, frequent terms, whose beginnings and ends are logged at level debug only.
     for_passes: bool,
 }
 
 impl<N: Notice + Clone> Leadership<N> {
-    /// The leadership of `key` among all processes with the same tables of locks. `candidate` is the name of this process
-    /// in the log. Keys come from a bounded set: the lock keeps a counter for each.
+    /// Creates a candidate for the leadership of `key` among all processes with the same tables of locks.
+    /// `candidate` is the name of this process in the log. Keys must come from a bounded set: the lock keeps
+    /// a counter for each.
     pub fn new(locks: LockManager, key: &str, candidate: &str, notice: N) -> Self {
         Self {
             locks: locks.with_same_ttl(),
@@ -44,13 +45,13 @@ impl<N: Notice + Clone> Leadership<N> {
         }
     }
 
-    /// The same leadership for work whose terms last only for one pass: they are logged at level debug.
+    /// Logs terms at level debug, for work whose terms last only for one pass.
     #[must_use]
     pub fn for_passes(self) -> Self {
         Self { for_passes: true, ..self }
     }
 
-    /// Campaigns once. `None` if another process leads.
+    /// Campaigns once. Returns `None` if another process leads.
     pub async fn campaign(&self) -> Result<Option<Term<N>>, LockError> {
         self.release_last_term().await?;
         let Some(guard) = self.locks.try_hold(&self.key, TERM).await? else { return Ok(None) };
@@ -62,8 +63,8 @@ impl<N: Notice + Clone> Leadership<N> {
         Ok(Some(Term { leadership: self.clone(), guard }))
     }
 
-    /// Returns when another campaign may succeed: soon after the leader stepped down or its term ended, otherwise after
-    /// [`LEADER_POLL_INTERVAL`].
+    /// Waits until another campaign may succeed: until soon after the leader stepped down or its term ended,
+    /// otherwise for [`LEADER_POLL_INTERVAL`].
     pub async fn leader_change(&self) {
         let interval = self.campaign_interval().await;
         let campaign_at = Instant::now() + interval;
@@ -73,15 +74,16 @@ impl<N: Notice + Clone> Leadership<N> {
         }
     }
 
-    /// Makes the fences of all later terms higher than `floor`: for a database that was restored to an older state.
+    /// Makes the fences of all later terms higher than `floor`, for a database that was restored to an older
+    /// state.
     pub async fn raise_fence(&self, floor: u64) -> Result<(), LockError> {
         self.locks.raise_fence(&self.key, floor).await.map(drop)
     }
 
-    /// Releases the lock of the last term, if its end could not be written then.
+    /// Releases the lock of the last term, if its release failed at the end of the term.
     async fn release_last_term(&self) -> Result<(), LockError> {
         let Some(lock_id) = self.unreleased().clone() else { return Ok(()) };
-        // Released or expired, it is no longer in the way.
+        // Released or expired, the lock no longer blocks candidates.
         self.locks.release(&lock_id).await.map(drop)?;
         self.unreleased().take();
         Ok(())
@@ -91,7 +93,8 @@ impl<N: Notice + Clone> Leadership<N> {
         self.unreleased.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How long until the lease ends by PostgreSQL's clock unless it is renewed, within the bounds of the interval.
+    /// Returns the time until the lease ends by PostgreSQL's clock unless renewed, within the bounds of the
+    /// interval.
     async fn campaign_interval(&self) -> Duration {
         match self.locks.lookup(&self.key).await {
             Ok(Some(held)) => held.free_in.clamp(CAMPAIGN_INTERVAL_MIN, LEADER_POLL_INTERVAL),
@@ -101,7 +104,7 @@ impl<N: Notice + Clone> Leadership<N> {
     }
 }
 
-/// A leader's term. It is renewed in the background until it is dropped, which ends it without a notice.
+/// A leader's term, renewed in the background. Dropping it ends the term without a notice.
 #[derive(Debug)]
 pub struct Term<N> {
     leadership: Leadership<N>,
@@ -109,19 +112,20 @@ pub struct Term<N> {
 }
 
 impl<N: Notice + Clone> Term<N> {
-    /// Higher than the fence of every term of this leadership before it.
+    /// Returns the fence, which is higher than that of every earlier term of this leadership.
     pub fn fence(&self) -> u64 {
         self.guard.fence()
     }
 
-    /// Resolves when the term can no longer be relied on: before it ends for the others, by the monotonic clock of this
-    /// process.
+    /// Waits until the term can no longer be relied on, which is before it ends for other processes, by the
+    /// monotonic clock of this process.
     pub async fn lost(&self) {
         self.guard.lost().cancelled().await;
     }
 
-    /// Ends the term and sends the leader-change notice, so that another candidate need not wait for the lease to expire.
-    /// What fails is logged. The lease then expires, unless this process campaigns before that: it releases the lock first.
+    /// Ends the term and sends the leader-change notice, so that another candidate need not wait for the
+    /// lease to expire. Failures are logged; after a failure the lease expires, or this process releases the
+    /// lock at its next campaign if that comes first.
     pub async fn step_down(self) {
         let (fence, lock_id) = (self.guard.fence(), self.guard.lock_id().clone());
         let Leadership { key, candidate, notice, for_passes, .. } = &self.leadership;
@@ -133,7 +137,7 @@ impl<N: Notice + Clone> Term<N> {
                     false => tracing::info!(replica, leadership, fence, "stepped down from leadership"),
                 }
             }
-            // The lease has expired or will expire by itself, so no notice is sent.
+            // The lease has expired or will expire, so no notice is sent.
             Ok(Release::NotHeld) => return,
             Err(error) => {
                 *self.leadership.unreleased() = Some(lock_id);

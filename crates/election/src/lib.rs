@@ -1,16 +1,17 @@
 //! Leader election: of all processes that campaign for a key, one at a time has a term.
 //!
-//! **The promise** is that of the [`lock`] underneath: terms of a key do not overlap by PostgreSQL's clock, and each has a
-//! higher fence than all terms before it. A leader that is slow to notice the end of its term may still write; what it
-//! writes to must refuse a fence lower than one that it has seen.
+//! **The promise** is that of the [`lock`] underneath: terms of a key do not overlap by PostgreSQL's clock,
+//! and each has a higher fence than all terms before it. A leader that is slow to notice the end of its term
+//! may still write; the target of the writes must reject a fence lower than one that it has seen.
 //!
-//! **Failover.** A leader that steps down sends a leader-change [`Notice`], and another candidate takes over at once. After
-//! a crash or a hang another candidate takes over when the lease expires, within [`TERM`] and two seconds. A notice only
-//! saves time: candidates that miss it campaign when the lease ends by PostgreSQL's clock, and at least every
-//! [`LEADER_POLL_INTERVAL`]. Clocks of two processes are never compared.
+//! **Failover.** A leader that steps down sends a leader-change [`Notice`], and another candidate takes over
+//! at once. After a crash or a hang another candidate takes over when the lease expires, within [`TERM`] and
+//! two seconds. A notice only saves time: candidates that miss it campaign when the lease ends by
+//! PostgreSQL's clock, and at least every [`LEADER_POLL_INTERVAL`]. Clocks of two processes are never
+//! compared.
 //!
-//! What it deliberately lacks: priorities and fairness among candidates, and a loop. The caller campaigns, works until the
-//! term is lost or the work is done, and steps down.
+//! It deliberately lacks: priorities and fairness among candidates, and a loop. The caller campaigns,
+//! works until the term is lost or the work is done, and steps down.
 
 mod leadership;
 mod notice;

@@ -13,7 +13,7 @@ use pg::{Dsn, PgPool, PoolSettings};
 use tokio::sync::{Notify, OnceCell};
 use tokio::time::{Instant, timeout};
 
-/// No wait in a test is longer.
+/// The longest wait in a test.
 const BOUND: Duration = Duration::from_secs(20);
 const ROLE: &str = "svc";
 const KEY: &str = "cleanup";
@@ -26,7 +26,7 @@ async fn server() -> &'static Postgres {
     SERVER.get_or_init(start).await
 }
 
-/// Locks in a new database, and its name. Tests share a server, unless they stop it.
+/// Creates locks in a new database; returns them and its name. Tests share a server, unless they stop it.
 async fn database() -> (LockManager, String) {
     locks_on(server().await).await
 }
@@ -63,13 +63,13 @@ impl Notice for LocalNotice {
     }
 
     async fn wait(&self, at_most: Duration) -> Result<(), Infallible> {
-        // Its end is an end, too.
+        // A timeout also ends the wait.
         drop(timeout(at_most, self.0.notified()).await);
         Ok(())
     }
 }
 
-/// A notice whose carrier is unavailable.
+/// A notice whose transport is unavailable.
 #[derive(Clone, Copy, Debug)]
 struct BrokenNotice;
 

@@ -1,7 +1,7 @@
 //! Request bodies: `application/json`, UTF-8, not compressed, of a bounded size.
 //!
-//! The extractors read the body when the handler asks for it, after its token was checked, and refuse it in the order 415,
-//! 413, 400. What is read counts against the listener's budget until the answer is written.
+//! The extractors read the body when the handler requests it, after the token was checked, and check it in
+//! the order 415, 413, 400. Its bytes count against the listener's budget until the response is written.
 
 use std::fmt;
 use std::panic::resume_unwind;
@@ -28,10 +28,10 @@ const DEFAULT_MAX_BODY_BYTES: usize = 1024 * 1024;
 /// The longest text that is parsed on the thread that serves connections, in bytes.
 const MAX_PARSED_AT_ONCE_BYTES: usize = 256 * 1024;
 
-/// The most longer ones that are parsed at a time.
+/// The most such longer texts that are parsed at a time.
 const MAX_LONG_PARSES: usize = 2;
 
-/// How much the buffer of a body of unknown length grows by, at least, in bytes.
+/// The minimum by which the buffer of a body of unknown length grows, in bytes.
 const MIN_GROWTH: usize = 4 * 1024;
 
 /// The largest body of a route, in bytes, where it differs from the listener's:
@@ -39,16 +39,17 @@ const MIN_GROWTH: usize = 4 * 1024;
 #[derive(Debug, Clone, Copy)]
 pub struct BodyLimit(pub usize);
 
-/// The text of a JSON body, not parsed: for a handler with a parser of its own.
+/// The unparsed text of a JSON body: for a handler with its own parser.
 #[derive(Debug, Clone)]
 pub struct JsonText(pub String);
 
-/// A JSON body as a `T`, which must be a struct: the body must be an object. Unknown members are refused if `T` denies
-/// them (`#[serde(deny_unknown_fields)]`), repeated ones always. For members that are structs see [`Object`].
+/// A JSON body parsed as a `T`, which must be a struct: the body must be an object. Unknown members are
+/// rejected if `T` denies them (`#[serde(deny_unknown_fields)]`), duplicate members always. For members that
+/// are structs see [`Object`].
 #[derive(Debug, Clone)]
 pub struct JsonBody<T>(pub T);
 
-/// A struct that is read from a JSON object only. Serde would read a struct from an array too, member by member.
+/// A struct that is deserialized only from a JSON object. Serde would also accept an array, member by member.
 #[derive(Debug, Clone)]
 pub struct Object<T>(pub T);
 
@@ -106,13 +107,14 @@ fn check_media_type(headers: &HeaderMap) -> Result<(), Problem> {
     }
 }
 
-/// Whether there is a `Content-Encoding` other than `identity`.
+/// Returns true if there is a `Content-Encoding` other than `identity`.
 pub fn is_compressed(headers: &HeaderMap) -> bool {
     let mut encodings = headers.get_all(CONTENT_ENCODING).iter();
     encodings.any(|encoding| !encoding.as_bytes().eq_ignore_ascii_case(b"identity"))
 }
 
-/// Whether there is one `Content-Type` and it is `expected`, with no parameter but `charset=utf-8`.
+/// Returns true if there is one `Content-Type`, equal to `expected` and with no parameter except
+/// `charset=utf-8`.
 pub fn has_media_type(headers: &HeaderMap, expected: &str) -> bool {
     let mut types = headers.get_all(CONTENT_TYPE).iter();
     let (given, further) = (types.next().and_then(|value| value.to_str().ok()), types.next());
@@ -131,18 +133,19 @@ fn is_of_type(given: &str, expected: &str) -> bool {
     is_expected && parts.all(is_utf8)
 }
 
-/// What the client says how long the body is. The server library has refused what is no length or contradicts itself.
+/// The length that the client declares. The server library has already rejected invalid and contradictory
+/// lengths.
 fn declared_length(headers: &HeaderMap) -> Option<usize> {
     headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
-/// Why a body could not be read.
+/// An error while reading a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BodyError {
-    /// It is larger than this many bytes, which is its limit.
+    /// The body is larger than its limit, which is this many bytes.
     #[error("the body is larger than {0} bytes")]
     TooLarge(usize),
-    /// The client stopped sending it.
+    /// The client stopped sending the body.
     #[error("the body ended before it was complete")]
     Incomplete,
 }
@@ -158,7 +161,8 @@ impl From<BodyError> for Problem {
     }
 }
 
-/// Reads a body of any media type within the limit of its route and the budget of the listener. Once in a request.
+/// Reads a body of any media type within the limit of its route and the budget of the listener. Must be
+/// called at most once per request.
 pub async fn read_body(head: &Parts, body: Body) -> Result<Vec<u8>, BodyError> {
     let exchange = head.extensions.get::<Exchange>();
     let limit = head.extensions.get::<BodyLimit>().map(|limit| limit.0);
@@ -174,8 +178,8 @@ pub async fn read_body(head: &Parts, body: Body) -> Result<Vec<u8>, BodyError> {
     }
 }
 
-/// Reads the body into a buffer that is never larger than what was reserved of the budget. More than a share is reserved only when a
-/// share has arrived.
+/// Reads the body into a buffer that is never larger than its reservation of the budget. More than a share is
+/// reserved only after a share has arrived.
 async fn read(
     mut body: Body,
     declared: Option<usize>,
@@ -194,7 +198,8 @@ async fn read(
         if length > reserved {
             reserve(exchange, expected.max(length)).await;
             reserved = expected.max(length);
-            // The buffer gets its final capacity: one that doubles would need three times as much while it is copied.
+            // The buffer gets its final capacity at once: doubling would need three times as much while it is
+            // copied.
             bytes.reserve_exact(reserved - bytes.len());
         }
         bytes.extend_from_slice(&data);
@@ -206,8 +211,9 @@ async fn read(
     Ok(bytes)
 }
 
-/// Parses a text of `length` bytes with `parse`. A long text is parsed on a thread of its own, few at a time, so that other requests go
-/// on meanwhile. `occupied` is held until the text is parsed, even if the request ends before.
+/// Parses a text of `length` bytes with `parse`. A long text is parsed on a separate thread, few at a time,
+/// so that other requests are not blocked. `occupied` is held until the text is parsed, even if the request
+/// ends earlier.
 pub async fn parse_apart<T: Send + 'static>(
     length: usize,
     occupied: Occupied,
@@ -226,7 +232,8 @@ pub async fn parse_apart<T: Send + 'static>(
     });
     match parsing.await {
         Ok(parsed) => parsed,
-        // A panic is the request's own. Nothing cancels the task but the end of the runtime, which ends this one too.
+        // A panic belongs to the request. Only the end of the runtime cancels the task, and it ends this task
+        // too.
         Err(ended) => resume_unwind(ended.into_panic()),
     }
 }

@@ -1,26 +1,28 @@
-//! The bytes that request bodies and responses may occupy, all connections together.
+//! The bytes that request bodies and responses of all connections together may occupy.
 //!
-//! Every request in progress has a share of its own, [`MAX_SHARE_BYTES`] or less. What a body needs beyond it is reserved as a whole
-//! once the share has arrived; until then its connection is not read on. So a request that waits holds nothing that another one
-//! waits for, and there is no deadlock; small requests never wait for large ones. Reservations are granted in the order of
-//! their requests, and one client holds a quarter of the budget at most ([`OWNER_DIVISOR`]): bodies that are announced and do not
-//! come keep no room from the bodies of other clients.
+//! Every request in progress has its own share, of [`MAX_SHARE_BYTES`] or less. If a body needs more, the
+//! rest is reserved at once when the share has arrived; until then reading from its connection pauses. A
+//! waiting request therefore holds nothing that another one waits for, and there is no deadlock; small
+//! requests never wait for large ones. Reservations are granted in the order of their requests, and one
+//! client holds at most a quarter of the budget ([`OWNER_DIVISOR`]): bodies that are announced but not sent
+//! do not block other clients' bodies.
 //!
-//! A response is in memory before its size is known. Its bytes are taken from the budget at once, which may fall below zero; then no
-//! further request begins until enough bytes were written.
+//! A response is in memory before its size is known. Its bytes are taken from the budget at once, which may
+//! make the budget negative; then no further request begins until enough bytes are written.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError};
 
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, watch};
 
-/// The most that every request in progress may occupy without asking, in bytes.
+/// The most bytes that every request in progress may occupy without a reservation.
 const MAX_SHARE_BYTES: usize = 16 * 1024;
 
-/// The part of the budget that all shares together have at most: one in so many.
+/// Divisor of the budget: all shares together have at most this fraction of it.
 const SHARES_DIVISOR: usize = 4;
 
-/// The part of the budget that one client may reserve, beyond the shares: one in so many. A larger body is reserved alone.
+/// Divisor of the budget: one client may reserve at most this fraction of it, beyond the shares. A larger
+/// body is the client's only reservation.
 const OWNER_DIVISOR: usize = 4;
 
 /// The bytes beyond the shares. Clones share them.
@@ -41,7 +43,7 @@ struct Owners {
 }
 
 impl Owners {
-    /// Waits until `owner` may reserve `bytes`, or all that it may.
+    /// Waits until `owner` may reserve `bytes`, or its whole limit if `bytes` exceeds that.
     async fn acquire(&self, owner: &Arc<str>, bytes: usize) -> Option<OwnedSemaphorePermit> {
         let left = {
             let mut owners = self.left.lock().unwrap_or_else(PoisonError::into_inner);
@@ -58,7 +60,7 @@ impl Owners {
 }
 
 impl Budget {
-    /// `bytes` in all, of which `requests` shares are set aside.
+    /// Creates a budget of `bytes` in total, of which `requests` shares are set aside.
     pub(crate) fn new(bytes: usize, requests: usize) -> Self {
         let share = MAX_SHARE_BYTES.min(bytes / SHARES_DIVISOR / requests.max(1));
         Self::with_share(share, bytes - requests * share)
@@ -74,14 +76,14 @@ impl Budget {
         }
     }
 
-    /// Waits until answers have left something for a further request.
+    /// Waits until responses leave room for a further request.
     pub(crate) async fn admit(&self) {
         if *self.available.borrow() < 0 {
             self.wait_for(0).await;
         }
     }
 
-    /// Waits for `bytes`, after those that asked before.
+    /// Waits for `bytes`, after all earlier reservations.
     async fn acquire(&self, bytes: usize) {
         let bytes = signed(bytes);
         let _next = self.next.lock().await;
@@ -103,7 +105,7 @@ impl Budget {
         })
     }
 
-    /// Takes `bytes` even if they are not there.
+    /// Takes `bytes` even if they are not available.
     fn take(&self, bytes: usize) {
         self.available.send_modify(|available| *available -= signed(bytes));
     }
@@ -112,23 +114,23 @@ impl Budget {
         self.available.send_modify(|available| *available += signed(bytes));
     }
 
-    /// What is left; below zero if answers took more than there was.
+    /// The available bytes; negative if responses took more than there was.
     #[cfg(test)]
     pub(crate) fn available(&self) -> i64 {
         *self.available.borrow()
     }
 }
 
-/// What one request occupies; released when it is dropped.
+/// The bytes that one request occupies; released on drop.
 #[derive(Debug)]
 pub(crate) struct Reservation(std::sync::Mutex<Held>);
 
 #[derive(Debug)]
 struct Held {
     budget: Budget,
-    /// The bytes beyond the share.
+    /// Bytes beyond the share.
     beyond: usize,
-    /// The bytes that count against the client's limit meanwhile.
+    /// Bytes that meanwhile count against the client's limit.
     owned: Option<OwnedSemaphorePermit>,
 }
 
@@ -137,13 +139,13 @@ impl Reservation {
         Self(std::sync::Mutex::new(Held { budget, beyond: 0, owned: None }))
     }
 
-    /// What the request may occupy without asking, in bytes.
+    /// The bytes that the request may occupy without a reservation.
     pub(crate) fn share(&self) -> usize {
         self.held().budget.share
     }
 
-    /// Waits until the request, which is `owner`'s, may occupy `bytes`. To be called once: a request that waits must hold nothing that
-    /// others wait for.
+    /// Waits until the request of `owner` may occupy `bytes`. Must be called once: a waiting request must
+    /// hold nothing that others wait for.
     pub(crate) async fn reserve(&self, bytes: usize, owner: Option<&Arc<str>>) {
         let budget = self.held().budget.clone();
         let beyond = bytes.saturating_sub(budget.share);
@@ -160,19 +162,19 @@ impl Reservation {
         held.owned = owned;
     }
 
-    /// The request occupies `bytes` from now on, more or less than before.
+    /// Sets the occupied bytes to `bytes`, more or fewer than before.
     pub(crate) fn set(&self, bytes: usize) {
         let share = self.share();
         self.set_beyond(bytes.saturating_sub(share));
     }
 
-    /// The request occupies `bytes` more, whether they are there or not.
+    /// Adds `bytes` to the occupied bytes, even if they are not available.
     pub(crate) fn add(&self, bytes: usize) {
         let beyond = self.held().beyond + bytes;
         self.set_beyond(beyond);
     }
 
-    /// The request has no share, and occupies `beyond` bytes from now on.
+    /// Sets the occupied bytes beyond the share to `beyond`, for a request without a share.
     pub(crate) fn set_beyond(&self, beyond: usize) {
         let mut held = self.held();
         if beyond > held.beyond {
@@ -185,7 +187,7 @@ impl Reservation {
         held.beyond = beyond;
     }
 
-    /// From now on it counts against another budget. It must hold nothing beyond its share.
+    /// Moves the reservation to another budget. It must hold nothing beyond its share.
     pub(crate) fn move_to(&self, budget: Budget) {
         self.held().budget = budget;
     }
@@ -216,7 +218,7 @@ mod tests {
 
     const SHARE: usize = MAX_SHARE_BYTES;
 
-    /// Room for `bytes` beyond the shares.
+    /// A budget of `bytes` beyond the shares.
     fn budget(bytes: usize) -> Budget {
         Budget::with_share(SHARE, bytes)
     }
@@ -302,8 +304,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever clients do, reservations never exceed the budget, every one that is not given up is granted, and all
-        /// is free at the end.
+        /// For any behaviour of clients, reservations never exceed the budget, every reservation that is not
+        /// abandoned is granted, and everything is free at the end.
         #[test]
         fn no_mix_of_bodies_exceeds_the_budget_or_blocks_for_ever(
             bodies in prop::collection::vec((0_usize..=SHARE + 1000, 0_u64..20, 1_u64..20, 1_u64..40), 1..60)

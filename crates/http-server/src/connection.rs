@@ -1,9 +1,9 @@
 //! The deadline of one connection.
 //!
-//! The server library has a timer for the head of a request, but restarts it as soon as an answer is written: it would
-//! close idle connections by the limit meant for slow heads. So the deadline is kept here: the stream reports when bytes
-//! arrive, the service reports when a request begins and when its answer was written, and the task that drives the
-//! connection closes it when the deadline has passed.
+//! The server library has a timer for the head of a request, but restarts it as soon as a response is
+//! written: it would close idle connections by the limit meant for slow heads. So this module keeps the
+//! deadline: the stream reports when bytes arrive, the service reports when a request begins and when its
+//! response was written, and the task that drives the connection closes it when the deadline has passed.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,20 +15,21 @@ use tokio_util::sync::CancellationToken;
 
 use crate::timeouts::{STALL_TIMEOUT, Timeouts};
 
-/// How long a connection without a complete head, or with a request of an unknown client, is left alone when there is no room for
-/// others.
+/// The time for which a connection without a complete head, or with a request of an unknown client, is kept
+/// when there is no room for others.
 const HEAD_GRACE: Duration = Duration::from_secs(1);
 
-/// How long a client may take to close an idle connection that has to make room.
+/// The time in which a client may close an idle connection that has to make room.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long a client that was refused may go on sending when there is no room for others.
+/// The time for which a refused client may continue to send when there is no room for others.
 const REFUSED_GRACE: Duration = Duration::from_secs(2);
 
-/// The most requests without a known token that a connection may make; it is closed after the response to the next one.
+/// The most requests without a known token that a connection may make; the connection is closed after the
+/// response to the next one.
 const MAX_UNAUTHORIZED: u32 = 10;
 
-/// What a connection is doing. Clones share it.
+/// The state of a connection. Clones share it.
 #[derive(Debug, Clone)]
 pub(crate) struct Activity(Arc<Shared>);
 
@@ -36,7 +37,7 @@ pub(crate) struct Activity(Arc<Shared>);
 struct Shared {
     timeouts: Timeouts,
     state: Mutex<State>,
-    /// Tells the driver that the deadline is earlier than what it waits for.
+    /// Notifies the driver that the deadline is now earlier than the one it waits for.
     earlier: Notify,
     unwanted: CancellationToken,
 }
@@ -45,30 +46,30 @@ struct Shared {
 #[derive(Debug)]
 struct InProgress {
     since: Instant,
-    /// The time at which the response must be written.
+    /// Time at which the response must be written.
     deadline: Instant,
-    /// Since when it is refused, and its client still sends.
+    /// Time of the refusal, if the request was refused and its client still sends.
     refused_since: Option<Instant>,
 }
 
 #[derive(Debug)]
 struct State {
-    /// The requests in the order in which they began. The first has the earliest deadline.
+    /// Requests in the order in which they began. The first has the earliest deadline.
     in_progress: BTreeMap<u64, InProgress>,
     begun: u64,
-    /// Whether one of its requests came from a known client.
+    /// True if a request of the connection came from a known client.
     is_known: bool,
-    /// How many of its requests were refused for lack of a known token.
+    /// Number of requests that were refused for lack of a known token.
     unauthorized: u32,
-    /// When the connection was made, or became idle.
+    /// Time at which the connection was made or became idle.
     waiting_since: Instant,
-    /// When the head that is incomplete began.
+    /// Time at which the incomplete head began.
     head_since: Option<Instant>,
-    /// Since when it has to make room for another connection.
+    /// Time since which the connection has to make room for another one.
     unwanted_since: Option<Instant>,
-    /// Since when the client has not taken what is to be written.
+    /// Time since which the client has not read the pending output.
     stalled_since: Option<Instant>,
-    /// What the driver waits for.
+    /// Time at which the driver's timer expires.
     armed: Instant,
 }
 
@@ -99,17 +100,19 @@ impl State {
         }
     }
 
-    /// Whether it is between two requests.
+    /// True between two requests.
     fn is_idle(&self) -> bool {
         self.in_progress.is_empty() && self.head_since.is_none() && self.begun > 0
     }
 
-    /// When the head that is incomplete began to be waited for: a part of it may have come while another request was in progress.
+    /// The time from which the incomplete head counts: a part of it may have arrived while another request
+    /// was in progress.
     fn head_began(&self) -> Option<Instant> {
         self.head_since.map(|since| if self.begun == 0 { since } else { since.max(self.waiting_since) })
     }
 
-    /// Since when the requests in progress may be given up for others: all are refused, or the client is unknown.
+    /// The time from which the requests in progress may be dropped for others: all are refused, or the client
+    /// is unknown.
     fn expendable_since(&self) -> Option<Instant> {
         let requests = self.in_progress.values();
         if requests.clone().all(|request| request.refused_since.is_some()) {
@@ -123,7 +126,7 @@ impl State {
 }
 
 impl Activity {
-    /// For a new connection.
+    /// Creates the state of a new connection.
     pub(crate) fn new(timeouts: Timeouts) -> Self {
         let now = Instant::now();
         let state = State {
@@ -145,17 +148,19 @@ impl Activity {
         }))
     }
 
-    /// A head has begun, even if the request before it is still in progress. Not reported with HTTP/2.
+    /// Reports the first byte of a head, even if the previous request is still in progress. Not used with
+    /// HTTP/2.
     pub(crate) fn head_began(&self) {
         self.change(|state| state.head_since = state.head_since.or_else(|| Some(Instant::now())));
     }
 
-    /// The client takes nothing, or something again.
+    /// Reports that the client stopped reading, or reads again.
     pub(crate) fn set_stalled(&self, is_stalled: bool) {
         self.change(|state| state.stalled_since = is_stalled.then(Instant::now));
     }
 
-    /// A head is complete. Gives the time of its first byte, and what lasts until the answer was written.
+    /// Reports that a head is complete. Returns the time of its first byte, and a guard to hold until the
+    /// response is written.
     pub(crate) fn begin(&self) -> (Instant, Progress) {
         self.change(|state| {
             let started = state.head_began().unwrap_or_else(Instant::now);
@@ -177,7 +182,7 @@ impl Activity {
         });
     }
 
-    /// A client of the connection is known: it has a token, or none is needed.
+    /// Reports that a client of the connection is known: it has a token, or no token is required.
     pub(crate) fn set_known(&self) {
         if !self.state().is_known {
             self.change(|state| state.is_known = true);
@@ -189,7 +194,7 @@ impl Activity {
         self.0.unwanted.cancel();
     }
 
-    /// A request was refused for lack of a known token. After some of them the connection is closed.
+    /// Counts a request that was refused for lack of a known token. After too many the connection is closed.
     pub(crate) fn count_unauthorized(&self) {
         let mut state = self.state();
         state.unauthorized += 1;
@@ -200,8 +205,9 @@ impl Activity {
         }
     }
 
-    /// How readily the connection is closed to make room for another, the least first, and from when on; `None` if not at all. Those of
-    /// unknown and refused clients come first, then idle ones, then those without a complete head; among them those that wait longest.
+    /// The rank in which the connection is closed to make room for another, lowest first, and the time from
+    /// which it may be closed; `None` if never. Connections of unknown and refused clients come first, then
+    /// idle ones, then those without a complete head; within a rank those that have waited longest.
     pub(crate) fn expendability(&self) -> Option<(u8, Instant)> {
         let state = self.state();
         if state.unwanted_since.is_some() {
@@ -218,18 +224,18 @@ impl Activity {
         }
     }
 
-    /// Asks for the end of the connection, unless a request begins before it comes to that.
+    /// Starts to close the connection. A request that begins before it is closed may still be served.
     pub(crate) fn make_room(&self) {
         self.change(|state| state.unwanted_since = Some(Instant::now()));
         self.0.unwanted.cancel();
     }
 
-    /// Returns once [`Activity::make_room`] was called.
+    /// Returns once [`Activity::make_room`] or [`Activity::retire`] was called.
     pub(crate) async fn unwanted(&self) {
         self.0.unwanted.cancelled().await;
     }
 
-    /// Whether a part of a head has arrived.
+    /// True if a part of a head has arrived.
     pub(crate) fn is_in_head(&self) -> bool {
         self.state().head_since.is_some()
     }
@@ -245,7 +251,8 @@ impl Activity {
                 if deadline <= now {
                     return;
                 }
-                // No deadline that is set from now on is earlier than that, unless there must be room. So a request wakes nobody.
+                // Deadlines that are set from now on are not earlier than this, unless the connection has to
+                // make room. So a request does not wake the driver.
                 state.armed = deadline.min(now + self.0.timeouts.shortest());
                 state.armed
             };
@@ -272,7 +279,7 @@ impl Activity {
     }
 }
 
-/// A request in progress, until it is dropped.
+/// A request in progress; ends on drop.
 #[derive(Debug)]
 pub(crate) struct Progress {
     activity: Activity,
@@ -285,7 +292,7 @@ impl Progress {
         &self.activity
     }
 
-    /// The request is refused, and its client still sends.
+    /// Reports that the request is refused while its client still sends.
     pub(crate) fn refused(&self) {
         self.activity.change(|state| {
             if let Some(request) = state.in_progress.get_mut(&self.id) {
@@ -337,7 +344,7 @@ mod tests {
             let pause = STALL_TIMEOUT - Duration::from_millis(1);
             assert!(timeout(pause, passed.as_mut()).await.is_err(), "after {:?}", begun.elapsed());
             assert_eq!(client.read_u8().await.expect("a byte"), b'x');
-            // The writer goes on before the time does.
+            // The writer continues before the clock advances.
             yield_now().await;
         }
         let pause = Instant::now();
@@ -362,15 +369,15 @@ mod tests {
             assert!(poll().is_pending());
             advance(Duration::from_millis(90)).await;
         }
-        // The timer that it waited for all the time.
+        // The timer that it has waited for since the beginning.
         advance(seconds(1)).await;
         assert_eq!(wakes.0.load(Ordering::SeqCst), 1);
         assert!(poll().is_pending());
-        // Neither do requests after it.
+        // Later requests do not wake it either.
         activity.head_began();
         drop(activity.begin());
         assert_eq!(wakes.0.load(Ordering::SeqCst), 1);
-        // And it ends when the connection was idle for too long, not earlier.
+        // It ends when the connection was idle for too long, not earlier.
         let mut idle = Duration::ZERO;
         while poll().is_pending() {
             advance(seconds(1)).await;

@@ -1,4 +1,4 @@
-//! One request and its answer: what the listener, the body and the handler tell each other about it.
+//! One request and its response: state that the listener, the body and the handler share.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -21,23 +21,24 @@ use crate::connection::Progress;
 use crate::service::Class;
 use crate::stall::Stall;
 
-/// The bytes that a response occupies besides its body: its head, and the state that the server library keeps of its stream.
+/// The bytes that a response occupies besides its body: its head, and the server library's state of its
+/// stream.
 const ANSWER_OVERHEAD_BYTES: usize = 1024;
 
 /// The largest piece of a response that an HTTP/2 connection takes at a time, in bytes.
 const PIECE_BYTES: usize = 16 * 1024;
 
-/// How long the body of an unknown client may take.
+/// The time limit for the body of an unknown client.
 const UNKNOWN_BODY_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How far the body of the request has come.
+/// The progress of the request body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BodyProgress {
-    /// The handler has not asked for it, or has it, or does something with a part of it.
+    /// The handler has not requested the body, has all of it, or is processing a part of it.
     NotAwaited,
     /// The handler waits for the client.
     Awaited,
-    /// The handler waits until the budget has room for it.
+    /// The handler waits until the budget has room for the body.
     Paused,
 }
 
@@ -48,29 +49,29 @@ pub(crate) struct Exchange(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     max_body_bytes: usize,
-    /// The name of the client's token.
+    /// Name of the client's token.
     owner: Option<Arc<str>>,
-    /// The room of known clients, if this one is not.
+    /// The class of known clients, if this client is unknown.
     known: Option<Arc<Class>>,
-    /// The bytes that the body occupies.
+    /// Bytes that the body occupies.
     reservation: Arc<Reservation>,
-    /// Its place among the requests in progress, and among which.
+    /// The class among whose requests this one counts, and its place there.
     place: Mutex<(Arc<Class>, Option<OwnedSemaphorePermit>)>,
     progress: Arc<Progress>,
     body: Mutex<BodyProgress>,
-    /// How long the body had to wait for room.
+    /// Time for which the body had to wait for room.
     paused: Mutex<Duration>,
-    /// What the handler did not read.
+    /// The part of the body that the handler did not read.
     unread: Mutex<Option<Incoming>>,
     route: OnceLock<Route>,
 }
 
-/// Which route serves a request.
+/// The route that serves a request.
 #[derive(Debug)]
 pub(crate) enum Route {
-    /// One of the router's.
+    /// A route of the router.
     Matched(MatchedPath),
-    /// One that a handler told apart.
+    /// A route that a handler distinguishes by itself.
     Named(&'static str),
 }
 
@@ -83,25 +84,28 @@ impl Route {
     }
 }
 
-/// Names the route of a request for the observer, in a handler that tells routes apart by itself. The first name counts, and a
-/// template of the router before it. There must be few templates, whatever clients send.
+/// Names the route of a request for the observer, in a handler that distinguishes routes by itself. The first
+/// name counts; a template of the router takes precedence. There must be few templates, whatever clients
+/// send.
 pub fn name_route(extensions: &Extensions, template: &'static str) {
     if let Some(exchange) = extensions.get::<Exchange>() {
         exchange.set_route(Route::Named(template));
     }
 }
 
-/// The bytes that the body of a request occupies. A task that outlives its request holds them until its end, so that the budget counts them.
+/// The bytes that the body of a request occupies. A task that outlives its request holds them until it ends,
+/// so that the budget counts them.
 #[derive(Debug, Clone)]
 pub struct Occupied(Option<Arc<Reservation>>);
 
 impl Occupied {
-    /// That of the request with these extensions; nothing without a listener, as in tests of a router.
+    /// The bytes of the request with these extensions; nothing without a listener, as in tests of a router.
     pub fn of(extensions: &Extensions) -> Self {
         Self(extensions.get::<Exchange>().map(|exchange| Arc::clone(&exchange.0.reservation)))
     }
 
-    /// It occupies `bytes` more: what a handler has made of the body. Nothing waits for them, but further requests do.
+    /// Adds `bytes` that a handler produced from the body. The handler does not wait for them, but further
+    /// requests do.
     pub fn add(&self, bytes: usize) {
         if let Some(reservation) = &self.0 {
             reservation.add(bytes);
@@ -117,8 +121,8 @@ impl<S: Sync> FromRequestParts<S> for Occupied {
     }
 }
 
-/// Marks the client of a request as known after all, for example by a session: from now on the request counts against the room of known
-/// clients. Waits until there is room.
+/// Marks the client of a request as known, for example because of a session: from now on the request counts
+/// against the room of known clients. Waits until there is room.
 pub async fn admit_known_client(extensions: &Extensions) {
     if let Some(exchange) = extensions.get::<Exchange>() {
         exchange.admit_known().await;
@@ -151,27 +155,28 @@ impl Exchange {
         self.0.progress.activity().set_known();
     }
 
-    /// Gives the place to another request: the handler has ended, whether the client reads the response or not.
+    /// Frees the place for another request: the handler has ended, whether or not the client reads the
+    /// response.
     pub(crate) fn leave(&self) {
         self.0.place.lock().unwrap_or_else(PoisonError::into_inner).1 = None;
     }
 
-    /// The request in progress on its connection.
+    /// The request's guard on its connection.
     pub(crate) fn progress(&self) -> &Arc<Progress> {
         &self.0.progress
     }
 
-    /// The largest body where the route does not say otherwise.
+    /// The largest body of routes without their own limit.
     pub(crate) fn max_body_bytes(&self) -> usize {
         self.0.max_body_bytes
     }
 
-    /// What the body may occupy without being reserved, in bytes.
+    /// The bytes that the body may occupy without a reservation.
     pub(crate) fn share(&self) -> usize {
         self.0.reservation.share()
     }
 
-    /// How long the body may take, besides the request timeout.
+    /// The time limit for the body, in addition to the request timeout.
     pub(crate) fn body_timeout(&self) -> Option<Duration> {
         let is_unknown = self.0.known.as_ref().is_some_and(|known| {
             !Arc::ptr_eq(known, &self.0.place.lock().unwrap_or_else(PoisonError::into_inner).0)
@@ -179,7 +184,7 @@ impl Exchange {
         is_unknown.then_some(UNKNOWN_BODY_TIMEOUT)
     }
 
-    /// Waits until the body may occupy `bytes`. Once in a request.
+    /// Waits until the body may occupy `bytes`. Must be called at most once per request.
     pub(crate) async fn reserve(&self, bytes: usize) {
         let since = Instant::now();
         self.set_body(BodyProgress::Paused);
@@ -188,17 +193,17 @@ impl Exchange {
         *self.0.paused.lock().unwrap_or_else(PoisonError::into_inner) += since.elapsed();
     }
 
-    /// How long the body had to wait for room before it could be read.
+    /// The time for which the body had to wait for room before it could be read.
     pub(crate) fn paused(&self) -> Duration {
         *self.0.paused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The body turned out to occupy `bytes`.
+    /// Sets the final size of the body to `bytes`.
     pub(crate) fn keep(&self, bytes: usize) {
         self.0.reservation.set(bytes);
     }
 
-    /// How far the body has come.
+    /// The progress of the body.
     pub(crate) fn body(&self) -> BodyProgress {
         *self.0.body.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -207,13 +212,13 @@ impl Exchange {
         *self.0.body.lock().unwrap_or_else(PoisonError::into_inner) = progress;
     }
 
-    /// The route that matched.
+    /// Sets the route that matched.
     pub(crate) fn set_route(&self, route: Route) {
         // A nested router sets it again; the first one has the whole path.
         let _ = self.0.route.set(route);
     }
 
-    /// The template of the route that matched, if one did.
+    /// The template of the route that matched, if any.
     pub(crate) fn route(&self) -> Option<&str> {
         self.0.route.get().map(Route::template)
     }
@@ -223,12 +228,12 @@ impl Exchange {
         self.0.unread.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// The body of the request, for the handler.
+    /// Wraps the body of the request for the handler.
     pub(crate) fn request_body(&self, incoming: Incoming) -> Body {
         Body::new(RequestBody { incoming: Some(incoming), exchange: self.clone() })
     }
 
-    /// `body` as it is sent: what it occupies is released when it has been written.
+    /// Wraps the response body; its bytes are released when they have been written.
     pub(crate) fn answer_body(&self, body: Body) -> Body {
         let size = HttpBody::size_hint(&body).lower();
         let size = usize::try_from(size).unwrap_or(usize::MAX).saturating_add(ANSWER_OVERHEAD_BYTES);
@@ -247,16 +252,16 @@ impl Exchange {
 
 /// The client of a request, and the request's place.
 pub(crate) struct Client {
-    /// The name of the token.
+    /// Name of the token.
     pub(crate) owner: Option<Arc<str>>,
-    /// Those among whom it has its place.
+    /// The class in which the request has its place.
     pub(crate) class: Arc<Class>,
-    /// Known clients.
+    /// The class of known clients.
     pub(crate) known: Arc<Class>,
     pub(crate) place: OwnedSemaphorePermit,
 }
 
-/// Notes what the handler waits for, and keeps what it leaves unread.
+/// A request body that records what the handler waits for, and keeps what it leaves unread.
 struct RequestBody {
     incoming: Option<Incoming>,
     exchange: Exchange,
@@ -301,11 +306,12 @@ impl Drop for RequestBody {
 struct Occupancy {
     _reservation: Reservation,
     _progress: Arc<Progress>,
-    /// With HTTP/2.
+    /// Stall detection, with HTTP/2 only.
     stall: Option<Stall>,
 }
 
-/// A response body whose bytes keep their occupancy until the server library drops them, after it wrote them to the socket.
+/// A response body whose bytes remain counted until the server library drops them, after it wrote them to the
+/// socket.
 struct AnswerBody {
     body: Body,
     occupancy: Arc<Occupancy>,
@@ -351,7 +357,8 @@ impl HttpBody for AnswerBody {
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         if self.rest.is_empty() {
             let Some(frame) = ready!(Pin::new(&mut self.body).poll_frame(cx)) else {
-                // The stream of HTTP/2 ends when all of it is written, so that one that is not taken is noticed.
+                // The HTTP/2 stream ends only when all of it is written, so that a client that does not read
+                // is detected.
                 return self
                     .occupancy
                     .stall

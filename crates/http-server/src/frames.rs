@@ -1,16 +1,17 @@
-//! The targets of HTTP/2 requests as they were sent.
+//! Detection of fragments in the targets of HTTP/2 requests.
 //!
-//! The server library drops a fragment from `:path` without a word. So the frames of a connection are read beside it, as far as it takes to
-//! see a `#` there: header blocks (RFC 7541), of which each literal is looked at. A connection with such a target is not to be used any more,
-//! so no entry of the dynamic table ever holds one, and the table is not kept.
+//! The server library silently drops a fragment from `:path`. So this module parses the frames of a
+//! connection in parallel, as far as needed to find a `#` in the path: it examines each literal of the header
+//! blocks (RFC 7541). A connection with such a target is closed, so no entry of the dynamic table ever
+//! contains a fragment, and the table need not be stored.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The first bytes of a client.
+/// The length of a client's connection preface.
 const PREFACE_BYTES: usize = 24;
 const FRAME_HEAD_BYTES: usize = 9;
-/// The longest header block that is looked at, in bytes: the server library refuses a longer one.
+/// The longest header block that is examined, in bytes: the server library refuses a longer one.
 const MAX_BLOCK_BYTES: usize = 64 * 1024;
 
 const HEADERS: u8 = 1;
@@ -19,7 +20,7 @@ const END_HEADERS: u8 = 4;
 const PADDED: u8 = 8;
 const PRIORITY: u8 = 32;
 
-/// Whether a target of the connection has a fragment. Clones share it.
+/// A flag: a target of the connection has a fragment. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Fragments(Arc<AtomicBool>);
 
@@ -29,15 +30,15 @@ impl Fragments {
     }
 }
 
-/// Reads the frames of a connection as their bytes arrive.
+/// Parses the frames of a connection as their bytes arrive.
 #[derive(Debug)]
 pub(crate) struct Frames {
     seen: Fragments,
-    /// The rest of the preface or of the frame, which is not looked at.
+    /// Remaining bytes of the preface or of a frame that is not examined.
     skipped: usize,
-    /// The head of the next frame, as far as it has come.
+    /// The head of the next frame, as far as it has arrived.
     head: Vec<u8>,
-    /// The rest of a frame with a part of a header block.
+    /// Remaining bytes of a frame with a part of a header block.
     in_block: usize,
     flags: u8,
     is_first: bool,
@@ -57,7 +58,7 @@ impl Frames {
         }
     }
 
-    /// Bytes have arrived.
+    /// Processes bytes that arrived.
     pub(crate) fn scan(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             let wanted = match (self.skipped, self.in_block) {
@@ -104,7 +105,7 @@ impl Frames {
         }
     }
 
-    /// The whole frame is there.
+    /// Processes the end of a frame with a part of a header block.
     fn end_piece(&mut self) {
         if self.is_first {
             let padding = if self.flags & PADDED != 0 { self.block.first().copied().unwrap_or(0) } else { 0 };
@@ -122,7 +123,7 @@ impl Frames {
     }
 }
 
-/// Whether a `:path` of this header block has a `#`; `None` if it cannot be read.
+/// True if a `:path` of this header block contains a `#`; `None` if the block cannot be parsed.
 fn has_fragment(mut block: &[u8]) -> Option<bool> {
     while let Some(first) = block.first() {
         let literal = match first {
@@ -140,7 +141,7 @@ fn has_fragment(mut block: &[u8]) -> Option<bool> {
         let is_path = match literal {
             0 => string(&mut block)? == b":path",
             4 | 5 => true,
-            // The name is one of the dynamic table, and may be that.
+            // The name is in the dynamic table, and may be `:path`.
             index => index > 61 && string(&mut &*block)?.first() == Some(&b'/'),
         };
         if string(&mut block)?.contains(&b'#') && is_path {
@@ -150,7 +151,7 @@ fn has_fragment(mut block: &[u8]) -> Option<bool> {
     Some(false)
 }
 
-/// An integer with a prefix of so many bits.
+/// Parses an integer with a prefix of `bits` bits.
 fn integer(block: &mut &[u8], bits: u32) -> Option<usize> {
     let (first, mut rest) = block.split_first()?;
     let most = (1 << bits) - 1;
@@ -171,7 +172,7 @@ fn integer(block: &mut &[u8], bits: u32) -> Option<usize> {
     Some(value)
 }
 
-/// A string. Of one with Huffman codes what follows a character that no target has is left out.
+/// Parses a string. A Huffman-coded string is cut at the first character that cannot occur in a target.
 fn string(block: &mut &[u8]) -> Option<Vec<u8>> {
     let has_codes = block.first()? & 0x80 != 0;
     let length = integer(block, 7)?;
@@ -180,8 +181,8 @@ fn string(block: &mut &[u8]) -> Option<Vec<u8>> {
     Some(if has_codes { decoded(bytes) } else { bytes.to_vec() })
 }
 
-/// The characters with codes of up to 15 bits, by the length of their codes; the codes of each length follow each other, and those of the
-/// length before.
+/// The characters with codes of up to 15 bits, by the length of their codes. Codes of one length are
+/// consecutive, and continue those of the previous length.
 const CODES: [(u32, &[u8]); 10] = [
     (5, b"012aceiost"),
     (6, b" %-./3456789=A_bdfghlmnpru"),
@@ -225,7 +226,7 @@ mod tests {
 
     #[test]
     fn codes_are_those_of_rfc_7541() {
-        // Its examples C.4 and C.6.
+        // Examples C.4 and C.6 of the RFC.
         for (hex, text) in [
             ("f1e3c2e5f23a6ba0ab90f4ff", "www.example.com"),
             ("a8eb10649cbf", "no-cache"),
@@ -249,7 +250,7 @@ mod tests {
             (literal(0x45, b"/a"), Some(false)),
             (named(b":path", b"/#"), Some(true)),
             (named(b"referer", b"/#"), Some(false)),
-            // A name of the dynamic table.
+            // A name in the dynamic table.
             (literal(0x7e, b"/#"), Some(true)),
             (literal(0x7e, b"x#"), Some(false)),
             ([vec![0x82, 0x86, 0x3f, 0xe1, 0x1f], literal(0x44, b"/#")].concat(), Some(true)),

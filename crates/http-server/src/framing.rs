@@ -1,7 +1,8 @@
-//! The beginnings and ends of the heads of an HTTP/1.1 connection.
+//! Detection of the beginnings and ends of heads on an HTTP/1.1 connection.
 //!
-//! The server library determines how the body of each request is framed ([`Framing::begin`]). This module counts the bytes of the body, so
-//! that it finds the head after it. An error in a chunked body is left to the library, which ends the connection.
+//! The server library determines the framing of each request's body ([`Framing::begin`]). This module counts
+//! the bytes of the body, so that it finds the head after it. Errors in a chunked body are left to the
+//! library, which ends the connection.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
@@ -10,49 +11,49 @@ use std::task::Waker;
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Framing(Arc<Mutex<State>>);
 
-/// How the body of a request ends.
+/// The end of a request body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BodyFraming {
-    /// After so many bytes.
+    /// After this many bytes.
     Length(u64),
-    /// With its last chunk and the trailers.
+    /// After the last chunk and the trailers.
     Chunked,
 }
 
-/// The findings in bytes that arrived.
+/// The result of scanning received bytes.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Scanned {
-    /// How many of them belong to the head, or the body, that is read now.
+    /// Number of bytes that belong to the current head or body.
     pub(crate) handed_on: usize,
-    /// Whether the first byte of a head is among them.
+    /// True if the first byte of a head is among them.
     pub(crate) head_began: bool,
 }
 
 #[derive(Debug, Default)]
 struct State {
     part: Part,
-    /// Whether the target of the last head has a `#`.
+    /// True if the target of the last head contains a `#`.
     has_fragment: bool,
-    /// The reader that waits for the service to begin the request whose head was handed on.
+    /// Waker of the reader, which waits for the service to begin the request whose head was handed on.
     waker: Option<Waker>,
 }
 
 /// The part of a request to which the next byte belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Part {
-    /// The first line of a head, after so many spaces; `None` before its first byte.
+    /// First line of a head, after this many spaces; `None` before its first byte.
     FirstLine(Option<u32>),
-    /// The lines after it; whether the current one is empty so far.
+    /// Header lines; `is_empty` if the current line is empty so far.
     Headers { is_empty: bool },
-    /// None, until the service has begun the request.
+    /// No part, until the service has begun the request.
     HeadDone,
-    /// A body of a known length.
+    /// A body with this many bytes left.
     Body(u64),
-    /// The size of a chunk, and whether its digits are over.
+    /// Size of a chunk, and true if its digits have ended.
     ChunkSize(u64, bool),
-    /// The data of a chunk with the line break after it.
+    /// Data of a chunk, with the line break after it.
     ChunkData(u64),
-    /// The lines after the last chunk; whether the current one is empty so far.
+    /// Lines after the last chunk; `is_empty` if the current line is empty so far.
     Trailers { is_empty: bool },
 }
 
@@ -63,7 +64,7 @@ impl Default for Part {
 }
 
 impl Framing {
-    /// The server library has read a head. Returns whether the target in it had a fragment.
+    /// Reports that the server library has read a head. Returns true if its target has a fragment.
     pub(crate) fn begin(&self, body: BodyFraming) -> bool {
         let mut state = self.state();
         state.part = match body {
@@ -77,7 +78,7 @@ impl Framing {
         state.has_fragment
     }
 
-    /// Looks at bytes that arrived. `waker` is woken when more of them can be handed on, if none can be now.
+    /// Scans bytes that arrived. If none can be handed on now, `waker` is woken when that changes.
     pub(crate) fn scan(&self, bytes: &[u8], waker: &Waker) -> Scanned {
         let mut state = self.state();
         let (mut at, mut head_began) = (0, false);
@@ -108,11 +109,11 @@ impl Framing {
 }
 
 impl Part {
-    /// How many of `bytes`, of which there is one at least, belong to this part, and what follows them.
+    /// The number of `bytes` that belong to this part, and the part after them. `bytes` must not be empty.
     fn after(self, bytes: &[u8]) -> (usize, Self) {
         let (first, is_end) = (bytes[0], bytes[0] == b'\n');
         let next = match self {
-            // Empty lines before a head count for nothing.
+            // Empty lines before a head are ignored.
             Self::FirstLine(None) if matches!(first, b'\r' | b'\n') => self,
             Self::FirstLine(_) if is_end => Self::Headers { is_empty: true },
             Self::FirstLine(spaces) => Self::FirstLine(Some(spaces.unwrap_or(0) + u32::from(first == b' '))),
@@ -125,7 +126,7 @@ impl Part {
                 return (length, if left == 0 { Self::default() } else { Self::Body(left) });
             }
             Self::ChunkSize(0, _) if is_end => Self::Trailers { is_empty: true },
-            // With the two bytes of the line break after it.
+            // Includes the two bytes of the line break after the data.
             Self::ChunkSize(size, _) if is_end => Self::ChunkData(size.saturating_add(2)),
             Self::ChunkSize(size, is_over) => match char::from(first).to_digit(16).filter(|_| !is_over) {
                 Some(digit) => Self::ChunkSize(size.saturating_mul(16).saturating_add(digit.into()), false),

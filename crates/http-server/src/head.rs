@@ -1,4 +1,4 @@
-//! Rules about the head of a request that the server library does not check.
+//! Checks of request heads that the server library does not make.
 
 use axum::http::header::{HOST, TRANSFER_ENCODING};
 use axum::http::{Request, Version};

@@ -1,15 +1,16 @@
 //! The HTTP listener that every HTTP interface of the service shares.
 //!
-//! [`serve`] accepts a bounded number of connections, of TCP ([`bind`]) or a Unix socket ([`bind_unix`]), by TLS if it has a
-//! certificate, and passes each request to an
-//! [`axum::Router`] under the limits of [`Settings`]. Beside it are the parts that interfaces with tokens and JSON bodies have
-//! in common: [`problem`], [`tokens`], [`JsonBody`], [`RequestId`] and [`Started`].
+//! [`serve`] accepts a bounded number of connections, from TCP ([`bind`]) or a Unix socket ([`bind_unix`]),
+//! with TLS if it has a certificate, and passes each request to an [`axum::Router`] under the limits of
+//! [`Settings`]. The crate also contains the parts that interfaces with tokens and JSON bodies have in
+//! common: [`problem`], [`tokens`], [`JsonBody`], [`RequestId`] and [`Started`].
 //!
-//! A request passes these checks in this order: its path (404), its method (405), its token (401), what the token allows
-//! (403), the rate limit (429), the media type (415), the length (413) and the form (400) of its body. The first two are the
-//! router's, the next three the [`Guard`](tokens::Guard)'s, the last three the body extractors'.
+//! A request passes these checks in this order: path (404), method (405), token (401), rights of the token
+//! (403), rate limit (429), and media type (415), length (413) and form (400) of the body. The router makes
+//! the first two, the [`Guard`](tokens::Guard) the next three, and the body extractors the last three.
 //!
-//! What it deliberately lacks: routes, knowledge of notifications, metrics and the environment. The caller brings them.
+//! What it deliberately lacks: routes, knowledge of notifications, metrics and the environment. The caller
+//! provides them.
 
 mod body;
 mod budget;

@@ -1,4 +1,4 @@
-//! Accepting connections, a bounded number of them, and stopping.
+//! Accepts a bounded number of connections, and stops.
 
 use std::collections::HashMap;
 use std::io;
@@ -29,18 +29,19 @@ use crate::socket::Listener;
 use crate::stall::StreamExecutor;
 use crate::stream::Watched;
 
-/// The pause after a connection could not be accepted, for example because no file descriptor is left.
+/// The pause after a connection could not be accepted, for example for lack of file descriptors.
 const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
-/// How often a timer of the listener expires, which does nothing. Tokio wakes the thread that waits for the network whenever a timer is
-/// made that expires before all others. Without this one, that is each timeout of a request.
+/// The interval of a listener timer that does nothing. Tokio wakes the thread that waits for the network
+/// whenever a timer is created that expires before all others. Without this timer, each request timeout would
+/// do so.
 const TIMER_INTERVAL: Duration = Duration::from_millis(500);
 
-/// How often a further connection that finds no room looks for one that has become idle.
+/// The interval at which a further connection without room looks for an idle one.
 const ROOM_RETRY_INTERVAL: Duration = Duration::from_millis(50);
 
-/// What the server library buffers of a connection, in bytes: a piece of a body, a piece of an answer. It may overshoot by
-/// one read, to twice as much.
+/// The server library's buffer for a connection, in bytes: a piece of a body, a piece of a response. It may
+/// overshoot by one read, to twice as much.
 const CONNECTION_BUFFER_BYTES: usize = 64 * 1024;
 
 /// The longest head of a request with HTTP/1.1, in bytes.
@@ -49,20 +50,20 @@ const MAX_HEAD_BYTES: usize = 64 * 1024;
 /// The most headers of a request with HTTP/1.1.
 const MAX_HEADERS: usize = 100;
 
-/// The most requests in progress of one HTTP/2 connection.
+/// The most requests in progress on one HTTP/2 connection.
 const MAX_STREAMS: u32 = 100;
 
 /// The longest head of a request with HTTP/2, in bytes.
 const MAX_HEADER_LIST_BYTES: u32 = 32 * 1024;
 
-/// How long writing the answer to an incomplete head may take.
+/// The time limit for writing the response to an incomplete head.
 const LAST_WORD_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The answer to a head that is incomplete at its deadline. It reached no handler, so it has no body.
+/// The response to a head that is incomplete at its deadline. No handler was called, so it has no body.
 const HEAD_TIMEOUT: &[u8] = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
 
-/// Serves `router` until `stop` and the drain delay after it, then closes connections as they become idle. Returns when
-/// all are closed, at the latest after the drain timeout.
+/// Serves `router` until `stop` and for the drain delay after it, then closes connections as they become
+/// idle. Returns when all are closed, at the latest after the drain timeout.
 pub async fn serve<L: Listener>(listener: L, router: Router, settings: Settings, stop: CancellationToken) {
     let (drain_delay, drain_timeout) = (settings.drain_delay, settings.drain_timeout);
     let room = Room::new(settings.max_connections);
@@ -100,7 +101,7 @@ pub async fn serve<L: Listener>(listener: L, router: Router, settings: Settings,
     }
 }
 
-/// The connections that there are, and room for further ones. Clones share it.
+/// The open connections, and the room for further ones. Clones share it.
 #[derive(Clone)]
 struct Room {
     permits: Arc<Semaphore>,
@@ -133,7 +134,7 @@ impl Room {
         }
     }
 
-    /// Closes the connection that is missed least, if one can be.
+    /// Closes the most expendable connection, if one can be closed.
     fn close_one(&self) {
         let connections = self.connections();
         let ranked = connections.open.values().filter_map(|one| Some((one.expendability()?, one)));
@@ -156,7 +157,7 @@ impl Room {
     }
 }
 
-/// One connection, until it is dropped.
+/// One connection; ends on drop.
 struct Connection {
     service: Arc<Service>,
     peer: Peer,
@@ -173,7 +174,7 @@ impl Drop for Connection {
     }
 }
 
-/// How a connection ended.
+/// The way in which a connection ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
     Closed,
@@ -212,24 +213,25 @@ impl Connection {
     async fn serve_http1(&self, stream: impl AsyncRead + AsyncWrite + Unpin + 'static) {
         let framing = Framing::default();
         let service = service_fn(|request: Request<Incoming>| {
-            // Without a length it is chunked: without either it is empty, which is a length.
+            // Without a length the body is chunked. A body without both headers is empty and has a length.
             let body = request.body().size_hint().exact().map_or(BodyFraming::Chunked, BodyFraming::Length);
             let has_fragment = framing.begin(body);
             Arc::clone(&self.service).answer(request, self.peer, &self.activity, has_fragment)
         });
         let io = TokioIo::new(Watched::http1(stream, self.activity.clone(), framing.clone()));
         let mut connection = http1::Builder::new()
-            // See connection.rs.
+            // The deadline is kept in connection.rs.
             .header_read_timeout(None)
             .max_buf_size(CONNECTION_BUFFER_BYTES)
             .max_header_size(MAX_HEAD_BYTES)
             .max_headers(MAX_HEADERS)
-            // Answers are not copied into the buffer of the connection, so that their bytes are counted until written.
+            // Responses are not copied into the buffer of the connection, so that their bytes are counted
+            // until written.
             .writev(true)
             .serve_connection(io, service);
         if self.drive(Pin::new(&mut connection)).await == End::TimedOut && self.activity.is_in_head() {
             let mut io = connection.into_parts().io.into_inner();
-            // Fails if the client is gone, which is what it comes to anyway.
+            // Fails if the client is gone; the connection ends in either case.
             let _ = timeout(LAST_WORD_TIMEOUT, io.write_all(HEAD_TIMEOUT)).await;
             let _ = timeout(LAST_WORD_TIMEOUT, io.shutdown()).await;
         }
@@ -241,7 +243,8 @@ impl Connection {
         let fragments = Fragments::default();
         let (frames, watched) = (Frames::new(fragments.clone()), self.activity.clone());
         let service = service_fn(move |request| {
-            // Which of the requests it was is not known: a client that sends such a target has to begin again.
+            // It is not known which of the requests it was: a client that sends such a target has to
+            // reconnect.
             let has_fragment = fragments.were_seen();
             if has_fragment {
                 activity.retire();

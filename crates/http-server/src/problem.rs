@@ -1,9 +1,11 @@
 //! Errors as problem details (RFC 9457).
 //!
-//! A [`Problem`] is an answer: `application/problem+json` with `type`, `title`, `status` and `detail`, further members that
-//! the handler adds, and the headers that belong to its status. The listener adds `instance`, the path of the request.
+//! A [`Problem`] is a response: `application/problem+json` with `type`, `title`, `status` and `detail`,
+//! further members that the handler adds, and the headers that belong to its status. The listener adds
+//! `instance`, the path of the request.
 //!
-//! An interface with kinds of its own declares them beside these: `const QUERY_TOO_EXPENSIVE: Kind = Kind::new(…)`.
+//! An interface with its own kinds declares them next to these: `const QUERY_TOO_EXPENSIVE: Kind =
+//! Kind::new(…)`.
 
 use std::time::Duration;
 
@@ -18,10 +20,10 @@ use crate::Refusal;
 /// The media type of a problem.
 pub const PROBLEM_JSON: &str = "application/problem+json";
 
-/// After how long a client should retry what is unavailable, if the handler does not know better.
+/// The delay after which a client should retry a 503, unless the handler sets another one.
 const RETRY_UNAVAILABLE: Duration = Duration::from_secs(1);
 
-/// What kind of problem it is: name, title and status.
+/// The kind of a problem: name, title and status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Kind {
     name: &'static str,
@@ -30,7 +32,7 @@ pub struct Kind {
 }
 
 impl Kind {
-    /// A kind whose `type` is `/problems/<name>`.
+    /// Creates a kind whose `type` is `/problems/<name>`.
     pub const fn new(name: &'static str, title: &'static str, status: StatusCode) -> Self {
         Self { name, title, status }
     }
@@ -40,7 +42,7 @@ impl Kind {
         self.name
     }
 
-    /// The status of the answer.
+    /// The status of the response.
     pub const fn status(self) -> StatusCode {
         self.status
     }
@@ -48,13 +50,13 @@ impl Kind {
 
 /// The request breaks a rule of the interface.
 pub const BAD_REQUEST: Kind = Kind::new("bad-request", "Bad request", StatusCode::BAD_REQUEST);
-/// No token, or none that is known. The answer has `WWW-Authenticate: Bearer`.
+/// The token is missing or unknown. The response has `WWW-Authenticate: Bearer`.
 pub const UNAUTHORIZED: Kind = Kind::new("unauthorized", "Unauthorized", StatusCode::UNAUTHORIZED);
-/// The token may not do this.
+/// The token does not allow this request.
 pub const FORBIDDEN: Kind = Kind::new("forbidden", "Forbidden", StatusCode::FORBIDDEN);
-/// There is nothing at this path.
+/// Nothing exists at this path.
 pub const NOT_FOUND: Kind = Kind::new("not-found", "Not found", StatusCode::NOT_FOUND);
-/// The path does not take this method. The router adds `Allow`.
+/// The path does not support this method. The router adds `Allow`.
 pub const METHOD_NOT_ALLOWED: Kind =
     Kind::new("method-not-allowed", "Method not allowed", StatusCode::METHOD_NOT_ALLOWED);
 /// The request was not complete in time.
@@ -70,13 +72,13 @@ pub const UNSUPPORTED_MEDIA_TYPE: Kind =
 /// The idempotency key belongs to another request.
 pub const IDEMPOTENCY_CONFLICT: Kind =
     Kind::new("idempotency-conflict", "Idempotency conflict", StatusCode::UNPROCESSABLE_ENTITY);
-/// The token exceeded its rate limit. The answer has `Retry-After`.
+/// The token exceeded its rate limit. The response has `Retry-After`.
 pub const TOO_MANY_REQUESTS: Kind =
     Kind::new("too-many-requests", "Too many requests", StatusCode::TOO_MANY_REQUESTS);
-/// The service cannot answer now. The answer has `Retry-After`.
+/// The service cannot serve the request now. The response has `Retry-After`.
 pub const UNAVAILABLE: Kind = Kind::new("unavailable", "Unavailable", StatusCode::SERVICE_UNAVAILABLE);
 
-/// An error as an answer.
+/// An error as a response.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Problem {
     kind: Kind,
@@ -86,7 +88,8 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// `detail` says what is wrong with this request, in a sentence for the developer of the client.
+    /// Creates a problem. `detail` describes the fault of this request, in a sentence for the client's
+    /// developer.
     pub fn new(kind: Kind, detail: impl Into<String>) -> Self {
         let retry_after = (kind == UNAVAILABLE).then_some(RETRY_UNAVAILABLE);
         Self { kind, detail: detail.into(), members: Map::new(), retry_after }
@@ -99,19 +102,19 @@ impl Problem {
         self
     }
 
-    /// Tells the client when to retry, in `Retry-After`: whole seconds, rounded up, at least one.
+    /// Sets `Retry-After`, the time to retry: whole seconds, rounded up, at least one.
     #[must_use]
     pub fn retry_after(mut self, delay: Duration) -> Self {
         self.retry_after = Some(delay);
         self
     }
 
-    /// What kind of problem it is.
+    /// The kind of the problem.
     pub fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// What is wrong with this request.
+    /// The fault of this request.
     pub fn detail(&self) -> &str {
         &self.detail
     }
@@ -143,8 +146,9 @@ impl IntoResponse for Problem {
     }
 }
 
-/// The answers of an interface with problem details to what its router does not serve: 404 for an unknown path, 405 with
-/// `Allow` for another method. Call it after the last route is added; the router passes it over for later ones.
+/// Adds the responses with problem details for requests that the router does not serve: 404 for an unknown
+/// path, 405 with `Allow` for another method. Must be called after the last route is added; the router
+/// ignores it for later routes.
 pub fn with_fallbacks<S: Clone + Send + Sync + 'static>(router: Router<S>) -> Router<S> {
     router
         .fallback(|| async { Problem::new(NOT_FOUND, "There is nothing at this path.") })
@@ -153,7 +157,7 @@ pub fn with_fallbacks<S: Clone + Send + Sync + 'static>(router: Router<S>) -> Ro
         })
 }
 
-/// What the listener answers by itself, for [`Settings::refuse`](crate::Settings).
+/// The listener's own responses, for [`Settings::refuse`](crate::Settings).
 pub fn refuse(refusal: Refusal) -> Response {
     let problem = match refusal {
         Refusal::RequestTimeout => {

@@ -1,6 +1,7 @@
-//! Whose request it is when proxies stand in between.
+//! Determines the client of a request when proxies are in between.
 //!
-//! `X-Forwarded-For` and `X-Forwarded-Proto` count only if the peer of the connection is a trusted proxy: anyone can write them.
+//! `X-Forwarded-For` and `X-Forwarded-Proto` count only if the peer of the connection is a trusted proxy: any
+//! client can write them.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -13,24 +14,24 @@ use ipnet::IpNet;
 
 /// The header in which each proxy adds the address of its peer.
 const X_FORWARDED_FOR: &str = "x-forwarded-for";
-/// The header in which a proxy says by which protocol it was asked.
+/// The header in which a proxy reports the protocol of the request that it received.
 const X_FORWARDED_PROTO: &str = "x-forwarded-proto";
 
-/// The other end of the connection of a request. The listener adds it to the extensions of each.
+/// The other end of the connection of a request. The listener adds it to the extensions of each request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Peer {
-    /// Its address; `None` if the connection is no TCP connection.
+    /// Address; `None` if the connection is not a TCP connection.
     pub addr: Option<IpAddr>,
-    /// Whether the connection is encrypted.
+    /// True if the connection is encrypted.
     pub tls: bool,
 }
 
-/// Who sent a request, as far as it can be told.
+/// The client of a request, as far as it can be determined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Client {
-    /// The address; `None` if it is not known.
+    /// Address; `None` if it is unknown.
     pub addr: Option<IpAddr>,
-    /// Whether the client uses HTTPS.
+    /// True if the client uses HTTPS.
     pub https: bool,
 }
 
@@ -38,12 +39,12 @@ pub struct Client {
 #[derive(Debug, Clone, Default)]
 pub struct TrustedProxies(Arc<[IpNet]>);
 
-/// What is no network.
+/// The text is not a network.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0} is no network such as 10.0.0.0/8 or fd00::/8, and no address")]
 pub struct InvalidNetwork(String);
 
-/// Networks and addresses, separated by commas; none if the text is empty.
+/// Parses networks and addresses separated by commas; an empty text means none.
 impl FromStr for TrustedProxies {
     type Err = InvalidNetwork;
 
@@ -69,7 +70,8 @@ impl TrustedProxies {
         self.0.iter().any(|network| network.contains(&addr))
     }
 
-    /// Who sent the request: the peer, or, if that is a trusted proxy, the last address of `X-Forwarded-For` that is none.
+    /// The client of the request: the peer, or, if the peer is a trusted proxy, the last address of
+    /// `X-Forwarded-For` that is not a trusted proxy.
     pub fn client(&self, head: &Parts) -> Client {
         let peer = head.extensions.get::<Peer>().copied().unwrap_or(Peer { addr: None, tls: false });
         let Some(addr) = peer.addr.map(|addr| addr.to_canonical()) else {
@@ -79,14 +81,17 @@ impl TrustedProxies {
             return Client { addr: Some(addr), https: peer.tls };
         }
         let (client, hops) = self.forwarded(addr, &head.headers);
-        // The value that came with the entry of the client. A proxy may also replace the values before its own: then the first that is left counts.
+        // The value that was added together with the entry of the client. A proxy may also replace the values
+        // before its own: then the first remaining value counts.
         let proto = values_from_end(&head.headers, X_FORWARDED_PROTO).take(hops.max(1)).last();
         let https = proto.map_or(peer.tls, |proto| proto.eq_ignore_ascii_case("https"));
         Client { addr: Some(client), https }
     }
 
-    /// Each proxy appends the address of its peer: from the end on, entries are credible as long as those who wrote them are trusted.
-    /// What is no address ends the walk, and the proxy that passed it on counts as the client. Also returns how many entries from the end on were taken.
+    /// Finds the client behind `proxy`. Each proxy appends the address of its peer: from the end, entries are
+    /// credible as long as the proxies that wrote them are trusted. An entry that is not an address ends the
+    /// walk, and the proxy that passed it on counts as the client. Also returns the number of entries that
+    /// were used, from the end.
     fn forwarded(&self, proxy: IpAddr, headers: &HeaderMap) -> (IpAddr, usize) {
         let (mut client, mut hops) = (proxy, 0);
         for entry in values_from_end(headers, X_FORWARDED_FOR) {
@@ -100,13 +105,13 @@ impl TrustedProxies {
     }
 }
 
-/// The values of a header that is a list, the last one first. Several headers of the name are one list.
+/// The values of a list header, the last one first. Several headers of the same name are one list.
 fn values_from_end<'a>(headers: &'a HeaderMap, name: &'static str) -> impl Iterator<Item = &'a str> {
     let lists = headers.get_all(name).iter().rev().map(|list| list.to_str().unwrap_or(""));
     lists.flat_map(|list| list.rsplit(',')).map(str::trim)
 }
 
-/// An address, with or without a port.
+/// Parses an address, with or without a port.
 fn address(text: &str) -> Option<IpAddr> {
     let bracketed = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
     let addr = bracketed.parse().ok().or_else(|| text.parse::<SocketAddr>().ok().map(|addr| addr.ip()));

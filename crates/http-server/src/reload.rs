@@ -1,4 +1,4 @@
-//! Files that are read again when they change.
+//! Files that are reloaded when they change.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -10,45 +10,46 @@ use sha2::{Digest, Sha256};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-/// Between two looks at the files.
+/// The interval at which the files are checked.
 const RELOAD_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The largest file that is read, in bytes.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
-/// A file cannot be used.
+/// An error in a file, or in reading it.
 #[derive(Debug, thiserror::Error)]
 pub enum ReloadError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("{path} cannot be read")]
     Unreadable {
-        /// Which one.
+        /// Path of the file.
         path: String,
-        /// Why.
+        /// Cause.
         source: io::Error,
     },
-    /// It holds what cannot be used.
+    /// The content of the file is invalid.
     #[error("{path}: {}", .problems.join("; "))]
     Invalid {
-        /// Which one, or which ones together.
+        /// Path of the file, or of the files that belong together.
         path: String,
-        /// At least one.
+        /// Faults, at least one.
         problems: Vec<String>,
     },
 }
 
 type Parse<T> = Box<dyn Fn(&[Vec<u8>]) -> Result<T, Vec<String>> + Send + Sync>;
 
-/// What is made of some files, and made again when they change. A version of them that cannot be used leaves it as it is.
+/// A value parsed from some files, and parsed again when they change. If the new version is invalid, the
+/// previous value is kept.
 pub(crate) struct Reloaded<T> {
     paths: Vec<PathBuf>,
     parse: Parse<T>,
     current: watch::Sender<Arc<T>>,
-    /// What was read last, good or bad, so that each version is judged and logged once.
+    /// The last version that was read, valid or not, so that each version is checked and logged once.
     seen: Mutex<Seen>,
 }
 
-/// The hash of the files' content, or why they could not be read.
+/// The hash of the files' content, or the error of reading them.
 type Seen = Result<[u8; 32], String>;
 
 impl<T: std::fmt::Debug> std::fmt::Debug for Reloaded<T> {
@@ -58,7 +59,7 @@ impl<T: std::fmt::Debug> std::fmt::Debug for Reloaded<T> {
 }
 
 impl<T> Reloaded<T> {
-    /// Reads and parses the files, which must be right.
+    /// Reads and parses the files, which must be valid.
     pub(crate) fn load(
         paths: Vec<PathBuf>,
         parse: impl Fn(&[Vec<u8>]) -> Result<T, Vec<String>> + Send + Sync + 'static,
@@ -69,7 +70,7 @@ impl<T> Reloaded<T> {
         Ok(Self { paths, parse: Box::new(parse), current: watch::Sender::new(Arc::new(value)), seen })
     }
 
-    /// What was made of something else and never changes.
+    /// Wraps a value from another source, which never changes.
     pub(crate) fn fixed(paths: Vec<PathBuf>, value: Result<T, Vec<String>>) -> Result<Self, ReloadError> {
         let value = value.map_err(|problems| invalid(&paths, problems))?;
         let parse = |_: &[Vec<u8>]| Err(Vec::new());
@@ -77,12 +78,12 @@ impl<T> Reloaded<T> {
         Ok(Self { paths, parse: Box::new(parse), current: watch::Sender::new(Arc::new(value)), seen })
     }
 
-    /// What the last good version of the files gave.
+    /// The value of the last valid version of the files.
     pub(crate) fn current(&self) -> Arc<T> {
         Arc::clone(&self.current.borrow())
     }
 
-    /// Looks at the files until `stop`, and calls `changed` after each change.
+    /// Checks the files until `stop`, and calls `changed` after each change.
     pub(crate) async fn follow(&self, stop: CancellationToken, changed: impl Fn()) {
         while stop.run_until_cancelled(tokio::time::sleep(RELOAD_INTERVAL)).await.is_some() {
             let paths = self.paths.clone();
@@ -94,7 +95,7 @@ impl<T> Reloaded<T> {
         }
     }
 
-    /// Takes over what was read, if it is new and right. Logs what it did.
+    /// Replaces the value if the read version is new and valid, and logs the result. Returns true if it did.
     fn take(&self, read: Result<Vec<Vec<u8>>, ReloadError>) -> bool {
         let seen = read.as_ref().map(|contents| hash(contents)).map_err(|error| ambient::error_chain(error));
         if std::mem::replace(&mut *self.seen.lock().unwrap_or_else(PoisonError::into_inner), seen.clone())

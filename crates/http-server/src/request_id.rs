@@ -1,4 +1,4 @@
-//! The id under which a client finds its request again.
+//! The id by which a client can trace its request.
 
 use std::sync::Arc;
 
@@ -9,15 +9,16 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue};
 
 use std::convert::Infallible;
 
-/// The header of requests and answers.
+/// The header of requests and responses.
 pub const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// The longest id that is echoed, in characters.
 const MAX_REQUEST_ID: usize = 255;
 
-/// The id of a request: the client's `X-Request-Id` if that is one, else a random one. The answer carries it.
+/// The id of a request: the client's `X-Request-Id` if it is valid, else a random id. The response contains
+/// it.
 ///
-/// A handler gets it by extraction.
+/// Handlers extract it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RequestId {
     text: Arc<str>,
@@ -25,7 +26,8 @@ pub struct RequestId {
 }
 
 impl RequestId {
-    /// The client's id, if the headers hold exactly one of 1 to 255 visible ASCII characters; else a random one.
+    /// The client's id, if the headers contain exactly one of 1 to 255 visible ASCII characters; else a
+    /// random one.
     pub(crate) fn of(headers: &HeaderMap) -> Self {
         let mut given = headers.get_all(X_REQUEST_ID).iter();
         match (given.next().and_then(valid), given.next()) {
@@ -34,7 +36,7 @@ impl RequestId {
         }
     }
 
-    /// 1 to 255 visible ASCII characters.
+    /// The text: 1 to 255 visible ASCII characters.
     pub fn as_str(&self) -> &str {
         &self.text
     }
@@ -60,7 +62,7 @@ impl<S: Sync> FromRequestParts<S> for RequestId {
 
     async fn from_request_parts(head: &mut Parts, _: &S) -> Result<Self, Infallible> {
         let given = head.extensions.get::<Self>().cloned();
-        // Without a listener, as in tests of a router.
+        // Without a listener, as in tests of a router, the extension is missing.
         let id = given.unwrap_or_else(|| Self::of(&head.headers));
         head.extensions.insert(id.clone());
         Ok(id)

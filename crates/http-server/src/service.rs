@@ -1,4 +1,4 @@
-//! From a request to its answer, within the limits of the listener.
+//! Turns a request into its response, within the limits of the listener.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -35,49 +35,52 @@ use crate::timeouts::Timeouts;
 use crate::tls::Tls;
 use crate::tokens::Tokens;
 
-/// How much of a body that no handler wants is still read, in bytes, so that the client gets to read its answer.
+/// The most bytes of a body that no handler reads that are still received, so that the client can read its
+/// response.
 const LINGER_BYTES: usize = 16 * 1024 * 1024;
 
-/// How long it is read at most: a thousand clients that send at once share what the machine can read.
+/// The time limit for that: a thousand clients that send at once share the machine's capacity for reading.
 const LINGER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long a client may pause meanwhile.
+/// The longest pause of a client meanwhile.
 const LINGER_IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The part of the places that clients without a known token have, beside those of known clients: one in so many.
+/// Divisor of the places: clients without a known token have this fraction of them, in addition to the places
+/// of known clients.
 const UNKNOWN_PLACES_DIVISOR: usize = 4;
 
-/// The part of the bytes that they have: one in so many.
+/// Divisor of the bytes: clients without a known token have this fraction of them.
 const UNKNOWN_BYTES_DIVISOR: usize = 16;
 
-/// The largest problem that gets its `instance`, in bytes.
+/// The largest problem to which `instance` is added, in bytes.
 const MAX_PROBLEM_BYTES: u64 = 256 * 1024;
 
-/// The limits of a listener, and what it cannot know by itself.
+/// The limits of a listener, and its callbacks, certificate and tokens.
 #[derive(Clone)]
 pub struct Settings {
-    /// The most connections at a time, and the most requests in progress. When there is no room for a further connection,
-    /// idle ones are closed; the others wait in the backlog of the operating system.
+    /// Maximum number of connections at a time, and of requests in progress. When there is no room for a
+    /// further connection, idle ones are closed; others wait in the backlog of the operating system.
     pub max_connections: usize,
-    /// The largest request body, in bytes, where the route has no [`BodyLimit`](crate::BodyLimit) of its own.
+    /// Largest request body in bytes, for routes without their own [`BodyLimit`](crate::BodyLimit).
     pub max_body_bytes: usize,
-    /// What request bodies and answers may occupy together, in bytes: at least twice the largest body. See budget.rs.
+    /// Maximum size of all request bodies and responses together, in bytes: at least twice the largest body.
+    /// See budget.rs.
     pub max_buffered_bytes: usize,
-    /// The paths that are answered even while answers that others do not take leave no room.
+    /// Paths that are served even while unread responses leave no room.
     pub probes: &'static [&'static str],
-    /// How long a client may take.
+    /// Time limits for clients.
     pub timeouts: Timeouts,
-    /// How long connections are still accepted after the stop.
+    /// Time after the stop for which connections are still accepted.
     pub drain_delay: Duration,
-    /// How long requests in progress may take after that.
+    /// Time for requests in progress after that.
     pub drain_timeout: Duration,
-    /// The answers that the listener gives by itself.
+    /// The responses of the listener itself.
     pub refuse: fn(Refusal) -> Response,
-    /// Is told of every answer to a request that was complete enough to have a path.
+    /// Observer of every response to a request that was complete enough to have a path.
     pub observe: Option<Observer>,
-    /// The certificate; without one the listener speaks plain HTTP/1.1.
+    /// Certificate; without one the listener serves plain HTTP/1.1.
     pub tls: Option<Tls>,
-    /// Clients with one of these tokens are known; the others share a small part of the room. `None`: every client is known.
+    /// Tokens of known clients; other clients share a small part of the room. `None`: every client is known.
     pub tokens: Option<Tokens>,
 }
 
@@ -87,42 +90,43 @@ impl fmt::Debug for Settings {
     }
 }
 
-/// Is told of answers; must not block.
+/// A callback for each response; must not block.
 pub type Observer = Arc<dyn Fn(Answered<'_>) + Send + Sync>;
 
-/// An answer.
+/// A response as reported to the observer.
 #[derive(Debug, Clone, Copy)]
 pub struct Answered<'a> {
-    /// The template of the route, such as `/v1/notifications/{id}`; `None` if no route matched.
+    /// Template of the route, such as `/v1/notifications/{id}`; `None` if no route matched.
     pub route: Option<&'a str>,
-    /// The status of the answer.
+    /// Status of the response.
     pub status: StatusCode,
-    /// From the first byte of the request to the answer, before it is written.
+    /// Time from the first byte of the request to the response, before it is written.
     pub duration: Duration,
 }
 
-/// Why the listener answers in place of a handler.
+/// The reason why the listener responds in place of a handler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refusal {
     /// The request timeout passed while the handler waited for the client: 408. The connection is closed.
     RequestTimeout,
     /// The request timeout passed while the handler did something else: 503.
     AnswerTimeout {
-        /// Whether the method changes nothing, so that nothing can have taken effect.
+        /// True if the method changes nothing, so that nothing can have taken effect.
         is_safe: bool,
     },
     /// The request timeout passed while there was no room for the request: 503.
     Overloaded,
     /// The handler panicked: 503.
     Panicked {
-        /// Whether the method changes nothing.
+        /// True if the method changes nothing.
         is_safe: bool,
     },
     /// The head of the request breaks this rule: 400.
     InvalidHead(&'static str),
 }
 
-/// The places of requests in progress, and the bytes that their bodies and responses may occupy.
+/// A class of clients: places of requests in progress, and the bytes that their bodies and responses may
+/// occupy.
 #[derive(Debug)]
 pub(crate) struct Class {
     places: Arc<Semaphore>,
@@ -134,7 +138,7 @@ impl Class {
         Arc::new(Self { places: Arc::new(Semaphore::new(places)), budget: Budget::new(bytes, places) })
     }
 
-    /// Waits for a place, and, unless it is for a probe, until responses leave room.
+    /// Waits for a place, and, unless the request is a probe, until responses leave room.
     pub(crate) async fn enter(&self, is_probe: bool) -> Result<OwnedSemaphorePermit, AcquireError> {
         if !is_probe {
             self.budget.admit().await;
@@ -143,16 +147,16 @@ impl Class {
     }
 }
 
-/// What the connections of a listener share.
+/// The state that the connections of a listener share.
 pub(crate) struct Service {
     router: Router,
     pub(crate) settings: Settings,
     known: Arc<Class>,
-    /// Those without a known token.
+    /// Class of clients without a known token.
     unknown: Arc<Class>,
-    /// The log of responses that clients do not read.
+    /// Log of responses that clients do not read.
     pub(crate) stalled: Arc<SparseLog>,
-    /// The log of unknown clients that found no room.
+    /// Log of unknown clients that found no room.
     crowded: SparseLog,
 }
 
@@ -236,7 +240,7 @@ impl Service {
         let class = if principal.as_ref().is_some_and(Option::is_none) { &self.unknown } else { &self.known };
         let is_probe = self.settings.probes.contains(&path);
         let place = timeout_at(deadline, class.enter(is_probe)).await;
-        // Cannot fail but for the time: the semaphore is never closed.
+        // Cannot fail: the semaphore is never closed; only the time can run out.
         let Ok(Ok(place)) = place else {
             if let Some(count) = self.crowded.admit().filter(|_| Arc::ptr_eq(class, &self.unknown)) {
                 tracing::warn!(
@@ -250,7 +254,7 @@ impl Service {
         Some(Client { owner, class: Arc::clone(class), known: Arc::clone(&self.known), place })
     }
 
-    /// The answer of the router, or the one in its place.
+    /// The response of the router, or the listener's response in its place.
     async fn handle(
         &self,
         request: Request<Incoming>,
@@ -266,7 +270,8 @@ impl Service {
         let handling = AssertUnwindSafe(self.router.clone().oneshot(request)).catch_unwind();
         let mut handling = pin!(handling);
         let handled = tokio::select! {
-            // First, so that a request whose time is over begins nothing: the room that another one leaves goes to the next.
+            // Checked first, so that a request whose time is over starts nothing: the room that another
+            // request frees goes to the next one.
             biased;
             () = sleep_until(deadline) => None,
             handled = handling.as_mut() => Some(handled),
@@ -282,7 +287,7 @@ impl Service {
                 Refusal::Panicked { is_safe }
             }
             None => match exchange.body() {
-                // Most of the time was taken by the wait for room, not by the client.
+                // The wait for room took most of the time, not the client.
                 BodyProgress::Awaited if exchange.paused() > self.settings.timeouts.request / 2 => {
                     Refusal::Overloaded
                 }
@@ -294,7 +299,7 @@ impl Service {
         ((self.settings.refuse)(refusal), Some(refusal))
     }
 
-    /// Adds what every answer has, and tells the observer.
+    /// Adds the headers that every response has, and notifies the observer.
     async fn finish(
         &self,
         response: Response,
@@ -314,7 +319,7 @@ impl Service {
     }
 }
 
-/// Notes the route that matched, for the observer.
+/// Records the route that matched, for the observer.
 async fn note_route(request: axum::extract::Request, next: Next) -> Response {
     let (exchange, route) =
         (request.extensions().get::<Exchange>(), request.extensions().get::<MatchedPath>());
@@ -324,8 +329,8 @@ async fn note_route(request: axum::extract::Request, next: Next) -> Response {
     next.run(request).await
 }
 
-/// A problem with the path of the request as its `instance`, unless it has one. It is added here and not by the handler, so
-/// that a stored answer and the first one are alike.
+/// Adds the path of the request as `instance` to a problem that has none. It is added here and not by the
+/// handler, so that a stored response equals the first one.
 async fn with_instance(response: Response, path: &str) -> Response {
     let is_problem =
         response.headers().get(CONTENT_TYPE).is_some_and(|media_type| media_type == PROBLEM_JSON);
@@ -343,12 +348,13 @@ async fn with_instance(response: Response, path: &str) -> Response {
     Response::from_parts(head, Body::from(Value::Object(problem).to_string()))
 }
 
-/// Reads on for a while, so that closing the connection does not take the answer from a client that is still sending.
-/// Until then `progress` keeps the request in progress: what arrives is no head of a further one.
+/// Reads the rest of a body for a while, so that closing the connection does not destroy the response for a
+/// client that is still sending. Until then `progress` keeps the request in progress: the bytes that arrive
+/// are not the head of a further request.
 async fn linger<P>(unread: Incoming, progress: P) {
     let mut unread = pin!(Limited::new(unread, LINGER_BYTES));
     let drain = async { while let Ok(Some(Ok(_))) = timeout(LINGER_IDLE_TIMEOUT, unread.frame()).await {} };
-    // Either way the rest is dropped, and with it the connection if there is a rest.
+    // In either case the rest is dropped, and the connection too if there is a rest.
     let _ = timeout(LINGER_TIMEOUT, drain).await;
     drop(progress);
 }

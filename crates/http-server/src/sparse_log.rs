@@ -1,4 +1,4 @@
-//! Log lines about the behaviour of clients, limited in number: otherwise a client could fill the log.
+//! Rate-limited log lines about the behaviour of clients: without a limit a client could fill the log.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use tokio::time::Instant;
 /// The interval between two lines about the same event.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Lets one line a minute pass, and counts the events that it stands for.
+/// Allows one line a minute, and counts the events that it stands for.
 #[derive(Debug, Default)]
 pub(crate) struct SparseLog(Mutex<State>);
 
@@ -19,7 +19,7 @@ struct State {
 }
 
 impl SparseLog {
-    /// Counts an event. Returns how many happened since the last line, if one is due.
+    /// Counts an event. Returns the number of events since the last line, if a line is due.
     pub(crate) fn admit(&self) -> Option<u64> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         state.unlogged += 1;

@@ -1,9 +1,9 @@
-//! Responses that an HTTP/2 client does not read.
+//! Detection of responses that an HTTP/2 client does not read.
 //!
-//! A client may keep the window of a stream closed, so that nothing of a response can be written although the connection works. The
-//! server library waits for the window without a limit. So each stream runs in a future of its own that ends once nothing of its response
-//! was written for [`STALL_TIMEOUT`]; dropping that future resets the stream. The task of the stream and the body of its response share
-//! a [`Stall`].
+//! A client may keep the window of a stream closed, so that nothing of a response can be written although the
+//! connection works. The server library waits for the window without a limit. So each stream runs in its own
+//! future, which ends once nothing of its response was written for [`STALL_TIMEOUT`]; dropping that future
+//! resets the stream. The task of the stream and the body of its response share a [`Stall`].
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -26,33 +26,33 @@ pub(crate) struct Stall(Arc<Mutex<State>>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// Since when nothing was written, while there is something to write.
+    /// Time since which nothing was written, while there is something to write.
     since: Option<Instant>,
-    /// The pieces that the server library has and has not written.
+    /// Number of pieces that the server library has taken and not written.
     unwritten: usize,
-    /// The stream that waits until there are none.
+    /// Waker of the stream, which waits until there are none.
     waker: Option<Waker>,
 }
 
 impl Stall {
-    /// The state of the stream whose task this is; `None` with HTTP/1.1.
+    /// The state of the current task's stream; `None` with HTTP/1.1.
     pub(crate) fn of_this_stream() -> Option<Self> {
         STALL.try_with(Clone::clone).ok()
     }
 
-    /// Notes that there is a response, or that more of it can be written.
+    /// Records that there is a response, or that more of it can be written.
     pub(crate) fn advanced(&self) {
         self.state().since = Some(Instant::now());
     }
 
-    /// The server library takes a piece.
+    /// Records that the server library took a piece.
     pub(crate) fn taken(&self) {
         let mut state = self.state();
         state.unwritten += 1;
         state.since = Some(Instant::now());
     }
 
-    /// The server library has written a piece, or given it up.
+    /// Records that the server library wrote a piece, or dropped it.
     pub(crate) fn written(&self) {
         let mut state = self.state();
         state.unwritten -= 1;
@@ -62,7 +62,8 @@ impl Stall {
         }
     }
 
-    /// Ready once every piece is written: until then the stream has not ended, so that its task looks after it.
+    /// Ready once every piece is written. Until then the stream does not end, so that its task continues to
+    /// watch it.
     pub(crate) fn poll_written(&self, cx: &Context<'_>) -> Poll<()> {
         let mut state = self.state();
         if state.unwritten == 0 {
@@ -72,7 +73,7 @@ impl Stall {
         Poll::Pending
     }
 
-    /// Whether every piece is written.
+    /// True if every piece is written.
     pub(crate) fn is_written(&self) -> bool {
         self.state().unwritten == 0
     }
@@ -82,12 +83,12 @@ impl Stall {
     }
 }
 
-/// Runs the streams of HTTP/2 connections.
+/// Executor for the streams of HTTP/2 connections.
 #[derive(Debug, Clone)]
 pub(crate) struct StreamExecutor(Arc<SparseLog>);
 
 impl StreamExecutor {
-    /// Streams that are reset are counted in `log`.
+    /// Creates an executor that counts reset streams in `log`.
     pub(crate) fn new(log: Arc<SparseLog>) -> Self {
         Self(log)
     }
@@ -121,7 +122,8 @@ impl<F: Future<Output = ()>> Future for Stream<F> {
             return Poll::Ready(());
         }
         loop {
-            // Only this task makes it begin; others make it later, which the timer finds when it expires.
+            // Only this task sets the first time; others move it later, which the timer detects when it
+            // expires.
             let Some(since) = self.stall.state().since else { return Poll::Pending };
             let end = since + STALL_TIMEOUT;
             if end <= Instant::now() {

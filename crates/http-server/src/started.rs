@@ -1,4 +1,4 @@
-//! When a request began.
+//! The start time of a request.
 
 use std::convert::Infallible;
 
@@ -7,14 +7,16 @@ use axum::http::Extensions;
 use axum::http::request::Parts;
 use tokio::time::Instant;
 
-/// When the first byte of a request came, from which its timeout counts: it may have waited for room since.
+/// The time of the first byte of a request, from which its timeout counts: the request may have waited for
+/// room since.
 ///
-/// A handler gets it by extraction; for a middleware it is an extension of the request.
+/// Handlers extract it; for a middleware it is an extension of the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Started(pub Instant);
 
 impl Started {
-    /// That of the request with these extensions. Without a listener, as in tests of a router, it begins now.
+    /// The start of the request with these extensions. Without a listener, as in tests of a router, it is
+    /// now.
     pub fn of(extensions: &Extensions) -> Self {
         extensions.get::<Self>().copied().unwrap_or_else(|| Self(Instant::now()))
     }

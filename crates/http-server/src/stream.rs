@@ -1,8 +1,9 @@
 //! The stream of one connection: it reports when a head begins and when nothing can be written.
 //!
-//! With HTTP/1.1 it hands the server library no byte beyond the head that it reads, or beyond the body of the request in progress
-//! ([`Framing`]). So the beginning of each head is known, however requests share packets, and the target of each request is seen as it
-//! was sent: the library drops a fragment from it without a word. With HTTP/2 that is seen by frames.rs.
+//! With HTTP/1.1 it hands the server library no byte beyond the head that the library reads, or beyond the
+//! body of the request in progress ([`Framing`]). So the beginning of each head is known even if requests
+//! share packets, and the target of each request is seen as it was sent: the library silently drops a
+//! fragment from it. With HTTP/2 frames.rs detects fragments.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -21,7 +22,7 @@ pub(crate) struct Watched<S> {
     activity: Activity,
     is_stalled: bool,
     protocol: Protocol,
-    /// Bytes that were received and not handed on.
+    /// Bytes that were received but not handed on.
     kept: BytesMut,
 }
 
@@ -32,7 +33,7 @@ enum Protocol {
 }
 
 impl<S> Watched<S> {
-    /// With HTTP/1.1.
+    /// Wraps an HTTP/1.1 stream.
     pub(crate) fn http1(stream: S, activity: Activity, framing: Framing) -> Self {
         Self {
             stream,
@@ -43,7 +44,7 @@ impl<S> Watched<S> {
         }
     }
 
-    /// With HTTP/2, of whose bytes no beginning of a request is reported.
+    /// Wraps an HTTP/2 stream; beginnings of requests are not reported from its bytes.
     pub(crate) fn http2(stream: S, activity: Activity, frames: Frames) -> Self {
         Self { stream, activity, is_stalled: false, protocol: Protocol::Http2(frames), kept: BytesMut::new() }
     }
@@ -56,7 +57,8 @@ impl<S> Watched<S> {
         outcome
     }
 
-    /// Keeps what of the bytes from `before` on is not to be handed on yet. Returns whether anything is left.
+    /// Keeps those bytes from `before` on that must not be handed on yet. Returns true if any remain to hand
+    /// on.
     fn hold_back(&mut self, cx: &Context<'_>, buf: &mut ReadBuf<'_>, before: usize) -> bool {
         let framing = match &mut self.protocol {
             Protocol::Http1(framing) => framing,
@@ -70,7 +72,7 @@ impl<S> Watched<S> {
             self.activity.head_began();
         }
         let end = before + handed_on;
-        // What was kept before comes after it.
+        // Bytes that were kept earlier come after these.
         let mut kept = BytesMut::from(&buf.filled()[end..]);
         if !kept.is_empty() {
             kept.extend_from_slice(&self.kept);
@@ -98,7 +100,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
             buf.put_slice(&self.kept[..length]);
             self.kept.advance(length);
         }
-        // Without a byte to hand on, the framing wakes the task when the server library has read the head.
+        // If no byte can be handed on, the framing wakes the task when the server library has read the head.
         if self.hold_back(cx, buf, before) { Poll::Ready(Ok(())) } else { Poll::Pending }
     }
 }

@@ -14,24 +14,24 @@ use crate::reload::{ReloadError, Reloaded};
 /// The protocols that a client may choose from, the preferred one first.
 const ALPN: [&[u8]; 2] = [b"h2", b"http/1.1"];
 
-/// A certificate chain and its key. Clones share them, and see them change when the files do.
+/// A certificate chain and its key. Clones share them, and use the new ones when the files change.
 #[derive(Debug, Clone)]
 pub struct Tls(Arc<Reloaded<ServerConfig>>);
 
 impl Tls {
-    /// Reads both files, PEM, which must be right and belong together.
+    /// Reads both PEM files, which must be valid and belong together.
     pub fn load(certificates: &Path, key: &Path) -> Result<Self, ReloadError> {
         let paths = vec![certificates.to_owned(), key.to_owned()];
         Reloaded::load(paths, |files| server_config(&files[0], &files[1])).map(Arc::new).map(Self)
     }
 
-    /// Follows the files until `stop`: a change is in force for connections made 10 s later. A pair that is wrong, for
-    /// example because only one of the files was replaced yet, is logged once and the old one stays.
+    /// Follows the files until `stop`: a change applies to connections made 10 s later. An invalid pair, for
+    /// example because only one of the files was replaced yet, is logged once and the previous pair is kept.
     pub async fn follow(&self, stop: CancellationToken) {
         self.0.follow(stop, || {}).await;
     }
 
-    /// For a new connection.
+    /// The configuration for a new connection.
     pub(crate) fn config(&self) -> Arc<ServerConfig> {
         self.0.current()
     }

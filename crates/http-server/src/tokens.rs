@@ -1,8 +1,9 @@
-//! Who may call: tokens, the file that lists them, and the check of a request's token.
+//! Authentication: tokens, the file that lists them, and the check of a request's token.
 //!
-//! The file holds the SHA-256 of each token. A presented token is hashed, and its hash is looked up in a map whose hash
-//! function has a random key and whose comparison takes constant time. So how long a look-up takes says nothing about the
-//! hashes in the file, and a hash would not reveal a token, which is 256 random bits.
+//! The file contains the SHA-256 of each token. A presented token is hashed, and its hash is looked up in a
+//! map whose hash function has a random key and whose comparison takes constant time. So the duration of a
+//! lookup reveals nothing about the hashes in the file, and a hash would not reveal a token, which is 256
+//! random bits.
 
 mod file;
 mod guard;
@@ -28,49 +29,49 @@ use crate::problem::{Problem, UNAUTHORIZED};
 pub use crate::reload::ReloadError;
 use crate::reload::Reloaded;
 
-/// Who calls, and what the token allows. A handler behind a [`Guard`] gets it by extraction.
+/// The authenticated caller and its rights. Handlers behind a [`Guard`] extract it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Principal {
-    /// The token's name: unique in the file, 1 to 128 bytes without control characters.
+    /// Name of the token: unique in the file, 1 to 128 bytes without control characters.
     pub name: Arc<str>,
-    /// The producer as which it sends.
+    /// Producer as which the caller sends.
     pub producer: Option<Arc<str>>,
-    /// Whether it has the role `operator`.
+    /// True if the token has the role `operator`.
     pub operator: bool,
-    /// The consumer as which it reports receipts.
+    /// Consumer as which the caller reports receipts.
     pub consumer: Option<Consumer>,
-    /// The keys of the state store that it may use.
+    /// Keys of the state store that the caller may use.
     pub prefixes: Option<Prefixes>,
 }
 
 /// A consumer of an outbound stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Consumer {
-    /// Of the mail service's stream.
+    /// The mail service, which reads the stream of e-mail commands.
     Mail,
-    /// Of the gateway's stream.
+    /// The gateway, which reads the stream of client events.
     Gateway,
 }
 
-/// Keys by their beginning.
+/// A set of keys, selected by prefix.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Prefixes {
-    /// At least one; the empty prefix stands for every key.
+    /// Prefixes, at least one; the empty prefix stands for every key.
     pub prefixes: Arc<[String]>,
-    /// What may be done with them.
+    /// Allowed access to the keys.
     pub access: Access,
 }
 
-/// What may be done with keys.
+/// The allowed access to keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Access {
-    /// Read them.
+    /// Reading only.
     Read,
-    /// Read and write them.
+    /// Reading and writing.
     Write,
 }
 
-/// The tokens in force. Clones share them, and see them change when the file does.
+/// The tokens in force. Clones share them, and use the new ones when the file changes.
 #[derive(Debug, Clone)]
 pub struct Tokens(Arc<Reloaded<TokenSet>>);
 
@@ -82,7 +83,7 @@ pub(crate) struct TokenSet(HashMap<TokenHash, Principal>);
 #[derive(Clone, Copy, Eq)]
 struct TokenHash([u8; 32]);
 
-/// The SHA-256 of a token.
+/// Computes the SHA-256 of a token.
 pub fn token_sha256(token: &str) -> [u8; 32] {
     Sha256::digest(token.as_bytes()).into()
 }
@@ -106,7 +107,7 @@ impl std::fmt::Debug for TokenHash {
 }
 
 impl Tokens {
-    /// Reads the file, which must be right. Errors name the file, the entry and what to do.
+    /// Reads the file, which must be valid. Errors name the file, the entry and the fix.
     pub fn load(path: &Path) -> Result<Self, ReloadError> {
         Reloaded::load(vec![path.to_owned()], |files| file::parse(&files[0])).map(Arc::new).map(Self)
     }
@@ -117,23 +118,24 @@ impl Tokens {
         Reloaded::fixed(vec![path], file::parse(text.as_bytes())).map(Arc::new).map(Self)
     }
 
-    /// Follows the file until `stop`: a change is in force within 10 s. A file that is wrong is logged once and the tokens
-    /// stay as they are. Warns about producers that `known` lacks after each change.
+    /// Follows the file until `stop`: a change is in force within 10 s. An invalid file is logged once and
+    /// the previous tokens are kept. After each change, warns about producers that `known` lacks.
     pub async fn follow(&self, known: BTreeSet<String>, stop: CancellationToken) {
         self.0.follow(stop, || self.warn_about_unknown_producers(&known)).await;
     }
 
-    /// Whose token it is.
+    /// The owner of a token.
     pub fn authenticate(&self, token: &str) -> Option<Principal> {
         self.by_sha256(&token_sha256(token))
     }
 
-    /// Whose token has this SHA-256: for what remembers who has presented a token, and not the token.
+    /// The owner of the token with this SHA-256: for callers that store the hash of a presented token, not
+    /// the token.
     pub fn by_sha256(&self, sha256: &[u8; 32]) -> Option<Principal> {
         self.0.current().0.get(&TokenHash(*sha256)).cloned()
     }
 
-    /// The tokens, by name, whose producer `known` lacks.
+    /// The tokens whose producer `known` lacks, by name, with the producer.
     pub fn unknown_producers(&self, known: &BTreeSet<String>) -> Vec<(Arc<str>, Arc<str>)> {
         let tokens = self.0.current();
         let pairs =

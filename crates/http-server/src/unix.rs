@@ -1,8 +1,9 @@
 //! A Unix socket and its file.
 //!
-//! The file of a process that has died is replaced; one that a living process serves, and a file that is no socket, are not
-//! touched. The mode is set before anyone can connect. The file is removed at the end, unless another process has put its own
-//! in its place. Processes that start or end at the same moment take turns by a lock on the folder, which leaves no file.
+//! The file of a dead process is replaced; a socket that a living process serves, and a file that is not a
+//! socket, are not touched. The mode is set before any client can connect. The file is removed at the end,
+//! unless another process has put its own in its place. Processes that start or end at the same moment are
+//! serialised by a lock on the folder, which leaves no file.
 
 use std::fs::{self, File, Metadata, Permissions, TryLockError};
 use std::io::{self, ErrorKind};
@@ -18,47 +19,47 @@ use tokio::time::{Instant, sleep};
 
 use crate::socket::{LISTEN_BACKLOG, Listener};
 
-/// The longest path of a Unix socket, in bytes: what the kernel takes, without the NUL at its end.
+/// The longest path of a Unix socket, in bytes: the limit of the kernel, without the NUL at its end.
 pub const MAX_SOCKET_PATH_BYTES: usize = 107;
 
-/// How long another process may hold the lock on the folder.
+/// The longest time to wait for another process to release the lock on the folder.
 const FOLDER_LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Between two attempts to get it.
+/// The pause between two attempts to get the lock.
 const FOLDER_LOCK_RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Why a Unix socket cannot be served.
+/// The reason why a Unix socket cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum BindUnixError {
-    /// No process could ever listen there.
+    /// The path is not valid for a socket.
     #[error("the path of a socket has 1 to {MAX_SOCKET_PATH_BYTES} bytes and no NUL; {} has {}", .0.display(), .0.as_os_str().len())]
     InvalidPath(PathBuf),
-    /// Another kind of file is in its place. It was not touched.
+    /// A file of another kind is in its place. It was not touched.
     #[error("{} is there and is no socket", .0.display())]
     NotASocket(PathBuf),
-    /// A living process serves it. It was not touched.
+    /// A living process serves the socket. It was not touched.
     #[error("another process serves {}", .0.display())]
     InUse(PathBuf),
-    /// The operating system refused.
+    /// The operating system returned an error.
     #[error("could not {operation} {}", .path.display())]
     Io {
-        /// What was tried.
+        /// Operation that failed.
         operation: &'static str,
-        /// With which file or folder.
+        /// File or folder of the operation.
         path: PathBuf,
-        /// Why it failed.
+        /// Cause.
         source: io::Error,
     },
 }
 
-/// A Unix socket that is listened on. Its file is removed when this is dropped, or when [`serve`](crate::serve) ends.
+/// A listening Unix socket. Its file is removed on drop, or when [`serve`](crate::serve) ends.
 #[derive(Debug)]
 pub struct BoundUnix {
     listener: UnixListener,
     file: SocketFile,
 }
 
-/// Whether `path` can be that of a socket, without a look at what is there.
+/// Checks that `path` is valid for a socket, without accessing the file system.
 pub fn check_socket_path(path: &Path) -> Result<(), BindUnixError> {
     let bytes = path.as_os_str().as_bytes();
     if bytes.is_empty() || bytes.len() > MAX_SOCKET_PATH_BYTES || bytes.contains(&0) {
@@ -67,7 +68,7 @@ pub fn check_socket_path(path: &Path) -> Result<(), BindUnixError> {
     Ok(())
 }
 
-/// Listens on a Unix socket at `path`, whose file gets the permissions of `mode` whatever the umask says.
+/// Listens on a Unix socket at `path`, whose file gets the permissions of `mode` regardless of the umask.
 pub async fn bind_unix(path: &Path, mode: u32) -> Result<BoundUnix, BindUnixError> {
     check_socket_path(path)?;
     let failed = |operation| move |source| BindUnixError::Io { operation, path: path.to_owned(), source };
@@ -76,7 +77,7 @@ pub async fn bind_unix(path: &Path, mode: u32) -> Result<BoundUnix, BindUnixErro
     let socket = UnixSocket::new_stream().map_err(failed("make the socket"))?;
     socket.bind(path).map_err(failed("make the socket"))?;
     let file = SocketFile::open(path).map_err(failed("open the socket"))?;
-    // Until it listens, connections are refused.
+    // Connections are refused until the socket listens.
     fs::set_permissions(path, Permissions::from_mode(mode)).map_err(failed("set the mode of"))?;
     let listener = socket.listen(LISTEN_BACKLOG).map_err(failed("listen on"))?;
     Ok(BoundUnix { listener, file })
@@ -99,11 +100,11 @@ impl Listener for BoundUnix {
     }
 }
 
-/// The file of a socket; removed when this is dropped.
+/// The file of a socket; removed on drop.
 #[derive(Debug)]
 pub struct SocketFile {
     path: PathBuf,
-    /// Keeps its inode, so that no other file can get the same number.
+    /// Keeps the inode in use, so that no other file can get the same number.
     inode: File,
 }
 
@@ -125,7 +126,7 @@ impl SocketFile {
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        // Without the lock it is removed all the same: what is in its place is looked at just before.
+        // Without the lock the file is removed anyway: the file in its place is checked just before.
         let folder = File::open(folder(&self.path)).ok();
         let _locked = folder.as_ref().map(File::try_lock);
         if self.is_in_place()
@@ -157,7 +158,7 @@ async fn lock_folder(path: &Path) -> Result<File, BindUnixError> {
     }
 }
 
-/// Removes the socket of a process that has died.
+/// Removes the socket file of a dead process.
 async fn remove_stale(path: &Path) -> Result<(), BindUnixError> {
     let failed = |operation| move |source| BindUnixError::Io { operation, path: path.to_owned(), source };
     let file_type = match fs::symlink_metadata(path) {

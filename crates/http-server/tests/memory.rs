@@ -1,4 +1,5 @@
-//! What many large bodies at once cost. A test binary of its own, because it looks at the memory of the whole process.
+//! The memory that many large bodies occupy at once. A separate test binary, because it measures the memory
+//! of the whole process.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,14 +20,14 @@ const BODY_BYTES: usize = 8 * MIB;
 const BUFFERED_BYTES: usize = 64 * MIB;
 const LONG: Duration = Duration::from_secs(120);
 
-/// Lets this process have both ends of every connection open: the usual limit of a shell is 1,024 files.
+/// Allows this process to open both ends of every connection: the usual limit of a shell is 1,024 files.
 fn allow_many_files() {
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit })
         .expect("the hard limit is allowed");
 }
 
-/// The memory that this process has used at most.
+/// The peak memory of this process.
 fn peak_bytes() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a peak");
@@ -73,7 +74,7 @@ async fn a_thousand_bodies_of_eight_mebibytes_at_once_stay_within_the_budget_and
             let head =
                 "POST / HTTP/1.1\r\nHost: test\r\nConnection: close\r\nContent-Type: application/json\r\n";
             stream.write_all(head.as_bytes()).await.expect("is open");
-            // Every other one does not say how long its body is.
+            // Every other client does not declare the length of its body.
             if n % 2 == 0 {
                 stream
                     .write_all(format!("Content-Length: {BODY_BYTES}\r\n\r\n").as_bytes())

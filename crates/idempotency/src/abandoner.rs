@@ -1,8 +1,9 @@
-//! Abandoning claims that no caller waits for, until the store answers.
+//! Abandons claims that no caller waits for, until the store responds.
 //!
-//! A claim whose answer was lost, or whose store was unavailable when its request had failed, would block its key until its
-//! lock TTL ends. So it is kept here and abandoned as soon as the store can be reached: by one task, in batches. Once its lock
-//! TTL has passed it is free anyway and is forgotten. What does not fit in is forgotten too: its lock TTL frees it.
+//! A claim whose response was lost, or whose store was unavailable when its request had failed, would block
+//! its key until its lock TTL ends. So it is queued here and abandoned as soon as the store is reachable, by
+//! one task, in batches. A claim whose lock TTL has passed is free and is dropped. A claim that exceeds the
+//! queue's limit is dropped too: its lock TTL frees it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -12,14 +13,14 @@ use tokio_util::task::TaskTracker;
 
 use crate::{ClaimId, Guarded, LockTtl, Store};
 
-/// The most claims that wait to be abandoned.
+/// The largest number of claims that wait to be abandoned.
 pub const MAX_ABANDONED: usize = 10_000;
-/// The most claims that one call abandons.
+/// The largest number of claims that one call abandons.
 const MAX_ABANDON_BATCH: usize = 256;
-/// How long a claim whose answer was lost may still be on its way to the store: longer than a statement may take. An abandon
-/// that overtakes its claim finds nothing, so it is repeated until then.
+/// The time for which a claim whose response was lost may still be on its way to the store: longer than a
+/// statement may take. An abandon that overtakes its claim finds nothing, so it is repeated until then.
 const LATE_CLAIM_WINDOW: Duration = Duration::from_secs(15);
-/// The pause after the first call that left something; it doubles.
+/// The pause after the first call that left some claims; it doubles.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// The longest pause between two calls.
 const MAX_PAUSE: Duration = Duration::from_secs(1);
@@ -40,7 +41,7 @@ impl<S> Clone for Abandoner<S> {
 #[derive(Default)]
 struct Queue {
     waiting: Vec<Waiting>,
-    /// How many of them the task has taken.
+    /// The number of claims that the task has taken.
     taken: usize,
     is_running: bool,
 }
@@ -52,14 +53,14 @@ struct Waiting {
 }
 
 impl<S: Store> Abandoner<S> {
-    /// Abandons claims in `store`, by a task of `tasks`.
+    /// Creates an abandoner of claims in `store`, which runs as a task of `tasks`.
     pub fn new(store: Arc<S>, tasks: TaskTracker) -> Self {
         Self { store, tasks, queue: Arc::default() }
     }
 
-    /// Abandons the claims soon, without waiting for it. They were asked for with `lock_ttl`, not long ago.
+    /// Abandons the claims soon, without waiting for it. They were requested with `lock_ttl`, not long ago.
     ///
-    /// For claims that may or may not exist: an abandon changes nothing but the claim of that very token.
+    /// The claims need not exist: an abandon changes nothing but the claim with that very token.
     pub fn abandon_later(&self, ids: impl IntoIterator<Item = ClaimId>, lock_ttl: LockTtl) {
         let now = Instant::now();
         let (late_until, free_at) = (now + LATE_CLAIM_WINDOW, now + lock_ttl.as_duration());
@@ -74,14 +75,15 @@ impl<S: Store> Abandoner<S> {
         }
     }
 
-    /// How many claims wait to be abandoned.
+    /// Returns the number of claims that wait to be abandoned.
     pub fn waiting(&self) -> usize {
         let queue = self.queue();
         queue.waiting.len() + queue.taken
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
-        // No step between two states of the queue can panic, so it is whole whatever happened to another thread.
+        // No step between two states of the queue can panic, so the queue is consistent even if another
+        // thread panicked.
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -104,7 +106,7 @@ impl<S: Store> Abandoner<S> {
         }
     }
 
-    /// All claims whose lock TTL has not passed; without any, the task ends.
+    /// Takes all claims whose lock TTL has not passed; `None` ends the task.
     fn take(&self) -> Option<Vec<Waiting>> {
         let now = Instant::now();
         let mut queue = self.queue();
@@ -121,7 +123,7 @@ impl<S: Store> Abandoner<S> {
             let ids: Vec<ClaimId> = batch.iter().map(|waiting| waiting.id.clone()).collect();
             match self.store.abandon(&ids).await {
                 Ok(of_batch) => outcomes.extend(of_batch),
-                // The failure is that of the operation before, which its caller has reported.
+                // The failure belongs to the operation before, whose caller has reported it.
                 Err(_) => break,
             }
         }

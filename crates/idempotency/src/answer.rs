@@ -1,4 +1,4 @@
-//! An answer as it is stored, and as an HTTP response.
+//! A stored response, and its conversion from and to an HTTP response.
 
 use axum::body::Body;
 use axum::http::header::{
@@ -11,10 +11,11 @@ use bytes::{Bytes, BytesMut};
 
 use crate::{Answer, IdempotencyError};
 
-/// The header that tells a replayed answer from the first one.
+/// The header that marks a replayed response.
 pub const IDEMPOTENCY_REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
 
-/// Headers that belong to one connection or to one response, not to the answer. `Content-Length` follows from the body.
+/// Headers that belong to one connection or to one response, and are not stored. `Content-Length` is derived
+/// from the body.
 static NOT_STORED: [HeaderName; 20] = [
     CONNECTION,
     CONTENT_LENGTH,
@@ -39,9 +40,10 @@ static NOT_STORED: [HeaderName; 20] = [
 ];
 
 impl Answer {
-    /// What is stored of a response: its status, its body, and its headers but those that belong to one connection or one
-    /// response (hop-by-hop headers and those that `Connection` names, `Date`, `Set-Cookie`, request and trace ids, …). A
-    /// header is stored as `name: value` and a line feed, which no value can contain.
+    /// Converts a response to its stored form: its status, its body, and its headers except those that belong
+    /// to one connection or one response (hop-by-hop headers and those that `Connection` names, `Date`,
+    /// `Set-Cookie`, request and trace ids, …). A header is stored as `name: value` and a line feed, which no
+    /// value can contain.
     pub fn from_response(parts: &Parts, body: Bytes) -> Self {
         let named = named_by_connection(&parts.headers);
         let mut headers = BytesMut::new();
@@ -57,9 +59,10 @@ impl Answer {
         Self { status: parts.status.as_u16(), headers: headers.freeze(), body }
     }
 
-    /// The stored answer as a response, marked with `Idempotency-Replayed: true`.
+    /// Converts the stored response to an HTTP response, marked with `Idempotency-Replayed: true`.
     ///
-    /// [`IdempotencyError::Corrupt`] if status or headers are not of the form of [`Answer::from_response`].
+    /// Returns [`IdempotencyError::Corrupt`] if status or headers do not have the form of
+    /// [`Answer::from_response`].
     pub fn replay(&self) -> Result<Response<Body>, IdempotencyError> {
         let corrupt = IdempotencyError::Corrupt;
         let mut response = Response::new(Body::from(self.body.clone()));
@@ -78,7 +81,7 @@ fn header(line: &[u8]) -> Option<(HeaderName, HeaderValue)> {
     Some((HeaderName::from_bytes(&line[..at]).ok()?, HeaderValue::from_bytes(&line[at + 2..]).ok()?))
 }
 
-/// A sender can make any header hop-by-hop by naming it.
+/// Returns the headers named by `Connection`: a sender can make any header hop-by-hop by naming it.
 fn named_by_connection(headers: &HeaderMap) -> Vec<&str> {
     let values = headers.get_all(CONNECTION).iter().filter_map(|value| value.to_str().ok());
     values.flat_map(|value| value.split(',')).map(str::trim).collect()

@@ -1,4 +1,4 @@
-//! A response as a whole, if it can be stored.
+//! Buffering of a whole response, if it can be stored.
 
 use axum::BoxError;
 use axum::body::{Body, HttpBody};
@@ -8,16 +8,16 @@ use bytes::Bytes;
 use futures_util::stream;
 use http_body_util::BodyExt;
 
-/// A response that was read, or was not.
+/// A response that was buffered or passed through.
 pub(crate) enum Buffered {
-    /// All of it.
+    /// The whole response.
     Whole(Parts, Bytes),
-    /// One that cannot be stored, as it was.
+    /// A response that cannot be stored, unchanged.
     Passed(Response<Body>),
 }
 
-/// Reads the body of a response whose length is known and at most `max_bytes`. A body of unknown length may be a stream that
-/// never ends, and a response that switches protocols has none.
+/// Reads the body of a response if its length is known and at most `max_bytes`. A body of unknown length may
+/// be a stream that never ends, and a response that switches protocols has no body.
 pub(crate) async fn buffer(response: Response<Body>, max_bytes: usize) -> Buffered {
     let length = response.body().size_hint().exact().and_then(|length| usize::try_from(length).ok());
     if response.status() == StatusCode::SWITCHING_PROTOCOLS || length.is_none_or(|length| length > max_bytes)
@@ -45,7 +45,7 @@ mod tests {
 
     use super::*;
 
-    /// Declares ten bytes, sends four and breaks off.
+    /// A body that declares ten bytes, sends four and breaks off.
     struct BreaksOff(Vec<Result<Bytes, std::io::Error>>);
 
     impl HttpBody for BreaksOff {

@@ -1,35 +1,37 @@
-//! What can go wrong, by name. That a key is in progress or belongs to another request is an outcome, not an error.
+//! Errors of idempotency keys. A key that is in progress or belongs to another request is an outcome, not an
+//! error.
 
 use std::time::Duration;
 
 use pg::PgError;
 
-/// Why an operation on idempotency keys failed. After [`IdempotencyError::Postgres`] and [`IdempotencyError::TimedOut`] it
-/// is unknown whether the operation was carried out.
+/// The error of an operation on idempotency keys. After [`IdempotencyError::Postgres`] and
+/// [`IdempotencyError::TimedOut`] it is unknown whether the operation was carried out.
 #[derive(Debug, thiserror::Error)]
 pub enum IdempotencyError {
-    /// A scope, key, fingerprint, time or setting that cannot be; nothing was sent.
+    /// An invalid scope, key, fingerprint, time or setting; nothing was sent.
     #[error("{0}")]
     InvalidArgument(String),
-    /// A [`crate::MemoryStore`] holds as many keys as it may, and none of them is expired. Nothing was claimed.
+    /// The [`crate::MemoryStore`] has reached its limit of keys, and none of them is expired. Nothing was
+    /// claimed.
     #[error("the store is full: it holds {max_entries} keys")]
     Full {
-        /// The bound that was given to the store.
+        /// The limit of the store.
         max_entries: usize,
     },
-    /// As many requests are being processed as may be. Nothing was claimed.
+    /// The limit of concurrent requests is reached. Nothing was claimed.
     #[error("{max_concurrent} requests with idempotency keys are being processed already")]
     TooManyRequests {
-        /// The bound of the settings.
+        /// The limit in the settings.
         max_concurrent: usize,
     },
     /// The process is stopping.
     #[error("the process is stopping")]
     Stopping,
-    /// The store did not answer in time.
+    /// The store did not respond in time.
     #[error("the store did not answer within {0:?}")]
     TimedOut(Duration),
-    /// The handler did not answer in time and was dropped. Its claim is abandoned.
+    /// The handler did not respond in time and was dropped. Its claim is abandoned.
     #[error("the handler did not answer within {0:?}")]
     HandlerTimedOut(Duration),
     /// The role lacks rights on the table.
@@ -40,7 +42,7 @@ pub enum IdempotencyError {
     /// A row that this crate did not write.
     #[error("idempotency_keys.{0} has a value that cannot be")]
     Corrupt(&'static str),
-    /// The database could not be reached, or refused.
+    /// The database is unreachable, or rejected the statement.
     #[error(transparent)]
     Postgres(#[from] PgError),
 }

@@ -1,4 +1,4 @@
-//! What tells a repeat of a request from another request with the same key.
+//! The fingerprint, which distinguishes a repeat of a request from another request with the same key.
 
 use std::sync::Arc;
 
@@ -7,16 +7,16 @@ use sha2::{Digest, Sha256};
 
 use crate::IdempotencyError;
 
-/// The longest fingerprint, in bytes.
+/// The maximum length of a fingerprint, in bytes.
 pub const MAX_FINGERPRINT_BYTES: usize = 255;
 
-/// A text that is the same for the same request. Two are compared for equality and nothing else.
+/// A text that is the same for repeats of the same request. It is only compared for equality.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Fingerprint(Arc<str>);
 
 impl Fingerprint {
-    /// A fingerprint that the caller has computed: 1 to [`MAX_FINGERPRINT_BYTES`] bytes of UTF-8 without NUL;
-    /// [`IdempotencyError::InvalidArgument`] otherwise.
+    /// Creates a fingerprint that the caller has computed: 1 to [`MAX_FINGERPRINT_BYTES`] bytes of UTF-8
+    /// without NUL; [`IdempotencyError::InvalidArgument`] otherwise.
     pub fn new(text: &str) -> Result<Self, IdempotencyError> {
         if text.is_empty() || text.len() > MAX_FINGERPRINT_BYTES || text.contains('\0') {
             return Err(IdempotencyError::InvalidArgument(format!(
@@ -26,8 +26,8 @@ impl Fingerprint {
         Ok(Self(text.into()))
     }
 
-    /// That of an HTTP request: the SHA-256, in hexadecimal, of method, path with its query if there is one, and body, each
-    /// on a line of its own.
+    /// Computes the fingerprint of an HTTP request: the SHA-256, in hexadecimal, of method, path with its
+    /// query if there is one, and body, separated by line feeds.
     pub fn of_request(method: &Method, path_and_query: &str, body: &[u8]) -> Self {
         let mut hash = Sha256::new();
         for part in [method.as_str().as_bytes(), b"\n", path_and_query.as_bytes(), b"\n", body] {
@@ -36,7 +36,7 @@ impl Fingerprint {
         Self(hex::encode(hash.finalize()).into())
     }
 
-    /// As it is stored.
+    /// Returns the stored text.
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -1,4 +1,4 @@
-//! What identifies a claim: scope, key and token.
+//! The parts that identify a claim: scope, key and token.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,42 +10,46 @@ use crate::IdempotencyError;
 
 /// The header that carries the key.
 pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
-/// The longest key, in bytes.
+/// The maximum length of a key, in bytes.
 pub const MAX_KEY_BYTES: usize = 255;
-/// The longest scope, in bytes.
+/// The maximum length of a scope, in bytes.
 pub const MAX_SCOPE_BYTES: usize = 255;
 
-/// Whom a key belongs to, such as an endpoint and the authenticated client. Equal keys of two scopes are two keys, so that no
-/// client can block or read what belongs to another one.
+/// The owner of a key, for example endpoint and authenticated client. Equal keys of two scopes are different
+/// keys, so that no client can block or read the keys of another.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Scope(Arc<str>);
 
 impl Scope {
-    /// A scope of 1 to [`MAX_SCOPE_BYTES`] bytes of UTF-8 without NUL; [`IdempotencyError::InvalidArgument`] otherwise.
+    /// Creates a scope of 1 to [`MAX_SCOPE_BYTES`] bytes of UTF-8 without NUL;
+    /// [`IdempotencyError::InvalidArgument`] otherwise.
     pub fn new(text: &str) -> Result<Self, IdempotencyError> {
         checked("a scope", text, MAX_SCOPE_BYTES).map(Self)
     }
 
-    /// As it was given.
+    /// Returns the text as given.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-/// An idempotency key, as the client chose it.
+/// An idempotency key, as chosen by the client.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Key(Arc<str>);
 
 impl Key {
-    /// A key of 1 to [`MAX_KEY_BYTES`] bytes of UTF-8 without NUL; [`IdempotencyError::InvalidArgument`] otherwise.
+    /// Creates a key of 1 to [`MAX_KEY_BYTES`] bytes of UTF-8 without NUL;
+    /// [`IdempotencyError::InvalidArgument`] otherwise.
     pub fn new(text: &str) -> Result<Self, IdempotencyError> {
         checked("an idempotency key", text, MAX_KEY_BYTES).map(Self)
     }
 
-    /// The key in the header `Idempotency-Key`: bare, or as a quoted string of RFC 9651 without parameters. `"k"` and `k` are
-    /// the same key; the length is that of the content. `None` without the header.
+    /// Reads the key from the header `Idempotency-Key`: bare, or as a quoted string of RFC 9651 without
+    /// parameters. `"k"` and `k` are the same key; the length limit applies to the content. Returns `None`
+    /// without the header.
     ///
-    /// [`IdempotencyError::InvalidArgument`] if the header is repeated, empty, too long or not of that form.
+    /// Returns [`IdempotencyError::InvalidArgument`] if the header is repeated, empty, too long or not of
+    /// that form.
     pub fn from_headers(headers: &HeaderMap) -> Result<Option<Self>, IdempotencyError> {
         let mut values = headers.get_all(IDEMPOTENCY_KEY).iter();
         let Some(value) = values.next() else { return Ok(None) };
@@ -67,13 +71,14 @@ impl Key {
         }
     }
 
-    /// As it was given.
+    /// Returns the text as given.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-/// The content of a structured-field string after its first quote; `None` if it is not one, or if anything follows it.
+/// Returns the content of a structured-field string after its first quote; `None` if it is malformed, or if
+/// anything follows it.
 fn unquoted(rest: &str) -> Option<String> {
     let mut content = String::with_capacity(rest.len());
     let mut characters = rest.chars();
@@ -91,7 +96,7 @@ fn checked(what: &str, text: &str, max_bytes: usize) -> Result<Arc<str>, Idempot
     if text.is_empty() || text.len() > max_bytes {
         return Err(invalid(format!("{what} has 1 to {max_bytes} bytes, not {}", text.len())));
     }
-    // PostgreSQL cannot store it.
+    // PostgreSQL cannot store NUL.
     if text.contains('\0') {
         return Err(invalid(format!("{what} must not contain NUL")));
     }
@@ -102,30 +107,31 @@ fn invalid(reason: impl Into<String>) -> IdempotencyError {
     IdempotencyError::InvalidArgument(reason.into())
 }
 
-/// Identifies one claim of a key: unguessable, and different for each attempt. Only its holder can end the claim.
+/// The identifier of one claim of a key: unguessable, and different for each attempt. Only its holder can end
+/// the claim.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Token([u8; 16]);
 
 impl Token {
-    /// The next token of `tokens`.
+    /// Creates a token from the next bytes of `tokens`.
     pub fn next(tokens: &dyn Tokens) -> Self {
         Self(tokens.next())
     }
 
-    /// As 32 hexadecimal digits.
+    /// Returns 32 hexadecimal digits.
     pub(crate) fn to_text(self) -> String {
         hex::encode(self.0)
     }
 }
 
-/// Bytes that no other attempt has.
+/// Converts bytes that no other attempt has.
 impl From<[u8; 16]> for Token {
     fn from(bytes: [u8; 16]) -> Self {
         Self(bytes)
     }
 }
 
-/// A token is a secret; logs show that there is one.
+/// A token is a secret, so logs only show that it exists.
 impl fmt::Debug for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Token(…)")

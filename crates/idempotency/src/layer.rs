@@ -1,4 +1,4 @@
-//! The layer that guards every unsafe request of an HTTP service that has an idempotency key.
+//! The layer that guards unsafe requests with an idempotency key in an HTTP service.
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -15,7 +15,7 @@ use tower::{Layer, Service, ServiceExt};
 
 use crate::{Fingerprint, Idempotency, Key, Problem, Request, Run, Scope, Store};
 
-/// The largest body of a request with a key if nothing else is chosen.
+/// The default limit of the body of a request with a key, in bytes.
 pub const DEFAULT_MAX_BODY_BYTES: usize = 1024 * 1024;
 
 type ScopeOf = dyn Fn(&Parts) -> Option<Scope> + Send + Sync;
@@ -23,9 +23,9 @@ type Respond = dyn Fn(&Problem, &Parts) -> Response<Body> + Send + Sync;
 
 /// Runs the service below it once for each idempotency key.
 ///
-/// Put what checks who the client is, and how often it may ask, above this layer. Safe requests (GET, HEAD, OPTIONS, TRACE),
-/// CONNECT and requests without a key pass untouched. Trailers of a request with a key are dropped. See the README for the
-/// table of what is answered when.
+/// Put authentication and rate limits above this layer. Safe requests (GET, HEAD, OPTIONS, TRACE), CONNECT
+/// and requests without a key pass untouched. Trailers of a request with a key are dropped. The README has a
+/// table of the responses.
 pub struct IdempotencyLayer<S> {
     shared: Arc<Shared<S>>,
 }
@@ -43,10 +43,10 @@ struct Shared<S> {
     respond: Box<Respond>,
 }
 
-/// What a caller chooses about the requests.
+/// The caller's options for requests.
 #[derive(Clone, Copy, Debug)]
 pub struct LayerOptions {
-    /// Whether an unsafe request without a key is refused; otherwise it passes.
+    /// True to reject unsafe requests without a key; otherwise they pass.
     pub required: bool,
     /// The largest body of a request with a key, in bytes: it is read as a whole.
     pub max_body_bytes: usize,
@@ -59,8 +59,9 @@ impl Default for LayerOptions {
 }
 
 impl<S: Store> IdempotencyLayer<S> {
-    /// A layer whose keys belong to the scope that `scope` makes of a request, such as its endpoint and authenticated client. A
-    /// request with a key and without a scope is refused. Problems are answered by [`Problem::to_response`].
+    /// Creates a layer whose keys belong to the scope that `scope` derives from a request, for example from
+    /// its endpoint and authenticated client. A request with a key and without a scope is rejected. Problems
+    /// are sent as [`Problem::to_response`].
     pub fn new(
         idempotency: Idempotency<S>,
         options: LayerOptions,
@@ -69,7 +70,7 @@ impl<S: Store> IdempotencyLayer<S> {
         Self::build(idempotency, options, scope, Problem::to_response)
     }
 
-    /// The same, with the caller's own form of problems.
+    /// Does the same with the caller's own form of problems.
     pub fn build(
         idempotency: Idempotency<S>,
         options: LayerOptions,
@@ -89,7 +90,7 @@ impl<S, Inner> Layer<Inner> for IdempotencyLayer<S> {
     }
 }
 
-/// The service that [`IdempotencyLayer`] makes.
+/// The service that [`IdempotencyLayer`] creates.
 pub struct IdempotencyService<S, Inner> {
     shared: Arc<Shared<S>>,
     inner: Inner,
@@ -122,7 +123,7 @@ where
 
     fn call(&mut self, request: http::Request<RequestBody>) -> Self::Future {
         let shared = self.shared.clone();
-        // The one that was polled until it was ready.
+        // Use the service that was polled until ready, and leave the clone.
         let clone = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, clone);
         Box::pin(async move {
@@ -143,7 +144,7 @@ where
             let handler = async move || {
                 Ok::<_, Inner::Error>(inner.ready().await?.call(forwarded).await?.map(Body::new))
             };
-            // Whatever a layer above this one keeps for the request, its extensions hold.
+            // The extensions may hold resources that a layer above this one keeps for the request.
             let held = parts.extensions.clone();
             let problem = match shared.idempotency.run_once_holding(request, held, handler).await? {
                 Run::Handled(response) | Run::Replayed(response) => return Ok(response),
@@ -157,7 +158,7 @@ where
 }
 
 impl<S> Shared<S> {
-    /// The key of a request that is guarded; `None` for one that passes.
+    /// Returns the key of a guarded request; `None` for a request that passes.
     fn key(&self, parts: &Parts) -> Result<Option<Key>, Problem> {
         if parts.method.is_safe() || parts.method == Method::CONNECT {
             return Ok(None);
@@ -171,7 +172,7 @@ impl<S> Shared<S> {
         }
     }
 
-    /// What the request is claimed with, and its body.
+    /// Returns the request's claim data and its body.
     async fn request<B>(&self, parts: &Parts, key: Key, body: B) -> Result<(Request, Bytes), Problem>
     where
         B: HttpBody<Data = Bytes>,
@@ -187,7 +188,7 @@ impl<S> Shared<S> {
             Err(error) if error.is::<LengthLimitError>() => return Err(Problem::BodyTooLarge { max_bytes }),
             Err(_) => return Err(Problem::BadRequest("the body could not be read".to_owned())),
         };
-        // In a nested router, `uri` lacks what the outer routers matched.
+        // In a nested router, `uri` lacks the part that the outer routers matched.
         let uri = parts.extensions.get::<OriginalUri>().map_or(&parts.uri, |original| &original.0);
         let path = uri.path_and_query().map_or_else(|| uri.path(), |path| path.as_str());
         let fingerprint = Fingerprint::of_request(&parts.method, path, &body);

@@ -1,21 +1,23 @@
-//! Runs the request behind an idempotency key once, and answers its repeats with the first answer.
+//! Runs the request behind an idempotency key once, and replays its first response to repeats.
 //!
-//! **The promise.** For each key of a scope at most one claim is live at a time, by the clock of the store alone. A request
-//! whose answer is stored is not processed again until the retention TTL ends, and its repeats get that answer byte for byte.
-//! While it is processed, repeats are told to wait. If the store does not say whether a request was processed, it is not
-//! processed. A claim whose holder crashed is free once its lock TTL has passed.
+//! **The promise.** For each key of a scope at most one claim is live at a time, by the clock of the store
+//! alone. A request with a stored response is not processed again until the retention TTL ends, and its
+//! repeats get that response byte for byte. While it is processed, repeats are rejected with a request to
+//! wait. If the store cannot determine whether a request was processed, it is not processed. A claim whose
+//! holder crashed is free once its lock TTL has passed.
 //!
-//! **What it cannot promise** is that a handler that crashed has had no effect: its repeat runs it again. A handler whose effect
-//! is in the same PostgreSQL stores its answer in the transaction of that effect ([`complete_in`]): a crash leaves both or
-//! neither. One whose request takes no time before that transaction needs no claim: [`complete_free_in`] takes the free key and
-//! stores the answer in one step, and repeats that come meanwhile wait for the transaction.
+//! **What it cannot promise** is that a handler that crashed has had no effect: its repeat runs it again. A
+//! handler whose effect is in the same PostgreSQL stores its response in the transaction of that effect
+//! ([`complete_in`]): a crash leaves both or neither. If a request takes no time before that transaction, it
+//! needs no claim: [`complete_free_in`] takes the free key and stores the response in one step, and
+//! concurrent repeats wait for the transaction.
 //!
-//! [`Store`] has the operations, on many keys at once; [`PostgresStore`] and [`MemoryStore`] implement them, [`Observed`] tells
-//! of them. [`Idempotency`] runs one handler with them; [`IdempotencyLayer`] does that for every request of an axum or tower
-//! service.
+//! [`Store`] has the operations, on many keys at once; [`PostgresStore`] and [`MemoryStore`] implement them,
+//! [`Observed`] reports their outcomes. [`Idempotency`] runs one handler with them; [`IdempotencyLayer`] does
+//! that for every request of an axum or tower service.
 //!
-//! What this deliberately lacks: waiting for another attempt, extending a claim by itself, and a task that sweeps. Call
-//! [`Store::sweep`] now and then, on one replica.
+//! It deliberately lacks: waiting for another attempt, automatic extension of a claim, and a sweeping
+//! task. Call [`Store::sweep`] now and then, on one replica.
 //!
 //! ```no_run
 //! # use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! Claims and answers in the memory of one process: for tests, and for a service of one replica that may forget them.
+//! Claims and stored responses in the memory of one process: for tests, and for a service with one replica
+//! that may lose them.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,8 +11,8 @@ use crate::{
     LockTtl, Scope, Store, Token,
 };
 
-/// A store in memory, with the clock of the tokio runtime. It keeps a bounded number of keys, and the answers whole: their
-/// size is bounded by [`crate::Settings::max_response_bytes`].
+/// A store in memory, with the clock of the tokio runtime. It keeps a bounded number of keys, and whole
+/// responses, whose size is bounded by [`crate::Settings::max_response_bytes`].
 #[derive(Debug)]
 pub struct MemoryStore {
     max_entries: usize,
@@ -24,7 +25,7 @@ type Entries = HashMap<(Scope, Key), Entry>;
 struct Entry {
     token: Token,
     fingerprint: Fingerprint,
-    /// `None` while pending.
+    /// The stored response; `None` while pending.
     answer: Option<Answer>,
     expires_at: Instant,
 }
@@ -45,18 +46,19 @@ impl Entry {
 }
 
 impl MemoryStore {
-    /// A store of at most `max_entries` keys. With more, the expired ones are deleted; if that is not enough, claims fail with
-    /// [`IdempotencyError::Full`].
+    /// Creates a store of at most `max_entries` keys. Beyond that, expired keys are deleted; if that is not
+    /// enough, claims fail with [`IdempotencyError::Full`].
     pub fn new(max_entries: usize) -> Self {
         Self { max_entries, entries: Mutex::default() }
     }
 
     fn entries(&self) -> MutexGuard<'_, Entries> {
-        // No step between two states of the map can panic, so it is whole whatever happened to another thread.
+        // No step between two states of the map can panic, so the map is consistent even if another thread
+        // panicked.
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes each claim that is still the caller's.
+    /// Changes each claim that the caller still holds.
     fn change<T>(
         &self,
         elements: &[T],

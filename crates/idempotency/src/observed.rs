@@ -1,11 +1,11 @@
-//! A store that tells an observer of every outcome, for metrics. Neither keys nor scopes are told.
+//! A store that reports every outcome to an observer, for metrics, without keys and scopes.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use crate::{Claim, ClaimId, ClaimRequest, Completion, Guarded, IdempotencyError, KeyLookup, LockTtl, Store};
 
-/// What is done to a key.
+/// The kind of an operation on keys.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Operation {
     /// [`Store::lookup`].
@@ -22,14 +22,14 @@ pub enum Operation {
     Sweep,
 }
 
-/// How an operation ended for one key.
+/// The outcome of an operation for one key.
 #[derive(Debug)]
 pub enum Outcome<'a> {
-    /// What became of a claim, or would become of it.
+    /// The outcome of a claim, or of a lookup for a key that is not free.
     Claim(&'a Claim),
     /// The key is free.
     Free,
-    /// What became of a change.
+    /// The outcome of a change.
     Guarded(Guarded),
     /// An expired key was deleted.
     Swept,
@@ -37,22 +37,22 @@ pub enum Outcome<'a> {
     Failed(&'a IdempotencyError),
 }
 
-/// Outcomes of one operation that are alike.
+/// The number of keys of one operation that have the same outcome.
 #[derive(Debug)]
 pub struct Event<'a> {
-    /// What was done.
+    /// The operation.
     pub operation: Operation,
-    /// How it ended.
+    /// Its outcome.
     pub outcome: Outcome<'a>,
-    /// For how many keys.
+    /// The number of keys.
     pub keys: u64,
 }
 
-/// Is told of every outcome, on the task that caused it: it must return at once.
+/// Observes every outcome, on the task that caused it, so it must return at once.
 ///
-/// A panic in it is caught; nothing it does changes the operation.
+/// A panic in it is caught; an observer cannot change the operation.
 pub trait Observer: Send + Sync + 'static {
-    /// An operation has ended for one or several keys.
+    /// Called when an operation has ended for one or several keys.
     fn observe(&self, event: &Event<'_>);
 }
 
@@ -63,7 +63,7 @@ pub struct Observed<S> {
 }
 
 impl<S: Store> Observed<S> {
-    /// The same store, telling `observer`.
+    /// Wraps a store so that `observer` receives its outcomes.
     pub fn new(store: S, observer: Arc<dyn Observer>) -> Self {
         Self { store, observer }
     }

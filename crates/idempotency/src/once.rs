@@ -1,12 +1,13 @@
-//! Running a handler once for each key.
+//! Runs a handler once for each key.
 //!
-//! Claim, handler and completion run on a task of their own, to their end: a client that goes away, or a timeout around the
-//! caller, stops none of them. What the handler has done is then stored, and a repeat gets it. The number of these tasks and
-//! the time of each are bounded.
+//! Claim, handler and completion run to their end on their own task, which neither a disconnected client nor
+//! a timeout around the caller stops. So the handler's response is stored, and a repeat gets it. The number
+//! of these tasks and the time of each are bounded.
 //!
-//! Crash recovery: a process that dies before the claim leaves nothing. One that dies between claim and completion leaves a
-//! pending key, which is free once its lock TTL has passed; whether the handler has had its effect is then unknown unless it
-//! completes within its own transaction. One that dies after the completion leaves an answer.
+//! Crash recovery: a process that crashes before the claim leaves nothing. A crash between claim and
+//! completion leaves a pending key, which is free once its lock TTL has passed; it is then unknown whether
+//! the handler had its effect, unless the handler completes within its own transaction. A crash after the
+//! completion leaves a stored response.
 
 use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::slice;
@@ -31,32 +32,33 @@ use crate::{
     LockTtl, RetentionTtl, Scope, Store, Token,
 };
 
-/// How long a handler may take if nothing else is chosen.
+/// The default timeout of a handler.
 pub const DEFAULT_HANDLER_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long a claim or a completion may take if nothing else is chosen.
+/// The default timeout of a claim and of a completion.
 pub const DEFAULT_STORE_TIMEOUT: Duration = Duration::from_secs(10);
-/// The largest body of a stored answer if nothing else is chosen.
+/// The default limit of the body of a stored response, in bytes.
 pub const DEFAULT_MAX_RESPONSE_BYTES: usize = 1024 * 1024;
-/// The most requests in progress if nothing else is chosen.
+/// The default limit of requests in progress.
 pub const DEFAULT_MAX_CONCURRENT: usize = 1024;
-/// The pause after a completion that failed; it doubles.
+/// The pause after the first failed completion; it doubles.
 const FIRST_RETRY_PAUSE: Duration = Duration::from_millis(50);
 
-/// The times and sizes of [`Idempotency`].
+/// The timeouts and limits of [`Idempotency`].
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
-    /// How long a key is blocked after a crash; at least the time of the handler and twice that of the store.
+    /// The time for which a key is blocked after a crash; at least the time of the handler and twice that of
+    /// the store.
     pub lock_ttl: LockTtl,
-    /// How long an answer is replayed.
+    /// The time for which a response is replayed.
     pub retention_ttl: RetentionTtl,
-    /// How long the handler may take, the body of its response included. After it the handler is dropped, at an await, and the
-    /// claim is abandoned.
+    /// The timeout of the handler, the body of its response included. After it the handler is dropped at an
+    /// await, and the claim is abandoned.
     pub handler_timeout: Duration,
-    /// How long the claim may take, and the completion with its retries.
+    /// The timeout of the claim, and of the completion with its retries.
     pub store_timeout: Duration,
-    /// The largest body that is stored, in bytes. A larger one is sent to the client and not stored.
+    /// The largest stored body, in bytes. A response with a larger one is sent to the client and not stored.
     pub max_response_bytes: usize,
-    /// The most requests in progress, those included whose client has gone away.
+    /// The largest number of requests in progress, including those whose client has disconnected.
     pub max_concurrent: usize,
 }
 
@@ -73,7 +75,7 @@ impl Default for Settings {
     }
 }
 
-/// Whether the response with these parts and this body is stored.
+/// The rule that decides from a response's parts and body whether it is stored.
 type StoreIf = dyn Fn(&Parts, &Bytes) -> bool + Send + Sync;
 
 /// Runs handlers once for each key of a store. Clones share everything.
@@ -95,53 +97,57 @@ struct Shared<S> {
     abandoner: Abandoner<S>,
     permits: Arc<Semaphore>,
     tasks: TaskTracker,
-    /// Whether the last claim failed.
+    /// True if the last claim failed.
     is_failing: AtomicBool,
 }
 
-/// What a handler is run for.
+/// A request with an idempotency key.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// Whom the key belongs to.
+    /// The owner of the key.
     pub scope: Scope,
     /// The idempotency key of the request.
     pub key: Key,
-    /// That of the request.
+    /// The fingerprint of the request.
     pub fingerprint: Fingerprint,
 }
 
-/// What became of a request with an idempotency key.
+/// The outcome of a request with an idempotency key.
 #[must_use]
 #[derive(Debug)]
 pub enum Run {
     /// The handler ran; this is its response.
     Handled(Response<Body>),
-    /// The request was processed before; this is its stored answer.
+    /// The request was processed before; this is its stored response.
     Replayed(Response<Body>),
     /// Another attempt is processing a request with this key, or the key is busy ([`Claim::Busy`]).
     InProgress,
     /// The key belongs to another request.
     Conflict,
-    /// The store failed or has no room, too many requests are in progress, or the handler was dropped after its time. Whether
-    /// the request was processed is unknown to the client; it may repeat it with the same key.
+    /// The store failed or is full, too many requests are in progress, or the handler was dropped after its
+    /// timeout. It is unknown to the client whether the request was processed; the client may repeat it with
+    /// the same key.
     Unavailable(IdempotencyError),
 }
 
-/// Stores every answer but those that tell the client to try again: 408, 425, 429 and all from 500 on.
+/// Returns true for a status that is stored: every status except those that request a retry, which are 408,
+/// 425, 429 and all from 500 on.
 pub fn is_final(status: StatusCode) -> bool {
     let again = [StatusCode::REQUEST_TIMEOUT, StatusCode::TOO_EARLY, StatusCode::TOO_MANY_REQUESTS];
     !status.is_server_error() && !again.contains(&status)
 }
 
 impl<S: Store> Idempotency<S> {
-    /// Handlers that run once for each key of `store`; responses are stored if [`is_final`] says so of their status.
+    /// Creates a runner of handlers, each once for each key of `store`. Responses are stored if [`is_final`]
+    /// returns true for their status.
     ///
-    /// [`IdempotencyError::InvalidArgument`] if the lock TTL is shorter than claim, handler and completion may take together.
+    /// Returns [`IdempotencyError::InvalidArgument`] if the lock TTL is shorter than the sum of the timeouts
+    /// of claim, handler and completion.
     pub fn new(store: Arc<S>, settings: Settings) -> Result<Self, IdempotencyError> {
         Self::build(store, settings, |parts, _| is_final(parts.status), Arc::new(RandomTokens))
     }
 
-    /// The same, with a rule of the caller's for which responses are stored and with its tokens.
+    /// Does the same with the caller's own rule for storing responses and its own tokens.
     pub fn build(
         store: Arc<S>,
         settings: Settings,
@@ -169,18 +175,20 @@ impl<S: Store> Idempotency<S> {
         })
     }
 
-    /// The tasks that are running. Before the runtime ends, close and wait for them: a task that is cut short leaves its key
-    /// blocked until the lock TTL has passed.
+    /// Returns the running tasks. Close it and wait for them before the runtime ends: a task that is cut
+    /// short leaves its key blocked until the lock TTL has passed.
     pub fn tasks(&self) -> &TaskTracker {
         &self.shared.tasks
     }
 
-    /// Runs `handler` unless its request was processed before, is being processed, or the store does not say. An error of the
-    /// handler is given back, and its claim is abandoned; a panic too, and it is resumed here.
+    /// Runs `handler` unless its request was processed before, is being processed, or the store cannot
+    /// determine that. An error of the handler is returned, and its claim is abandoned; a panic likewise, and
+    /// it is resumed here.
     ///
-    /// The response is given back once it is stored, or once that has failed for [`Settings::store_timeout`]: what the handler
-    /// did is done. A response whose length is not known when it begins (a stream), that is larger than
-    /// [`Settings::max_response_bytes`], has trailers or switches protocols is given back at once and not stored.
+    /// The response is returned once it is stored, or once storing has failed for
+    /// [`Settings::store_timeout`], because the handler has already had its effect. A response whose length
+    /// is not known when it begins (a stream), that is larger than [`Settings::max_response_bytes`], has
+    /// trailers or switches protocols is returned at once and not stored.
     pub async fn run_once<F, E>(
         &self,
         request: Request,
@@ -193,8 +201,8 @@ impl<S: Store> Idempotency<S> {
         self.run_once_holding(request, (), handler).await
     }
 
-    /// The same as [`Idempotency::run_once`]. `held` is dropped when the request's task has ended, even if its client disconnected long
-    /// before: for example a part of a budget that the request occupies.
+    /// Does the same as [`Idempotency::run_once`]. `held` is dropped when the request's task has ended, even
+    /// if its client disconnected long before: for example a part of a budget that the request occupies.
     pub async fn run_once_holding<F, E>(
         &self,
         request: Request,
@@ -244,7 +252,7 @@ impl<S: Store> Shared<S> {
                 }
             },
             Err(error) => {
-                // It may have been claimed all the same.
+                // The key may have been claimed nevertheless.
                 self.abandoner.abandon_later([id], self.settings.lock_ttl);
                 Run::Unavailable(error)
             }
@@ -257,7 +265,7 @@ impl<S: Store> Shared<S> {
         Ok(claims.into_iter().next().unwrap_or(Claim::Busy))
     }
 
-    /// Logs the first failure and the first success after it: an outage fails every request.
+    /// Logs the first failure and the first success after it, because an outage fails every request.
     fn log_claim(&self, claim: &Result<Claim, IdempotencyError>) {
         match claim {
             Ok(_) if !self.is_failing.load(Ordering::Relaxed) => {}
@@ -291,7 +299,7 @@ impl<S: Store> Shared<S> {
         F: Future<Output = Result<Response<Body>, E>>,
     {
         let end = Instant::now() + self.settings.handler_timeout;
-        // What it leaves behind when it panics is the handler's own: the panic is resumed by the caller.
+        // State left by a panic is the handler's own: the caller resumes the panic.
         let handled = AssertUnwindSafe(async {
             let response = handler().await?;
             Ok(match buffer(response, self.settings.max_response_bytes).await {
@@ -316,7 +324,8 @@ impl<S: Store> Shared<S> {
         }
     }
 
-    /// Frees the key before the client hears of it, so that its next attempt finds it free; if that fails, in the background.
+    /// Frees the key before the client gets the response, so that its next attempt finds it free; if that
+    /// fails, in the background.
     async fn abandon(&self, id: ClaimId) {
         let abandoned = self.in_time(self.store.abandon(slice::from_ref(&id))).await;
         if !matches!(abandoned.as_deref(), Ok([Guarded::Applied | Guarded::Fenced])) {
@@ -324,13 +333,13 @@ impl<S: Store> Shared<S> {
         }
     }
 
-    /// Stores an answer, with retries until [`Settings::store_timeout`] has passed. The claim is not abandoned if that fails:
-    /// the request was processed, and the lock TTL keeps a repeat away for as long as it can.
+    /// Stores a response, with retries until [`Settings::store_timeout`] has passed. If that fails, the claim
+    /// is not abandoned: the request was processed, and the lock TTL blocks repeats as long as possible.
     async fn complete(&self, id: ClaimId, answer: Answer) {
         let completion = Completion { id, answer, retention_ttl: self.settings.retention_ttl };
         let end = Instant::now() + self.settings.store_timeout;
         let mut pause = FIRST_RETRY_PAUSE;
-        // An attempt whose outcome is unknown may have stored it.
+        // An attempt whose outcome is unknown may have stored the response.
         let mut may_be_stored = false;
         loop {
             let stored = timeout_at(end, self.store.complete(slice::from_ref(&completion))).await;

@@ -1,9 +1,10 @@
-//! Claims and answers in a table of PostgreSQL.
+//! Claims and stored responses in a table of PostgreSQL.
 //!
-//! A claim is one statement, and so a transaction of its own: a process that dies in it has claimed all of its free keys or
-//! none. Keys that are live are only read: no transaction that has such a row locked can hold up a claim. A free key for which
-//! another transaction is open is waited for, at most the pool's lock timeout; then the elements of the batch are tried one
-//! by one with [`SINGLE_LOCK_TIMEOUT`], and what is still locked is busy, and nothing else is. The changes of claims do the same.
+//! A claim is one statement, and so its own transaction: a process that crashes during it has claimed all of
+//! its free keys or none. Live keys are only read, so a transaction that has locked such a row cannot delay a
+//! claim. A claim waits for a free key with an open transaction, at most for the pool's lock timeout. Then
+//! the elements of the batch are tried one by one with [`SINGLE_LOCK_TIMEOUT`], and only those that are still
+//! locked are busy. Changes of claims behave in the same way.
 
 mod in_transaction;
 
@@ -24,19 +25,20 @@ use crate::{
     LockTtl, Store, statements,
 };
 
-/// The most keys of one statement that claims; more are claimed by several statements.
+/// The largest number of keys claimed by one statement; larger requests use several statements.
 pub const MAX_CLAIM_BATCH: usize = 256;
-/// How often a key is asked for whose row another transaction changed meanwhile.
+/// The number of attempts for a key whose row another transaction changes meanwhile.
 pub const MAX_CLAIM_ROUNDS: usize = 5;
-/// How long an element waits for its row after its batch could not have all rows. All elements of a batch that wait for that
-/// long fit into an operation of a few seconds.
+/// The time that one element waits for its row after its batch could not lock all rows. It is short enough
+/// that a whole batch of such waits fits into an operation of a few seconds.
 pub const SINGLE_LOCK_TIMEOUT: Duration = Duration::from_millis(10);
 /// The advisory lock of [`PostgresStore::setup_schema`]: "idempkey" in ASCII.
 const SETUP_LOCK: i64 = 0x69_64_65_6d_70_6b_65_79;
 
-/// Claims and answers in the table `idempotency_keys` of the schema that `search_path` names first.
+/// Claims and stored responses in the table `idempotency_keys` of the first schema of `search_path`.
 ///
-/// Its pool should have [`crate::PLANNER_PARAMETERS`] as session parameters. Every wait has the deadlines of the pool.
+/// Its pool should have [`crate::PLANNER_PARAMETERS`] as session parameters. Every wait has the deadlines of
+/// the pool.
 #[derive(Clone, Debug)]
 pub struct PostgresStore {
     pool: PgPool,
@@ -44,32 +46,36 @@ pub struct PostgresStore {
 }
 
 impl PostgresStore {
-    /// A store on the table that [`PostgresStore::setup_schema`] or a migration with [`crate::schema_sql`] has created.
+    /// Creates a store on the table that [`PostgresStore::setup_schema`] or a migration with
+    /// [`crate::schema_sql`] has created.
     pub fn new(pool: PgPool) -> Self {
         Self { pool, claim_commit: ClaimCommit::default() }
     }
 
-    /// The same, whose claims do not wait for the disk. For handlers that store their answer in the transaction of their effect
-    /// ([`complete_in`]): if a crash of the server loses a claim, that transaction is fenced and has no effect.
+    /// Makes claims that do not wait for the disk, for handlers that store their response in the transaction
+    /// of their effect ([`complete_in`]): if a crash of the server loses a claim, that transaction is fenced
+    /// and has no effect.
     #[must_use]
     pub fn with_asynchronous_claims(self) -> Self {
         Self { claim_commit: ClaimCommit::Asynchronous, ..self }
     }
 
-    /// Creates the table where it is missing, and checks that an existing one can be used. Several processes may do so at once.
+    /// Creates the table if it is missing, and checks that an existing one can be used. Several processes may
+    /// do so at once.
     pub async fn setup_schema(&self) -> Result<(), IdempotencyError> {
         let session = self.pool.session("create the table of idempotency keys").await?;
         session.begin().await?;
-        // IF NOT EXISTS does not protect from another process that creates the table at the same time.
+        // IF NOT EXISTS does not prevent an error if another process creates the table at the same time.
         session.execute_batch(&format!("SELECT pg_advisory_xact_lock({SETUP_LOCK})")).await?;
         session.execute_batch(schema_sql()).await?;
         session.commit().await?;
-        // The check takes a connection of its own: holding one while waiting for another can deadlock the pool.
+        // The check takes its own connection: holding one while waiting for another can deadlock the pool.
         drop(session);
         self.check_schema().await
     }
 
-    /// Checks that every statement of this crate can be prepared on the table, and that the role has the rights to run it.
+    /// Checks that every statement of this crate can be prepared on the table, and that the role has the
+    /// rights to run it.
     pub async fn check_schema(&self) -> Result<(), IdempotencyError> {
         let session = self.pool.session("check the table of idempotency keys").await?.checking();
         session.prepare(&statements::lookup(&[])).await?;
@@ -105,7 +111,7 @@ impl Store for PostgresStore {
     }
 
     async fn claim(&self, requests: &[ClaimRequest]) -> Result<Vec<Claim>, IdempotencyError> {
-        // By bytes, the order in which rows are locked.
+        // Sorted by bytes, the order in which rows are locked.
         let mut by_key: BTreeMap<(&str, &str), Vec<usize>> = BTreeMap::new();
         for (position, request) in requests.iter().enumerate() {
             by_key.entry(key_of(&request.id)).or_default().push(position);
@@ -127,7 +133,7 @@ impl Store for PostgresStore {
 
     async fn complete(&self, completions: &[Completion]) -> Result<Vec<Guarded>, IdempotencyError> {
         let session = self.pool.session("store answers of idempotency keys").await?;
-        // One that is tried by itself is copied; the parts of an answer are shared.
+        // An element that is tried alone is copied; the parts of a response are shared.
         change(&session, completions, |some| {
             statements::complete(&some.iter().map(|one| (*one).clone()).collect::<Vec<_>>())
         })
@@ -150,10 +156,10 @@ impl Store for PostgresStore {
     }
 }
 
-/// What the table said of one key.
+/// The result of one key.
 #[derive(Clone, Debug)]
 enum Found {
-    /// It was free and is now claimed.
+    /// The key was free and is now claimed.
     Claimed,
     Pending {
         fingerprint: String,
@@ -163,12 +169,12 @@ enum Found {
         fingerprint: String,
         answer: Answer,
     },
-    /// Locked, or changed in each round.
+    /// The key is locked, or was changed in each round.
     Busy,
 }
 
 impl Found {
-    /// The outcome for one of several requests with the same key, of which `first` was sent.
+    /// Returns the outcome for one of several requests with the same key, of which `first` was sent.
     fn for_request(&self, request: &ClaimRequest, first: &ClaimRequest, is_first: bool) -> Claim {
         match self {
             Self::Claimed if is_first => Claim::New,
@@ -180,7 +186,7 @@ impl Found {
         }
     }
 
-    /// What a request with this fingerprint is told.
+    /// Returns the outcome for a request with this fingerprint.
     fn for_fingerprint(&self, own: &Fingerprint) -> Claim {
         match self {
             Self::Claimed => Claim::New,
@@ -200,7 +206,7 @@ fn key_of(id: &ClaimId) -> (&str, &str) {
     (id.scope.as_str(), id.key.as_str())
 }
 
-/// Claims or reads distinct keys; those that are locked by themselves.
+/// Claims or reads distinct keys. If some are locked, each key is tried alone.
 async fn find(
     session: &Session,
     requests: &[&ClaimRequest],
@@ -218,7 +224,7 @@ async fn find(
     Ok(found)
 }
 
-/// Asks until the server has said something about each key, [`MAX_CLAIM_ROUNDS`] times at most.
+/// Repeats the claim until each key has a result, at most [`MAX_CLAIM_ROUNDS`] times.
 async fn ask(
     session: &Session,
     requests: &[&ClaimRequest],
@@ -244,13 +250,13 @@ async fn ask(
     Ok(found)
 }
 
-/// Rows of [`statements::claim`] or [`statements::lookup`] by scope and key.
+/// Indexes rows of [`statements::claim`] or [`statements::lookup`] by scope and key.
 fn by_key(rows: &[Row]) -> Result<HashMap<(&str, &str), &Row>, IdempotencyError> {
     rows.iter().map(|row| Ok(((column(row, "scope")?, column(row, "key")?), row))).collect()
 }
 
-/// Shortens claims that a clock made which was ahead and was corrected since. Otherwise the keys of a process that crashed would stay
-/// claimed until the clock has caught up.
+/// Shortens claims made by a clock that was ahead and has been corrected. Otherwise the keys of a crashed
+/// process would stay claimed until the clock has caught up.
 async fn begin_again(session: &Session, found: &HashMap<(&str, &str), &Row>) -> Result<(), IdempotencyError> {
     let mut ahead = Vec::new();
     for (key, row) in found {
@@ -266,7 +272,7 @@ async fn begin_again(session: &Session, found: &HashMap<(&str, &str), &Row>) -> 
     Ok(())
 }
 
-/// A row of [`statements::claim`] or [`statements::lookup`].
+/// Reads a row of [`statements::claim`] or [`statements::lookup`].
 fn read(row: &Row) -> Result<Found, IdempotencyError> {
     let state: Option<&str> = column(row, "state")?;
     let fingerprint = || column::<Option<String>>(row, "fingerprint").map(Option::unwrap_or_default);
@@ -291,7 +297,7 @@ fn read(row: &Row) -> Result<Found, IdempotencyError> {
     })
 }
 
-/// Changes claims with the statement that `build` makes of them; those that are locked by themselves.
+/// Changes claims with the statement that `build` makes of them. If some are locked, each is tried alone.
 async fn change<'a, T, Q: PostgresBinderRef>(
     session: &Session,
     elements: &'a [T],
@@ -311,8 +317,9 @@ async fn change<'a, T, Q: PostgresBinderRef>(
     Ok(changed)
 }
 
-/// Runs the statement of one element of a batch in a transaction of its own that waits for [`SINGLE_LOCK_TIMEOUT`]. `None` if
-/// its row is locked; without trying if it is the only element, which has waited for long enough.
+/// Runs the statement of one element of a batch in its own transaction, which waits for
+/// [`SINGLE_LOCK_TIMEOUT`]. Returns `None` if its row is locked. Also returns `None`, without trying, for the
+/// only element of a batch, which has waited long enough.
 async fn alone<T>(
     session: &Session,
     batch_size: usize,
@@ -332,12 +339,12 @@ async fn alone<T>(
             session.rollback().await?;
             Ok(None)
         }
-        // The connection is closed with its transaction.
+        // The connection is closed, which ends its transaction.
         Err(error) => Err(error),
     }
 }
 
-/// Applied at the positions that the server returned, fenced elsewhere.
+/// Returns `Applied` for the positions that the server returned, and `Fenced` for the others.
 fn outcomes(rows: &[Row], count: usize) -> Result<Vec<Guarded>, IdempotencyError> {
     let mut outcomes = vec![Guarded::Fenced; count];
     for row in rows {

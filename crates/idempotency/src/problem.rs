@@ -1,4 +1,4 @@
-//! The answers that the layer gives instead of the handler, as `application/problem+json` (RFC 9457).
+//! The responses that the layer sends instead of the handler's, as `application/problem+json` (RFC 9457).
 
 use std::time::Duration;
 
@@ -9,19 +9,19 @@ use axum::http::{HeaderValue, Response, StatusCode};
 
 use crate::IdempotencyError;
 
-/// What a client is told to wait before it asks again with the same key.
+/// The time that a client must wait before it sends the same key again.
 pub const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
-/// Why the handler did not run, or has no answer.
+/// The reason that the handler did not run, or that there is no response.
 #[derive(Debug)]
 pub enum Problem {
-    /// The header is missing where it is required, is repeated or is not well formed, or the body could not be read.
+    /// The header is missing although required, repeated or malformed, or the body could not be read.
     BadRequest(String),
-    /// The request has no scope: the client is not known.
+    /// The request has no scope: the client is unknown.
     Forbidden,
     /// The body is too large to be compared with that of a repeat.
     BodyTooLarge {
-        /// The largest, in bytes.
+        /// The largest body, in bytes.
         max_bytes: usize,
     },
     /// Another request with the key is in progress.
@@ -33,7 +33,7 @@ pub enum Problem {
 }
 
 impl Problem {
-    /// The HTTP status.
+    /// Returns the HTTP status.
     pub fn status(&self) -> StatusCode {
         match self {
             Self::BadRequest(_) => StatusCode::BAD_REQUEST,
@@ -45,7 +45,7 @@ impl Problem {
         }
     }
 
-    /// The name, the last segment of `type`.
+    /// Returns the name, the last segment of `type`.
     pub fn name(&self) -> &'static str {
         match self {
             Self::BadRequest(_) => "bad-request",
@@ -57,7 +57,7 @@ impl Problem {
         }
     }
 
-    /// What is the same for every occurrence.
+    /// Returns the title, the same for every occurrence.
     pub fn title(&self) -> &'static str {
         match self {
             Self::BadRequest(_) => "Bad request",
@@ -69,7 +69,8 @@ impl Problem {
         }
     }
 
-    /// What the client can do about this one. The cause of an outage is for the log, not for the client.
+    /// Returns advice for the client about this occurrence. The cause of an outage is logged, not sent to the
+    /// client.
     pub fn detail(&self) -> String {
         match self {
             Self::BadRequest(detail) => detail.clone(),
@@ -89,12 +90,12 @@ impl Problem {
         }
     }
 
-    /// When to try again with the same key, where that helps.
+    /// Returns the time after which to retry with the same key, if that may help.
     pub fn retry_after(&self) -> Option<Duration> {
         matches!(self, Self::InProgress | Self::Unavailable(_)).then_some(RETRY_PAUSE)
     }
 
-    /// The response: `type` is `/problems/<name>`, `instance` the path of the request.
+    /// Builds the response: `type` is `/problems/<name>`, `instance` the path of the request.
     pub fn to_response(&self, request: &Parts) -> Response<Body> {
         let body = serde_json::json!({
             "type": format!("/problems/{}", self.name()),

@@ -22,13 +22,13 @@ pub(crate) enum IdempotencyKeys {
 pub(crate) const PENDING: &str = "pending";
 pub(crate) const COMPLETED: &str = "completed";
 
-/// The SQL that creates the table `idempotency_keys` where it does not exist, in the schema that `search_path` names first:
-/// for a migration of the caller, or for [`crate::PostgresStore::setup_schema`].
+/// Returns the SQL that creates the table `idempotency_keys` if it does not exist, in the first schema of
+/// `search_path`: for the caller's migration, or for [`crate::PostgresStore::setup_schema`].
 pub fn schema_sql() -> &'static str {
     include_str!("schema.sql")
 }
 
-/// What the role must be allowed to do in which table.
+/// Returns the rights on the table that the role needs.
 pub fn required_rights() -> [RequiredRights<'static>; 1] {
     [RequiredRights { table: "idempotency_keys", rights: &["SELECT", "INSERT", "UPDATE", "DELETE"] }]
 }

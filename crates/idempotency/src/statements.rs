@@ -1,8 +1,9 @@
-//! The SQL, built and not run. Each text is the same for every batch, so that it is prepared once a connection.
+//! SQL of the keys, built here and run elsewhere. Each text is the same for every batch size, so that it is
+//! prepared once for each connection.
 //!
-//! Every statement that waits for rows takes them in the order of the primary key, by bytes: batches that meet never
-//! deadlock. All times are the server's `now()`, the beginning of the transaction. A statement that waited for a row
-//! therefore compares with a time before the wait, which frees no key too early.
+//! Every statement that waits for rows locks them in the order of the primary key, by bytes, so that
+//! concurrent batches never deadlock. All times are the server's `now()`, the beginning of the transaction.
+//! So a statement that waited for a row compares with a time before the wait, which frees no key too early.
 
 use pg::bind;
 use pg::sql::unnest;
@@ -20,8 +21,8 @@ pub(crate) use self::held::{abandon, extend};
 use crate::schema::{COMPLETED, IdempotencyKeys as Keys, PENDING};
 use crate::{ClaimRequest, Completion, FreeCompletion, KeyLookup};
 
-/// The planner settings that these statements need: each row is reached by an index, with a plan that does not depend on
-/// statistics, which are taken while the table is nearly empty.
+/// The planner settings that these statements need: each row is reached by an index, with a plan that does
+/// not depend on statistics, which are taken while the table is nearly empty.
 pub const PLANNER_PARAMETERS: &[(&str, &str)] = &[
     ("jit", "off"),
     ("plan_cache_mode", "force_generic_plan"),
@@ -47,7 +48,7 @@ pub(crate) enum Given {
 }
 
 const PRIMARY_KEY: [Keys; 2] = [Keys::Scope, Keys::Key];
-/// The columns beside the primary key.
+/// The columns outside the primary key.
 const CONTENT: [Keys; 8] = [
     Keys::State,
     Keys::Token,
@@ -67,7 +68,7 @@ enum Step {
     Deleted,
 }
 
-/// What a statement computes, by the name under which it is read.
+/// The names of the columns that a statement computes.
 #[derive(Iden, Clone, Copy)]
 enum Computed {
     FreeInMs,
@@ -82,12 +83,12 @@ fn from_now(ttl_ms: Expr) -> Expr {
     Expr::cust_with_exprs("now() + $1 * interval '1 millisecond'", [ttl_ms])
 }
 
-/// Compared and sorted by bytes, as the columns are.
+/// Returns an expression compared and sorted by bytes, like the columns.
 fn by_bytes<S: ToSql + AsRef<str>>(texts: impl Iterator<Item = S>) -> Expr {
     Expr::cust_with_exprs("$1 COLLATE \"C\"", [unnest(bind::texts(texts))])
 }
 
-/// The rows of the table that the parameters name.
+/// Returns the condition that a row's key is among the parameters.
 fn is_given() -> Expr {
     Expr::col((Keys::Table, Keys::Scope))
         .equals((Given::Table, Given::Scope))
@@ -98,15 +99,17 @@ fn is_live() -> Expr {
     Expr::col((Keys::Table, Keys::ExpiresAt)).gte(now())
 }
 
-/// Whether a claim was made by a clock that was ahead of the server's present one, by more than clocks of replicas may differ.
+/// Returns the condition that a claim was made by a clock that was ahead of the server's present one, by more
+/// than clocks of replicas may differ.
 fn is_ahead() -> Expr {
     Expr::col((Keys::Table, Keys::State))
         .eq(bind::text(PENDING))
         .and(Expr::cust("idempotency_keys.created_at > now() + interval '1 second'"))
 }
 
-/// Lets claims begin now that were made by a clock that was ahead: they end when their holders expect it, and not when the clock has
-/// caught up. Claims that another transaction has locked are left out: another request does the same, or the holder ends its claim.
+/// Restarts claims made by a clock that was ahead: they begin now and end when their holders expect it, not
+/// when the clock has caught up. Skips claims that another transaction has locked: another request restarts
+/// them too, or the holder ends its claim.
 pub(crate) fn begin_again<'a>(keys: impl Iterator<Item = (&'a str, &'a str)> + Clone) -> UpdateStatement {
     let given = Query::select()
         .expr_as(by_bytes(keys.clone().map(|(scope, _)| scope)), Given::Scope)
@@ -133,21 +136,21 @@ fn step(name: impl IntoIden, query: impl Into<SubQueryStatement>) -> CommonTable
     CommonTableExpression::new().table_name(name).query(query).to_owned()
 }
 
-/// Whether a claim waits until its commit is on disk.
+/// The durability of a claim's commit.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum ClaimCommit {
-    /// It does.
+    /// The claim waits until its commit is on disk.
     #[default]
     Synchronous,
-    /// It does not: a crash of the server may lose the claims of the last moments.
+    /// The claim does not wait: a crash of the server may lose the most recent claims.
     Asynchronous,
 }
 
-/// Claims those of the keys that are free, and reads the others. The keys of `requests` are distinct.
+/// Claims the free keys, and reads the others. The keys of `requests` are distinct.
 ///
-/// A row for each key that was claimed, with nothing but scope and key; a row for each key that was live when the statement
-/// began. No row for a key that another transaction changed meanwhile: the caller asks again. A key that was live is only
-/// read, whatever other transactions do with it.
+/// Returns a row for each key that was claimed, with only scope and key, and a row for each key that was live
+/// when the statement began. There is no row for a key that another transaction changed meanwhile: the caller
+/// tries again. A live key is only read, whatever other transactions do with it.
 pub(crate) fn claim(requests: &[&ClaimRequest], commit: ClaimCommit) -> SelectStatement {
     let given = Query::select()
         .expr_as(by_bytes(requests.iter().map(|request| request.id.scope.as_str())), Given::Scope)
@@ -171,7 +174,7 @@ pub(crate) fn claim(requests: &[&ClaimRequest], commit: ClaimCommit) -> SelectSt
         .from(Step::Claimed)
         .conditions(
             commit == ClaimCommit::Asynchronous,
-            // Once for the statement, before its rows; it ends with the transaction.
+            // Evaluated once for the statement, before its rows; the setting ends with the transaction.
             |claimed| {
                 let set = "(SELECT set_config('synchronous_commit', 'off', true)) IS NOT NULL";
                 claimed.and_where(Expr::cust(set));
@@ -186,7 +189,7 @@ pub(crate) fn claim(requests: &[&ClaimRequest], commit: ClaimCommit) -> SelectSt
     statement.take()
 }
 
-/// Those of the given keys that are claimed or completed, by the primary key.
+/// Reads the given keys that are claimed or completed, by the primary key.
 fn live() -> SelectStatement {
     Query::select()
         .columns([
@@ -211,7 +214,7 @@ fn live() -> SelectStatement {
         .take()
 }
 
-/// Reads those of the keys that are claimed or completed, by the primary key; no row for a key that is free.
+/// Reads the keys that are claimed or completed, by the primary key; no row for a free key.
 pub(crate) fn lookup(keys: &[KeyLookup]) -> SelectStatement {
     let given = Query::select()
         .expr_as(by_bytes(keys.iter().map(|lookup| lookup.scope.as_str())), Given::Scope)
@@ -222,7 +225,7 @@ pub(crate) fn lookup(keys: &[KeyLookup]) -> SelectStatement {
     statement
 }
 
-/// Those of the given keys that are free, in the order of the primary key.
+/// Returns the given keys that are free, in the order of the primary key.
 fn free() -> SelectStatement {
     let live = Query::select()
         .column((Keys::Table, Keys::Key))
@@ -239,11 +242,12 @@ fn free() -> SelectStatement {
         .take()
 }
 
-/// Stores the answers of those of the keys that are free, by the primary key; returns scope and key of those. It waits for
-/// another transaction that takes one of them, and then leaves it out. The keys are distinct.
+/// Stores the responses of the free keys, by the primary key; returns scope and key of those. Waits for a
+/// transaction that is taking one of them, and then skips that key. The keys are distinct.
 ///
-/// For a transaction of the caller, [`pg::Session::prepare`] it and run it with [`pg::Session::change`]: unless it changes as
-/// many rows as there are completions, one of the keys is taken. [`crate::complete_free_in`] tells which.
+/// For a transaction of the caller, [`pg::Session::prepare`] it and run it with [`pg::Session::change`]:
+/// unless it changes as many rows as there are completions, one of the keys is taken.
+/// [`crate::complete_free_in`] returns which.
 pub fn complete_free(completions: &[FreeCompletion]) -> InsertStatement {
     let each = || completions.iter().map(|free| &free.completion);
     let given = Query::select()
@@ -265,7 +269,7 @@ pub fn complete_free(completions: &[FreeCompletion]) -> InsertStatement {
     insert
 }
 
-/// Adds the answers and their retention TTLs to the parameters.
+/// Adds the responses and their retention TTLs to the parameters.
 fn with_answers<'a, I: Iterator<Item = &'a Completion>>(
     mut given: SelectStatement,
     completions: impl Fn() -> I,
@@ -280,7 +284,7 @@ fn with_answers<'a, I: Iterator<Item = &'a Completion>>(
         .take()
 }
 
-/// Inserts those of the given keys that are absent, and takes over those that are expired.
+/// Inserts the given keys that are absent, and takes over expired ones.
 fn insert_free() -> InsertStatement {
     let mut rows = free();
     rows.expr(bind::text(PENDING))
@@ -301,9 +305,9 @@ fn insert_free() -> InsertStatement {
     )
 }
 
-/// Inserts `rows`, which have these columns, and takes over keys that are expired.
+/// Inserts `rows`, which have these columns, and takes over expired keys.
 fn insert(columns: impl IntoIterator<Item = Keys>, rows: SelectStatement) -> InsertStatement {
-    // With the columns that are not inserted, so that nothing is left of an expired answer.
+    // Also resets the columns that are not inserted, so that nothing is left of an expired response.
     let taken_over = OnConflict::columns(PRIMARY_KEY)
         .update_columns(CONTENT)
         .action_and_where(Expr::col((Keys::Table, Keys::ExpiresAt)).lt(now()))
@@ -319,7 +323,8 @@ fn insert(columns: impl IntoIterator<Item = Keys>, rows: SelectStatement) -> Ins
     insert
 }
 
-/// Deletes expired keys, the oldest first, by the index on `expires_at`; leaves out those that another transaction has locked.
+/// Deletes expired keys, the oldest first, by the index on `expires_at`; skips keys that another transaction
+/// has locked.
 pub(crate) fn sweep(limit: u64) -> DeleteStatement {
     let expired = Query::select()
         .columns([Keys::Scope, Keys::Key])

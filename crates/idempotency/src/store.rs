@@ -1,4 +1,4 @@
-//! Where claims and answers are kept: what is asked of a store, and what it answers.
+//! The port to a store of claims and responses, with its requests and results.
 
 use std::time::Duration;
 
@@ -6,10 +6,10 @@ use bytes::Bytes;
 
 use crate::{Fingerprint, IdempotencyError, Key, LockTtl, RetentionTtl, Scope, Token};
 
-/// One claim of one key, as its holder names it.
+/// The id of one claim of one key, as used by its holder.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct ClaimId {
-    /// Whom the key belongs to.
+    /// The owner of the key.
     pub scope: Scope,
     /// The idempotency key.
     pub key: Key,
@@ -17,107 +17,111 @@ pub struct ClaimId {
     pub token: Token,
 }
 
-/// The wish to process the request that a key stands for.
+/// A request to claim a key in order to process its request.
 #[derive(Clone, Debug)]
 pub struct ClaimRequest {
-    /// What is claimed, with a token that was never used before.
+    /// The claim, with a token that was never used before.
     pub id: ClaimId,
-    /// That of the request.
+    /// The fingerprint of the request.
     pub fingerprint: Fingerprint,
-    /// How long the claim is held.
+    /// The time for which the claim is held.
     pub lock_ttl: LockTtl,
 }
 
-/// The question what a request with this key would be told.
+/// A request to look up the outcome that a claim of this key would have.
 #[derive(Clone, Debug)]
 pub struct KeyLookup {
-    /// Whom the key belongs to.
+    /// The owner of the key.
     pub scope: Scope,
     /// The idempotency key.
     pub key: Key,
-    /// That of the request.
+    /// The fingerprint of the request.
     pub fingerprint: Fingerprint,
 }
 
-/// What became of the wish to claim a key.
+/// The outcome of claiming a key.
 #[must_use]
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Claim {
-    /// The key is the caller's until the lock TTL ends: it processes the request, then completes or abandons.
+    /// The caller holds the key until the lock TTL ends: it processes the request, then completes or
+    /// abandons.
     New,
-    /// Another attempt is processing a request with this key, or the caller itself: a claim is not re-entrant.
+    /// Another attempt is processing a request with this key, or the caller itself: a claim is not
+    /// re-entrant.
     Pending {
-        /// Whether that request has the fingerprint of this one.
+        /// True if that request has the fingerprint of this one.
         fingerprint_matches: bool,
-        /// How long until its lock TTL ends, by the clock of the store.
+        /// The time until its lock TTL ends, by the clock of the store.
         free_in: Duration,
     },
     /// The request was processed before.
     Completed(Answer),
     /// Another request with this key was processed before.
     Conflict,
-    /// Another transaction holds the key open, or changes it all the time. Whether it is free is unknown; nothing was claimed.
+    /// Another transaction has locked the key, or changes it continually. It is unknown whether the key is
+    /// free; nothing was claimed.
     Busy,
 }
 
-/// An answer to be stored for a key that the caller has claimed.
+/// A response to store for a key that the caller has claimed.
 #[derive(Clone, Debug)]
 pub struct Completion {
     /// The claim that is completed.
     pub id: ClaimId,
-    /// What repeats get.
+    /// The response that repeats get.
     pub answer: Answer,
-    /// For how long they get it.
+    /// The time for which they get it.
     pub retention_ttl: RetentionTtl,
 }
 
-/// An answer to be stored for a key that is free, without a claim before it.
+/// A response to store for a free key, without a claim before it.
 #[derive(Clone, Debug)]
 pub struct FreeCompletion {
-    /// Key, answer and retention TTL. The token is one that was never used before.
+    /// The key, response and retention TTL. The token must never have been used before.
     pub completion: Completion,
-    /// That of the request.
+    /// The fingerprint of the request.
     pub fingerprint: Fingerprint,
 }
 
-/// The answer to a request. Stores keep its parts byte for byte and do not look into them.
+/// The stored response to a request. Stores keep its parts byte for byte and do not interpret them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Answer {
-    /// The HTTP status, 100 to 999; the table refuses any other.
+    /// The HTTP status, 100 to 999; the table rejects any other.
     pub status: u16,
-    /// The headers that are replayed, in the form of [`Answer::from_response`].
+    /// The replayed headers, in the form of [`Answer::from_response`].
     pub headers: Bytes,
     /// The body.
     pub body: Bytes,
 }
 
-/// What became of the change of a claim that must still be the caller's.
+/// The outcome of changing a claim that the caller must still hold.
 #[must_use]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Guarded {
-    /// It was changed.
+    /// The claim was changed.
     Applied,
-    /// The claim is not pending under this token: it has been completed or abandoned, or another attempt has claimed the key
-    /// after the lock TTL. Nothing was changed.
+    /// The claim is not pending under this token: it has been completed or abandoned, or another attempt has
+    /// claimed the key after the lock TTL. Nothing was changed.
     Fenced,
-    /// Another transaction holds the key open. Nothing was changed; the same call may succeed later.
+    /// Another transaction has locked the key. Nothing was changed; the same call may succeed later.
     Busy,
 }
 
-/// Claims and answers, shared by all processes that use the store. Each method takes many elements and gives one outcome for
-/// each, in their order; each element is decided by itself.
+/// Claims and stored responses, shared by all processes that use the store. Each method takes many elements
+/// and returns one outcome for each, in their order; each element is decided independently.
 ///
-/// The life of a key: free, then pending under the token that claimed it, then completed or free again. A pending or completed
-/// key that expires is free. Time is that of the store; no client's clock takes part.
+/// The life of a key: free, then pending under the token that claimed it, then completed or free again. A
+/// pending or completed key that expires is free. All times are those of the store's clock, never a client's.
 pub trait Store: Send + Sync + 'static {
-    /// What [`Store::claim`] would answer to a request with each of these keys; `None` for a key that it would claim. It changes
-    /// nothing and waits for no row: the answer may be out of date at once.
+    /// Returns the outcome that [`Store::claim`] would have for each of these keys; `None` for a key that it
+    /// would claim. Changes nothing and waits for no row, so the result may be outdated at once.
     fn lookup(
         &self,
         keys: &[KeyLookup],
     ) -> impl Future<Output = Result<Vec<Option<Claim>>, IdempotencyError>> + Send;
 
-    /// Claims each key that is free. If a key occurs twice, the first element may get it, and the second finds it pending.
+    /// Claims each key that is free. If a key occurs twice, the first element may get it, and the second
+    /// finds it pending.
     ///
     /// After an error it is unknown which keys were claimed: the caller abandons all of them.
     fn claim(
@@ -125,8 +129,8 @@ pub trait Store: Send + Sync + 'static {
         requests: &[ClaimRequest],
     ) -> impl Future<Output = Result<Vec<Claim>, IdempotencyError>> + Send;
 
-    /// Stores the answers, each for its retention TTL from now. A claim whose lock TTL has ended is completed all the same
-    /// unless another attempt has claimed the key: the request was processed.
+    /// Stores the responses, each for its retention TTL from now. A claim whose lock TTL has ended is still
+    /// completed unless another attempt has claimed the key, because the request was processed.
     fn complete(
         &self,
         completions: &[Completion],
@@ -136,13 +140,13 @@ pub trait Store: Send + Sync + 'static {
     fn abandon(&self, ids: &[ClaimId])
     -> impl Future<Output = Result<Vec<Guarded>, IdempotencyError>> + Send;
 
-    /// Lets the claims end `lock_ttl` from now.
+    /// Sets the end of the claims to `lock_ttl` from now.
     fn extend(
         &self,
         ids: &[ClaimId],
         lock_ttl: LockTtl,
     ) -> impl Future<Output = Result<Vec<Guarded>, IdempotencyError>> + Send;
 
-    /// Deletes at most `limit` expired keys, the oldest first, and returns how many. Nothing depends on it but space.
+    /// Deletes at most `limit` expired keys, the oldest first, and returns their number. It only frees space.
     fn sweep(&self, limit: u64) -> impl Future<Output = Result<u64, IdempotencyError>> + Send;
 }

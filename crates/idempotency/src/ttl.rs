@@ -1,34 +1,34 @@
-//! The two times to live: types that cannot be taken for each other.
+//! The two times to live, as types that cannot be confused.
 
 use std::time::Duration;
 
 use crate::IdempotencyError;
 
-/// The lock TTL if nothing else is chosen.
+/// The default lock TTL.
 pub const DEFAULT_LOCK_TTL: Duration = Duration::from_secs(60);
-/// The retention TTL if nothing else is chosen.
+/// The default retention TTL.
 pub const DEFAULT_RETENTION_TTL: Duration = Duration::from_secs(24 * 60 * 60);
-/// The longest lock TTL: after a crash the key is blocked for that long.
+/// The longest lock TTL: after a crash the key is blocked for that time.
 pub const MAX_LOCK_TTL: Duration = Duration::from_secs(24 * 60 * 60);
 /// The longest retention TTL.
 pub const MAX_RETENTION_TTL: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 
-/// How long a claim is held for its holder. It must be longer than the request takes: after it, a repeat runs the request
-/// again. After a crash, repeats are refused until it ends.
+/// The time for which a claim is held. It must be longer than the request takes: after it, a repeat runs the
+/// request again. After a crash, repeats are rejected until it ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LockTtl(Duration);
 
-/// How long a stored answer is replayed.
+/// The time for which a stored response is replayed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RetentionTtl(Duration);
 
 impl LockTtl {
-    /// From 1 ms to [`MAX_LOCK_TTL`]; [`IdempotencyError::InvalidArgument`] otherwise.
+    /// Creates a TTL from 1 ms to [`MAX_LOCK_TTL`]; [`IdempotencyError::InvalidArgument`] otherwise.
     pub fn new(ttl: Duration) -> Result<Self, IdempotencyError> {
         checked("a lock TTL", ttl, MAX_LOCK_TTL).map(Self)
     }
 
-    /// As a duration.
+    /// Returns the TTL as a duration.
     pub fn as_duration(self) -> Duration {
         self.0
     }
@@ -45,12 +45,12 @@ impl Default for LockTtl {
 }
 
 impl RetentionTtl {
-    /// From 1 ms to [`MAX_RETENTION_TTL`]; [`IdempotencyError::InvalidArgument`] otherwise.
+    /// Creates a TTL from 1 ms to [`MAX_RETENTION_TTL`]; [`IdempotencyError::InvalidArgument`] otherwise.
     pub fn new(ttl: Duration) -> Result<Self, IdempotencyError> {
         checked("a retention TTL", ttl, MAX_RETENTION_TTL).map(Self)
     }
 
-    /// As a duration.
+    /// Returns the TTL as a duration.
     pub fn as_duration(self) -> Duration {
         self.0
     }

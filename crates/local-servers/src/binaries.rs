@@ -1,4 +1,4 @@
-//! Where the servers' programs are on this machine.
+//! The location of the servers' programs on this machine.
 
 use std::path::{Path, PathBuf};
 
@@ -11,10 +11,10 @@ pub struct MissingBinary {
     install: &'static str,
 }
 
-/// Finds a program of PostgreSQL, such as `pg_dump`, of the version whose server is started.
+/// Finds a program of PostgreSQL, such as `pg_dump`, of the same version as the server.
 pub fn postgres(program: &'static str) -> Result<PathBuf, MissingBinary> {
     let mut places = Vec::new();
-    // Debian keeps every version apart; the newest comes first.
+    // Debian installs every version separately; the newest comes first.
     let mut versions: Vec<PathBuf> = folders_in(Path::new("/usr/lib/postgresql"));
     versions.sort_by_key(|path| {
         std::cmp::Reverse(path.file_name().and_then(|name| name.to_str()?.parse::<u32>().ok()))
@@ -44,7 +44,7 @@ pub(crate) fn redis(program: &'static str) -> Result<PathBuf, MissingBinary> {
 
 /// Finds PgBouncer.
 pub(crate) fn pgbouncer() -> Result<PathBuf, MissingBinary> {
-    // Debian keeps it where the PATH of most users does not look.
+    // Debian installs it in a folder that is not in the PATH of most users.
     let places =
         ["/usr/sbin", "/usr/local/sbin", "/opt/homebrew/bin", "/usr/local/bin"].map(PathBuf::from).to_vec();
     find(

@@ -1,4 +1,4 @@
-//! A stand-in user directory, whose answer for each user is configured by the test.
+//! A stand-in user directory, whose response for each user is configured by the test.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -20,27 +20,28 @@ use tokio::task::{JoinHandle, JoinSet};
 
 use crate::process::{StartError, io_error};
 
-/// A fault in the answers for one user.
+/// A fault in the responses for one user.
 #[derive(Clone, Debug)]
 pub enum Fault {
-    /// There is no answer.
+    /// No response.
     Hang,
-    /// It comes late.
+    /// A late response.
     Slow(Duration),
     /// This status and body, as JSON.
     Answer(u16, String),
-    /// It is about another user.
+    /// A response about another user.
     WrongUser,
 }
 
-/// How the directory behaves towards all requests together. The default answers each of them at once.
+/// Behaviour of the directory under all requests together. The default responds to each of them at once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Load {
-    /// How long an answer takes. A refusal takes no time.
+    /// The time that a response takes. A refusal takes no time.
     pub latency: Duration,
-    /// The most requests that are served at a time; the others are refused with status 503.
+    /// The largest number of requests served at a time; the others are refused with status 503.
     pub at_most: usize,
-    /// Every request whose number is a multiple of this is refused with status 503; 0 refuses none of them.
+    /// The interval of refusals: every request whose number is a multiple of this is refused with status 503;
+    /// 0 refuses none.
     pub refuse_every: usize,
 }
 
@@ -50,7 +51,7 @@ impl Default for Load {
     }
 }
 
-/// A running stand-in. It stops when it is dropped.
+/// A running stand-in. It stops when dropped.
 #[derive(Debug)]
 pub struct StandInDirectory {
     shared: Shared,
@@ -63,27 +64,28 @@ struct Shared(Arc<Mutex<Users>>);
 
 #[derive(Debug, Default)]
 struct Users {
-    /// `None`: a user that was not set does not exist.
+    /// True if users that were not set exist.
     everybody_exists: bool,
     known: HashMap<String, Option<(String, String)>>,
     faults: HashMap<String, Fault>,
     requests: HashMap<String, usize>,
     load: Load,
-    /// Requests so far, and those that are being served.
+    /// The number of requests so far, served or refused.
     arrived: usize,
     serving: usize,
     refusals: usize,
 }
 
 impl Shared {
-    /// Nothing panics while the lock is held.
+    /// No code panics while the lock is held.
     fn lock(&self) -> MutexGuard<'_, Users> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl StandInDirectory {
-    /// Starts on a free port. Every user exists, as `<id>@example.com` with language `en`, unless configured otherwise.
+    /// Starts on a free port. Every user exists, as `<id>@example.com` with language `en`, unless configured
+    /// otherwise.
     pub async fn start() -> Result<Self, StartError> {
         let shared = Shared::default();
         shared.lock().everybody_exists = true;
@@ -95,12 +97,12 @@ impl StandInDirectory {
         Ok(Self { shared, addr, server })
     }
 
-    /// The value for `NOTIFICATION_USER_SERVICE_BASE_URL`.
+    /// Returns the value for `NOTIFICATION_USER_SERVICE_BASE_URL`.
     pub fn base_url(&self) -> String {
         format!("http://{}", self.addr)
     }
 
-    /// Whether users that were not set exist.
+    /// Sets whether users exist that were not set.
     pub fn set_everybody_exists(&self, exists: bool) {
         self.shared.lock().everybody_exists = exists;
     }
@@ -118,12 +120,12 @@ impl StandInDirectory {
         self.shared.lock().known.insert(id.to_owned(), None);
     }
 
-    /// Answers about this user have this fault from now on.
+    /// Adds a fault to all following responses about this user.
     pub fn set_fault(&self, id: &str, fault: Fault) {
         self.shared.lock().faults.insert(id.to_owned(), fault);
     }
 
-    /// All answers are given under this load from now on.
+    /// Sets the load for all following responses.
     pub fn set_load(&self, load: Load) {
         self.shared.lock().load = load;
     }
@@ -135,26 +137,26 @@ impl StandInDirectory {
         users.load = Load::default();
     }
 
-    /// How many requests were refused because of the load.
+    /// Returns the number of requests refused because of the load.
     pub fn refusals(&self) -> usize {
         self.shared.lock().refusals
     }
 
-    /// How often this user was looked up.
+    /// Returns the number of lookups of this user.
     pub fn requests_for(&self, id: &str) -> usize {
         self.shared.lock().requests.get(id).copied().unwrap_or(0)
     }
 
-    /// How many look-ups there were.
+    /// Returns the number of lookups.
     pub fn requests(&self) -> usize {
         self.shared.lock().requests.values().sum()
     }
 
-    /// Connections are closed, and refused from now on.
+    /// Closes all connections, and refuses new ones from now on.
     pub async fn stop(&mut self) {
         if let Some(server) = self.server.take() {
             server.abort();
-            // It ends by the abort.
+            // The abort ends the task.
             drop(server.await);
         }
     }
@@ -179,9 +181,10 @@ impl Drop for StandInDirectory {
 fn serve(listener: TcpListener, shared: Shared) -> JoinHandle<()> {
     let router = Router::new().route("/api/v1/internal/users/{user_id}", get(look_up)).with_state(shared);
     tokio::spawn(async move {
-        // Aborted with the task that holds them: `axum::serve` would leave the connections that are open to answer on.
+        // Aborted with the task that holds them: `axum::serve` would let open connections continue to
+        // respond.
         let mut connections = JoinSet::new();
-        // It serves until it is aborted; an error ends it, and clients are refused.
+        // Serves until it is aborted; an error ends it, and clients are refused.
         while let Ok((stream, _)) = listener.accept().await {
             let service = TowerToHyperService::new(router.clone());
             let connection = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
@@ -195,7 +198,7 @@ fn serve(listener: TcpListener, shared: Shared) -> JoinHandle<()> {
 struct Serving(Shared);
 
 impl Serving {
-    /// `None` if the request is refused.
+    /// Admits a request; `None` if it is refused.
     fn admit(shared: &Shared) -> Option<Self> {
         let mut users = shared.lock();
         users.arrived += 1;

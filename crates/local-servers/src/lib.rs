@@ -1,8 +1,10 @@
-//! Private PostgreSQL, PgBouncer and Redis servers from the machine's own binaries, and a stand-in user directory.
+//! Private PostgreSQL, PgBouncer and Redis servers from the machine's own binaries, and a stand-in user
+//! directory.
 //!
-//! For `notification dev` and for tests. Every server has its own folder and a free loopback port, and does not interfere with
-//! servers that already run on the machine. It is stopped and removed however the process that started it ends, `kill -9`
-//! included. Nothing is downloaded: if a binary is missing, the error says what to install.
+//! For `notification dev` and for tests. Every server has its own folder and a free loopback port, and does
+//! not interfere with servers that already run on the machine. It is stopped and removed however the process
+//! that started it ends, `kill -9` included. Nothing is downloaded: if a binary is missing, the error names
+//! the package to install.
 
 mod binaries;
 mod directory;

@@ -6,12 +6,12 @@ use std::process::Child;
 use crate::binaries;
 use crate::process::{Home, PORT_TRIES, StartError, end, free_port, io_error, signal, wait_ready};
 
-/// How the pooler is set up.
+/// Settings of the pooler.
 #[derive(Clone, Debug)]
 pub struct PgBouncerOptions {
     /// `session`, `transaction` or `statement`.
     pub pool_mode: &'static str,
-    /// The most connections to the server for each role and database.
+    /// The largest number of connections to the server for each role and database.
     pub pool_size: usize,
     /// Further settings, as `name` and `value`.
     pub settings: Vec<(&'static str, &'static str)>,
@@ -19,7 +19,7 @@ pub struct PgBouncerOptions {
     pub roles: Vec<&'static str>,
 }
 
-/// A running pooler. Dropped, it is stopped and its folder removed.
+/// A running pooler. When dropped, it is stopped and its folder removed.
 #[derive(Debug)]
 pub struct PgBouncer {
     home: Home,
@@ -30,7 +30,7 @@ pub struct PgBouncer {
 }
 
 impl PgBouncer {
-    /// Starts one in front of the server at this port of 127.0.0.1.
+    /// Starts a pooler in front of the server at this port of 127.0.0.1.
     pub async fn start(server_port: u16, options: PgBouncerOptions) -> Result<Self, StartError> {
         let mut pooler = Self { home: Home::new()?, options, server_port, port: 0, child: None };
         for _ in 0..PORT_TRIES {
@@ -73,7 +73,7 @@ impl PgBouncer {
         Ok(())
     }
 
-    /// Changes mode and size while clients are connected, as an administrator would.
+    /// Changes mode and size while clients are connected, like an administrator.
     pub fn set_pool(&mut self, pool_mode: &'static str, pool_size: usize) -> Result<(), StartError> {
         self.options.pool_mode = pool_mode;
         self.options.pool_size = pool_size;
@@ -83,12 +83,12 @@ impl PgBouncer {
         Ok(())
     }
 
-    /// Its port on 127.0.0.1.
+    /// Returns its port on 127.0.0.1.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// Ends it.
+    /// Stops it.
     pub async fn stop(&mut self) {
         end(&self.home, &mut self.child, "INT").await;
     }

@@ -11,16 +11,17 @@ use crate::process::{
     Home, PORT_TRIES, StartError, children_of, end, free_port, io_error, signal, wait_ready,
 };
 
-/// How the server is set up.
+/// Settings of the server.
 #[derive(Clone, Debug, Default)]
 pub struct PostgresOptions {
-    /// Whether a commit survives a loss of power. Tests do without; it survives a crash of the server all the same.
+    /// True if a commit must survive a power loss. Tests do not need that; a commit survives a crash of the
+    /// server in any case.
     pub durable: bool,
     /// Further settings, as `name` and `value`.
     pub settings: Vec<(String, String)>,
 }
 
-/// A running server. Dropped, it is stopped and its folder removed.
+/// A running server. When dropped, it is stopped and its folder removed.
 #[derive(Debug)]
 pub struct Postgres {
     home: Home,
@@ -30,7 +31,7 @@ pub struct Postgres {
 }
 
 impl Postgres {
-    /// Makes a new cluster and starts it.
+    /// Creates a new cluster and starts it.
     pub async fn start(options: PostgresOptions) -> Result<Self, StartError> {
         let home = Home::new()?;
         let mut initdb = home.command(&binaries::postgres("initdb")?)?;
@@ -57,7 +58,7 @@ impl Postgres {
         Err(server.home.not_ready("postgres"))
     }
 
-    /// Starts the server that was stopped or killed, with its data and on its port.
+    /// Starts the stopped or killed server again, with its data and on its port.
     pub async fn start_again(&mut self) -> Result<(), StartError> {
         let mut command = self.home.command(&binaries::postgres("postgres")?)?;
         command.arg("-D").arg(self.home.path().join("data")).arg("-k").arg(self.home.path());
@@ -69,7 +70,8 @@ impl Postgres {
         setting("max_connections", "200");
         setting("timezone", "UTC");
         if !self.options.durable {
-            // Commits are still written before they are answered: without `synchronous_commit` a kill would lose some.
+            // Commits are still written before they are acknowledged: without `synchronous_commit` a kill
+            // would lose some.
             for name in ["fsync", "full_page_writes"] {
                 setting(name, "off");
             }
@@ -77,7 +79,7 @@ impl Postgres {
         for (name, value) in &self.options.settings {
             setting(name, value);
         }
-        // Left by a server that was killed; its first line must not be taken for the new one's.
+        // Left by a server that was killed; its first line must not be taken for the new server's.
         drop(fs::remove_file(self.home.path().join("data/postmaster.pid")));
         let mut child = self.home.spawn(command)?;
         let ready = wait_ready(&mut child, async || self.says_ready()).await;
@@ -85,50 +87,50 @@ impl Postgres {
         if ready { Ok(()) } else { Err(self.home.not_ready("postgres")) }
     }
 
-    /// The eighth line of its pid file says when it takes connections.
+    /// Returns true if the eighth line of its pid file shows that it accepts connections.
     fn says_ready(&self) -> bool {
         let file = fs::read_to_string(self.home.path().join("data/postmaster.pid")).unwrap_or_default();
         file.lines().nth(7).is_some_and(|line| line.trim() == "ready")
     }
 
-    /// Its port on 127.0.0.1.
+    /// Returns its port on 127.0.0.1.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// Its process, as long as it runs.
+    /// Returns the id of its process while it runs.
     pub fn pid(&self) -> Option<u32> {
         self.child.as_ref().map(Child::id)
     }
 
-    /// A connection string for the superuser.
+    /// Returns a connection string for the superuser.
     pub fn superuser_dsn(&self, database: &str) -> String {
         format!("postgres://postgres@127.0.0.1:{}/{database}", self.port)
     }
 
-    /// Stops it as an administrator would: running transactions are rolled back, connections closed.
+    /// Stops it like an administrator: running transactions are rolled back, connections closed.
     pub async fn stop(&mut self) {
         end(&self.home, &mut self.child, "INT").await;
     }
 
-    /// Ends it as a crash would.
+    /// Ends it like a crash.
     pub async fn kill(&mut self) {
         end(&self.home, &mut self.child, "QUIT").await;
     }
 
-    /// Keeps a copy of the data of a server that is stopped.
+    /// Saves a copy of the data of a stopped server.
     pub fn save(&self) -> Result<(), StartError> {
         self.copy("data", "saved")
     }
 
-    /// Puts the copy in place of the data of a server that is stopped or killed: what it has committed since is lost.
+    /// Replaces the data of a stopped or killed server with the copy: later commits are lost.
     pub fn restore(&self) -> Result<(), StartError> {
         self.copy("saved", "data")
     }
 
     fn copy(&self, from: &str, to: &str) -> Result<(), StartError> {
         let home = self.home.path();
-        // By `cp` as the server's user, whose files they are.
+        // Uses `cp` as the server's user, who owns the files.
         let script = r#"rm -rf -- "$2" && cp -a -- "$1" "$2""#;
         let mut copy = self.home.command(Path::new("sh"))?;
         copy.args(["-c", script, "copy"]).arg(home.join(from)).arg(home.join(to));
@@ -136,14 +138,14 @@ impl Postgres {
         if done.success() { Ok(()) } else { Err(self.home.not_ready("cp")) }
     }
 
-    /// Suspends every process of the server: connections stay open and get no answer.
+    /// Suspends every process of the server: connections stay open and get no response.
     pub fn pause(&self) {
         let Some(pid) = self.pid() else { return };
-        // First the one that makes the others, so that none is left out.
+        // The parent process is stopped first, so that it cannot start others.
         signal("STOP", &[pid]);
         let mut pids = children_of(pid);
         pids.push(pid);
-        // Without the note a watchdog could not wake them; that is no reason not to test.
+        // Without the note a watchdog could not wake them; the test continues nevertheless.
         drop(self.home.note_paused(&pids));
         signal("STOP", &pids);
     }
@@ -156,8 +158,8 @@ impl Postgres {
         signal("CONT", &pids);
     }
 
-    /// What a database administrator does before the first start: a role that is no superuser, a database, and a
-    /// schema that the role owns.
+    /// Prepares the server like a database administrator before the first start: a role that is not a
+    /// superuser, a database, and a schema that the role owns.
     pub async fn create_role_and_schema(
         &self,
         database: &str,
@@ -183,7 +185,7 @@ impl Postgres {
         let connection = tokio::spawn(connection);
         let done = client.batch_execute(sql).await;
         drop(client);
-        // The connection has nothing more to say once the client is gone.
+        // After the client is gone, an error of the connection does not matter.
         drop(connection.await);
         done.map_err(refused)
     }
@@ -195,7 +197,7 @@ impl Drop for Postgres {
             signal("CONT", &children_of(child.id()));
             signal("CONT", &[child.id()]);
             signal("QUIT", &[child.id()]);
-            // Its folder goes next, so it must be gone; QUIT waits for no client.
+            // It must be gone before its folder is removed; QUIT waits for no client.
             drop(child.wait());
             self.home.forget();
         }

@@ -13,42 +13,42 @@ use tempfile::TempDir;
 
 use crate::MissingBinary;
 
-/// How long a server may take to be ready, and to end when it is asked to.
+/// The time that a server may take to become ready.
 pub(crate) const START_BOUND: Duration = Duration::from_secs(60);
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
-/// How many ports are tried if others take them first.
+/// The number of ports that are tried if others take them first.
 pub(crate) const PORT_TRIES: usize = 5;
 
-/// A server could not be started.
+/// The error of starting a server.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// Its program is not installed.
     #[error(transparent)]
     Missing(#[from] MissingBinary),
-    /// The operating system refused something.
+    /// The operating system rejected an operation.
     #[error("could not {doing}")]
     Io {
-        /// What was being done.
+        /// The operation.
         doing: &'static str,
-        /// Why it failed.
+        /// The cause.
         #[source]
         source: io::Error,
     },
-    /// It ended, or was not ready in time.
+    /// The server ended, or was not ready in time.
     #[error("{program} did not start; the end of its log:\n{log}")]
     NotReady {
-        /// Which program.
+        /// The program.
         program: &'static str,
         /// The last lines of its log.
         log: String,
     },
-    /// It runs and refuses a statement or command.
+    /// The server runs but rejects a statement or command.
     #[error("could not {doing}")]
     Refused {
-        /// What was being done.
+        /// The operation.
         doing: &'static str,
-        /// Why it failed.
+        /// The cause.
         #[source]
         source: tokio_postgres::Error,
     },
@@ -63,11 +63,11 @@ pub(crate) fn io_error(doing: &'static str) -> impl FnOnce(io::Error) -> StartEr
 pub(crate) struct Home {
     folder: TempDir,
     user: Option<(u32, u32)>,
-    /// Waits for the end of its standard input, which is ours; then it cleans up.
+    /// A process that waits for the end of its standard input, which this process holds; then it cleans up.
     watchdog: Child,
 }
 
-/// Ends the server whose pid is in the folder, whatever state it is in, and removes the folder.
+/// Ends the server whose pid is in the folder, whatever its state, and removes the folder.
 const WATCHDOG: &str = r#"
 cat >/dev/null 2>&1
 [ -f "$1/paused" ] && kill -CONT $(cat "$1/paused") 2>/dev/null
@@ -97,7 +97,7 @@ impl Home {
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
-            // Not reached by a Ctrl-C on our terminal.
+            // A Ctrl-C on this terminal must not reach it.
             .process_group(0)
             .spawn()
             .map_err(io_error("start the watchdog"))?;
@@ -108,7 +108,7 @@ impl Home {
         self.folder.path()
     }
 
-    /// A command that runs as the server's user, in its folder, with its output in the log.
+    /// Returns a command that runs as the server's user, in its folder, with its output in the log.
     pub(crate) fn command(&self, program: &Path) -> Result<Command, StartError> {
         let log = File::options()
             .create(true)
@@ -131,14 +131,15 @@ impl Home {
         Ok(child)
     }
 
-    /// The server has ended and its pid may soon belong to another process: the watchdog must not end that one.
+    /// Removes the pid of an ended server: another process may get the same pid, and the watchdog must not
+    /// end it.
     pub(crate) fn forget(&self) {
-        // If the folder is gone, so is the note.
+        // If the folder is gone, the files are gone too.
         drop(fs::remove_file(self.path().join("server.pid")));
         drop(fs::remove_file(self.path().join("paused")));
     }
 
-    /// Notes which processes are stopped, so that the watchdog can wake them.
+    /// Writes down the suspended processes, so that the watchdog can wake them.
     pub(crate) fn note_paused(&self, pids: &[u32]) -> io::Result<()> {
         let text: Vec<String> = pids.iter().map(u32::to_string).collect();
         fs::write(self.path().join("paused"), text.join(" "))
@@ -155,7 +156,7 @@ impl Home {
     }
 
     pub(crate) fn clear_log(&self) {
-        // A log that is not there is as good as an empty one.
+        // A missing log is as good as an empty one.
         drop(fs::remove_file(self.log_file()));
     }
 
@@ -167,12 +168,12 @@ impl Home {
 impl Drop for Home {
     fn drop(&mut self) {
         drop(self.watchdog.stdin.take());
-        // It ends when it has cleaned up; a failure has no caller to report to.
+        // It ends after its cleanup; a failure has no caller to report to.
         drop(self.watchdog.wait());
     }
 }
 
-/// Servers do not run as root: as `postgres` where there is one, else as `nobody`.
+/// Returns the user for servers, which do not run as root: `postgres` if it exists, otherwise `nobody`.
 fn unprivileged_user() -> Result<(u32, u32), StartError> {
     let users = fs::read_to_string("/etc/passwd").map_err(io_error("look for an unprivileged user"))?;
     let find = |name: &str| {
@@ -188,13 +189,13 @@ fn unprivileged_user() -> Result<(u32, u32), StartError> {
     })
 }
 
-/// A loopback port that was free a moment ago. Fails only if none is free.
+/// Returns a loopback port that was free a moment ago. Fails only if none is free.
 pub fn free_port() -> Result<u16, StartError> {
     let listener = TcpListener::bind(("127.0.0.1", 0)).map_err(io_error("find a free port"))?;
     Ok(listener.local_addr().map_err(io_error("find a free port"))?.port())
 }
 
-/// Sends a signal by the shell's `kill`, which always exists. A process that has ended is no error.
+/// Sends a signal with the shell's `kill`, which always exists. Signalling an ended process is not an error.
 pub(crate) fn signal(name: &str, pids: &[u32]) {
     let mut command = Command::new("sh");
     command.args(["-c", r#"name=$1; shift; kill -"$name" "$@" 2>/dev/null"#, "signal", name]);
@@ -202,12 +203,12 @@ pub(crate) fn signal(name: &str, pids: &[u32]) {
     drop(command.status());
 }
 
-/// The processes whose parent is `pid`.
+/// Returns the processes whose parent is `pid`.
 pub(crate) fn children_of(pid: u32) -> Vec<u32> {
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     let is_child = |pid_of: &u32| {
         let stat = fs::read_to_string(format!("/proc/{pid_of}/stat")).unwrap_or_default();
-        // The name in parentheses may hold anything; the state and the parent come after it.
+        // The name in parentheses may contain any characters; the state and the parent follow it.
         let parent =
             stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(1)?.parse::<u32>().ok());
         parent == Some(pid)
@@ -215,7 +216,7 @@ pub(crate) fn children_of(pid: u32) -> Vec<u32> {
     processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter(is_child).collect()
 }
 
-/// Waits for the end of a process; `None` if it does not come.
+/// Waits for the end of a process; `None` after the timeout.
 async fn wait_end(child: &mut Child) -> Option<ExitStatus> {
     let started = Instant::now();
     while started.elapsed() < STOP_TIMEOUT {
@@ -227,7 +228,7 @@ async fn wait_end(child: &mut Child) -> Option<ExitStatus> {
     None
 }
 
-/// Waits until `ready`; false if the process ends or the time is over.
+/// Waits until `ready`; returns false if the process ends or the time is over.
 pub(crate) async fn wait_ready(child: &mut Child, mut ready: impl AsyncFnMut() -> bool) -> bool {
     let started = Instant::now();
     while started.elapsed() < START_BOUND {
@@ -242,7 +243,7 @@ pub(crate) async fn wait_ready(child: &mut Child, mut ready: impl AsyncFnMut() -
     false
 }
 
-/// Ends the server's process by this signal, and by force if it does not go.
+/// Ends the server's process by this signal, and by force after a timeout.
 pub(crate) async fn end(home: &Home, child: &mut Option<Child>, signal_name: &str) {
     let Some(mut child) = child.take() else { return };
     signal(signal_name, &[child.id()]);

@@ -9,18 +9,18 @@ use tokio::net::TcpStream;
 use crate::binaries;
 use crate::process::{Home, PORT_TRIES, StartError, end, free_port, signal, wait_ready};
 
-/// How the server is set up.
+/// Settings of the server.
 #[derive(Clone, Debug, Default)]
 pub struct RedisOptions {
     /// The password of the default user.
     pub password: Option<String>,
-    /// Whether it keeps its data over a restart, by a log that is written before each answer.
+    /// True to keep its data over a restart, in a log that is written before each response.
     pub appendonly: bool,
     /// Further arguments.
     pub arguments: Vec<String>,
 }
 
-/// A running server. Dropped, it is stopped and its folder removed.
+/// A running server. When dropped, it is stopped and its folder removed.
 #[derive(Debug)]
 pub struct Redis {
     home: Home,
@@ -43,7 +43,7 @@ impl Redis {
         Err(server.home.not_ready("redis-server"))
     }
 
-    /// Starts the server that was stopped or killed, on its port and with what it had kept.
+    /// Starts the stopped or killed server again, on its port and with the data that it kept.
     pub async fn start_again(&mut self) -> Result<(), StartError> {
         let mut command = self.home.command(&binaries::redis("redis-server")?)?;
         command.args([
@@ -56,8 +56,9 @@ impl Redis {
             "--daemonize",
             "no",
         ]);
-        // The operating system flushes the log when it likes: the folder is not meant to outlive a loss of power. With
-        // `everysec` Redis answers before it has written while a flush is under way, and a kill could lose writes.
+        // The operating system decides when to flush the log: the folder need not survive a power loss. With
+        // `everysec` Redis responds before it has written while a flush is under way, and a kill could lose
+        // writes.
         command.args([
             "--appendonly",
             if self.options.appendonly { "yes" } else { "no" },
@@ -76,32 +77,32 @@ impl Redis {
         if ready { Ok(()) } else { Err(self.home.not_ready("redis-server")) }
     }
 
-    /// Its port on 127.0.0.1.
+    /// Returns its port on 127.0.0.1.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// Its address, `host:port`.
+    /// Returns its address, `host:port`.
     pub fn addr(&self) -> String {
         format!("127.0.0.1:{}", self.port)
     }
 
-    /// Its process, as long as it runs.
+    /// Returns the id of its process while it runs.
     pub fn pid(&self) -> Option<u32> {
         self.child.as_ref().map(Child::id)
     }
 
-    /// Stops it as an administrator would: what it keeps is flushed.
+    /// Stops it like an administrator: the data that it keeps is flushed.
     pub async fn stop(&mut self) {
         end(&self.home, &mut self.child, "TERM").await;
     }
 
-    /// Ends it as a crash would.
+    /// Ends it like a crash.
     pub async fn kill(&mut self) {
         end(&self.home, &mut self.child, "KILL").await;
     }
 
-    /// Suspends the process: connections stay open and get no answer.
+    /// Suspends the process: connections stay open and get no response.
     pub fn pause(&self) {
         signal("STOP", self.pid().as_slice());
     }
@@ -115,7 +116,7 @@ impl Redis {
 impl Drop for Redis {
     fn drop(&mut self) {
         if let Some(child) = &mut self.child {
-            // Its folder goes next, so it must be gone. If it is already, that is fine, too.
+            // It must be gone before its folder is removed. It may have ended already.
             drop(child.kill());
             drop(child.wait());
             self.home.forget();
@@ -123,8 +124,8 @@ impl Drop for Redis {
     }
 }
 
-/// Whether the process `pid` answers on `port`, and is not loading any more. Another server that took the port first would
-/// answer as well.
+/// Returns true if the process `pid` responds on `port` and has finished loading. The process is compared
+/// because another server that took the port first would also respond.
 async fn answers(pid: u32, port: u16, password: Option<&str>) -> bool {
     let ask = async {
         let mut stream = TcpStream::connect(("127.0.0.1", port)).await?;

@@ -13,9 +13,9 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_postgres::{Client, NoTls};
 
-/// Longer than a busy machine takes for anything here.
+/// A limit longer than a busy machine takes for any step here.
 const BOUND: Duration = Duration::from_secs(30);
-/// How long a test waits before it takes a server for unresponsive.
+/// The time without a response after which a server counts as unresponsive.
 const SILENCE: Duration = Duration::from_millis(300);
 
 async fn postgres() -> Postgres {
@@ -30,12 +30,12 @@ async fn connect(server: &Postgres) -> Client {
     let (client, connection) = tokio_postgres::connect(&server.superuser_dsn("postgres"), NoTls)
         .await
         .expect("it takes connections");
-    // It ends with the client or with the server.
+    // The task ends with the client or with the server.
     tokio::spawn(async { drop(connection.await) });
     client
 }
 
-/// A connection to Redis that speaks its inline protocol.
+/// A connection to Redis with its inline protocol.
 struct Talk(TcpStream);
 
 impl Talk {
@@ -47,7 +47,7 @@ impl Talk {
         self.0.write_all(format!("{line}\r\n").as_bytes()).await.expect("the connection is open");
     }
 
-    /// As much as `expected` is long.
+    /// Reads as many bytes as `expected` has, and compares them.
     async fn hears(&mut self, expected: &str) -> bool {
         let mut answer = vec![0; expected.len()];
         self.0.read_exact(&mut answer).await.expect("an answer");
@@ -146,7 +146,8 @@ async fn a_redis_whose_port_is_taken_by_another_does_not_pass_for_started() {
     let port = mine.port();
     let options =
         RedisOptions { arguments: vec!["--port".into(), port.to_string()], ..RedisOptions::default() };
-    // It listens on my port instead of its own: it is never found where it is expected, but would be on mine.
+    // The other server listens on my port instead of its own, so its start never finds it, but my server's
+    // start could take it for my server.
     let other = Redis::start(options);
     let mine = async {
         let answers = async || TcpStream::connect(("127.0.0.1", port)).await.ok();
@@ -171,7 +172,7 @@ async fn dropped_servers_leave_neither_a_process_nor_a_folder_even_if_paused() {
     assert_eq!(folders.map(|folder| folder.exists()), [false, false]);
 }
 
-/// A server runs in its folder.
+/// Returns the folder of a server, which is its working directory.
 fn folder_of(pid: u32) -> PathBuf {
     let folder = std::fs::read_link(format!("/proc/{pid}/cwd")).expect("it runs");
     folder.ancestors().find(|folder| is_ours(folder)).expect("one of our folders").to_owned()
@@ -181,13 +182,14 @@ fn is_ours(folder: &Path) -> bool {
     folder.file_name().is_some_and(|name| name.to_string_lossy().starts_with("local-server-"))
 }
 
-/// A zombie is not alive: where we run, there may be no process to reap it.
+/// Returns true if the process is alive. A zombie is not alive: there may be no process to reap it.
 fn is_alive(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().next()).is_some_and(|state| state != "Z")
 }
 
-/// Not a test of anything: what `nothing_is_left_after_the_process_that_started_servers_was_killed` starts and kills.
+/// The child process of `nothing_is_left_after_the_process_that_started_servers_was_killed`, which starts and
+/// kills it; tests nothing itself.
 #[tokio::test]
 async fn child_that_starts_servers() {
     if std::env::var_os("LOCAL_SERVERS_CHILD").is_none() {
@@ -225,7 +227,7 @@ async fn nothing_is_left_after_the_process_that_started_servers_was_killed() {
     .await;
 }
 
-/// A kept-open HTTP connection.
+/// A persistent HTTP connection.
 struct Http(TcpStream);
 
 impl Http {
@@ -234,7 +236,7 @@ impl Http {
         TcpStream::connect(addr).await.ok().map(Self)
     }
 
-    /// Status and body of the answer about a user; `None` if the connection ends instead.
+    /// Returns status and body of the response about a user; `None` if the connection ends instead.
     async fn look_up(&mut self, user: &str) -> Option<(u16, String)> {
         let request = format!("GET /api/v1/internal/users/{user} HTTP/1.1\r\nhost: x\r\n\r\n");
         self.0.write_all(request.as_bytes()).await.ok()?;

@@ -1,8 +1,8 @@
-//! One attempt to acquire, and the release of a grant that no caller receives.
+//! An attempt to acquire a lock, and the release of a grant that no caller receives.
 //!
-//! A grant exists from the moment the server commits, whether or not the answer arrives. So the attempt runs on a task of
-//! its own, to its end: if the caller has stopped waiting by then, or the answer was lost, the lock is released instead of
-//! blocking other clients until its lease ends.
+//! A grant exists from the moment the server commits, whether or not the response arrives. So the attempt
+//! runs to its end on its own task: if the caller has stopped waiting by then, or the response was lost, the
+//! lock is released instead of blocking other clients until its lease ends.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::store::{Attempt, Store};
 use crate::telemetry::Operation;
 use crate::{Acquisition, LockError, LockId};
 
-/// An attempt on a task of its own. If its grant may exist and no caller receives it, it is released.
+/// An attempt on its own task. If its grant may exist and no caller receives it, the grant is released.
 pub(crate) struct Pending {
     store: Arc<Store>,
     lock_id: LockId,
@@ -49,7 +49,7 @@ impl Pending {
 
 impl Drop for Pending {
     fn drop(&mut self) {
-        // Without a runtime nothing can be sent any more: the lease expires.
+        // Without a runtime nothing can be sent: the lease expires.
         let Some(runtime) = Handle::try_current().ok().filter(|_| !self.delivered) else { return };
         let (store, lock_id, attempt) = (self.store.clone(), self.lock_id.clone(), self.attempt.take());
         runtime.spawn(async move {

@@ -1,4 +1,4 @@
-//! What can go wrong, by name. That another client holds a lock is an outcome, not an error.
+//! Errors of locks. A lock held by another client is an outcome, not an error.
 
 use std::time::Duration;
 
@@ -7,24 +7,25 @@ use tokio_postgres::error::SqlState;
 
 use crate::telemetry::Operation;
 
-/// Why an operation on a lock failed.
+/// The error of an operation on a lock.
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
-    /// A key, lock id, table name or time that cannot be; nothing was sent.
+    /// An invalid key, lock id, table name or time; nothing was sent.
     #[error("{0}")]
     InvalidArgument(String),
     /// The cancellation token fired, or the runtime is shutting down.
     #[error("{operation} was aborted")]
     Aborted {
-        /// What was not done, or not waited for.
+        /// The operation that was not started or not awaited.
         operation: Operation,
     },
-    /// Another client held the lock, or the database failed, for as long as the caller was willing to wait.
+    /// Another client held the lock, or the database failed, for the whole time that the caller was willing
+    /// to wait.
     #[error("the lock was not acquired within {waited:?} and {attempts} attempts")]
     AcquisitionTimeout {
-        /// How often it was tried.
+        /// The number of attempts.
         attempts: u32,
-        /// How long the caller was willing to wait.
+        /// The time that the caller was willing to wait.
         waited: Duration,
         /// The failure of the last attempt; `None` if another client held the lock.
         #[source]
@@ -36,7 +37,7 @@ pub enum LockError {
         /// The fence of the lease that was lost.
         fence: u64,
     },
-    /// A fence beyond what is ever given out.
+    /// The fence counter has reached its maximum.
     #[error("the fence counter of this key is used up")]
     FencesUsedUp,
     /// The role lacks rights on the tables of the locks.
@@ -45,17 +46,17 @@ pub enum LockError {
     /// A row that this crate did not write.
     #[error("the tables hold a {0} that cannot be")]
     Corrupt(&'static str),
-    /// The database could not be reached, or refused.
+    /// The database is unreachable, or rejected the statement.
     #[error(transparent)]
     Store(#[from] PgError),
 }
 
-/// What an error means for the caller.
+/// The category of an error, for the caller.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ErrorCode {
-    /// The database is unavailable, or asks for another try.
+    /// The database is unavailable, or requests a retry.
     ServiceUnavailable,
-    /// The database does not know the user or the password, or the user may not use the tables.
+    /// The user or the password is unknown to the database, or the user lacks rights on the tables.
     AuthFailed,
     /// The same call will fail again.
     InvalidArgument,
@@ -63,18 +64,18 @@ pub enum ErrorCode {
     RateLimited,
     /// The database cut the operation short because it took too long.
     NetworkTimeout,
-    /// The lock was not won in time.
+    /// The lock was not acquired in time.
     AcquisitionTimeout,
-    /// The caller no longer wants the answer.
+    /// The caller cancelled the operation.
     Aborted,
     /// The lease ended before the work did.
     Lost,
-    /// What should not happen.
+    /// An unexpected error.
     Internal,
 }
 
 impl LockError {
-    /// What this error means.
+    /// Returns the category of this error.
     pub fn code(&self) -> ErrorCode {
         match self {
             Self::InvalidArgument(_) => ErrorCode::InvalidArgument,
@@ -83,12 +84,12 @@ impl LockError {
             Self::Lost { .. } => ErrorCode::Lost,
             Self::NoRights(_) => ErrorCode::AuthFailed,
             Self::FencesUsedUp | Self::Corrupt(_) => ErrorCode::Internal,
-            // Without a SQLSTATE the server never answered.
+            // Without a SQLSTATE there was no response from the server.
             Self::Store(error) => error.sql_state().map_or(ErrorCode::ServiceUnavailable, code_of),
         }
     }
 
-    /// Whether the same call may succeed a moment later.
+    /// True if the same call may succeed a moment later.
     pub fn is_transient(&self) -> bool {
         matches!(
             self.code(),

@@ -1,18 +1,18 @@
 //! Fences: numbers that rise with every grant of a key and never restart.
 //!
-//! A client that writes under a lock sends its fence along, and what is written to refuses a fence lower than one it has
-//! seen. As text a fence has fifteen digits, so that byte order is the order of the numbers.
+//! A client that writes under a lock sends its fence along, and the target of the write rejects a fence lower
+//! than one it has seen. As text a fence has fifteen digits, so that byte order equals numeric order.
 
 use crate::LockError;
 
-/// The highest fence that is ever given out.
+/// The highest fence that is ever granted.
 pub const FENCE_MAX: u64 = 900_000_000_000_000;
-/// Above this each grant is logged as a warning.
+/// The fence above which each grant is logged as a warning.
 pub const FENCE_WARN: u64 = 90_000_000_000_000;
-/// The digits of a fence as text.
+/// The number of digits of a fence as text.
 pub const FENCE_DIGITS: usize = 15;
 
-/// A fence as fifteen digits. [`LockError::InvalidArgument`] if it needs more.
+/// Formats a fence with fifteen digits. Returns [`LockError::InvalidArgument`] if it needs more.
 pub fn format_fence(fence: u64) -> Result<String, LockError> {
     if fence > 999_999_999_999_999 {
         return Err(LockError::InvalidArgument(format!(

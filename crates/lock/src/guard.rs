@@ -1,9 +1,9 @@
-//! A lock that is held: renewed in the background, released when the guard is dropped.
+//! A held lock: renewed in the background, released when the guard is dropped.
 //!
-//! The guard relies on its own monotonic clock alone: the lease ends, for the holder, a sixth of its length
-//! before the server would end it, counted from the moment the last renewal that succeeded was *asked* for. A process that
-//! was suspended finds its lease lost when it wakes up, but code between two awaits may run before that: ask
-//! [`Guard::remaining`], and let the fence decide where the write lands.
+//! The guard uses only its own monotonic clock. For the holder, the lease ends a sixth of its length before
+//! the server would end it, counted from the time at which the last successful renewal was *requested*. A
+//! process that was suspended finds its lease lost when it wakes up, but code between two awaits may run
+//! before that: check [`Guard::remaining`], and let the target of the write check the fence.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::store::Store;
 use crate::telemetry::Operation;
 use crate::{Extension, Grant, LockError, LockId, Release};
 
-/// A lock that is held. Dropping it releases the lock in the background.
+/// A held lock. Dropping it releases the lock in the background.
 #[derive(Debug)]
 #[must_use = "a guard that is dropped at once releases its lock at once"]
 pub struct Guard {
@@ -29,7 +29,8 @@ pub struct Guard {
     keeper: JoinHandle<Result<Release, LockError>>,
 }
 
-/// Sent by a caller that waits for the release and sees its outcome; a guard that is only dropped sends nothing.
+/// The message of a caller that waits for the release and receives its outcome; a guard that is only dropped
+/// sends nothing.
 #[derive(Debug)]
 struct Explicit;
 
@@ -44,23 +45,24 @@ impl Guard {
         Self { lock_id, fence, lost, ends, stop, keeper }
     }
 
-    /// The fence of this grant: higher than that of every grant of this key before it.
+    /// Returns the fence of this grant, higher than that of every earlier grant of this key.
     pub fn fence(&self) -> u64 {
         self.fence
     }
 
-    /// The id of this grant.
+    /// Returns the id of this grant.
     pub fn lock_id(&self) -> &LockId {
         &self.lock_id
     }
 
-    /// Fires when the lease can no longer be relied on: a renewal was refused, none has succeeded for five sixths of the
-    /// time to live, the renewing task ended for another reason, or the guard was dropped. It stays cancelled.
+    /// Returns a token that is cancelled when the lease can no longer be relied on: a renewal was refused,
+    /// none has succeeded for five sixths of the time to live, the renewing task ended for another reason, or
+    /// the guard was dropped. It stays cancelled.
     pub fn lost(&self) -> CancellationToken {
         self.lost.child_token()
     }
 
-    /// For how long the lease can still be relied on without another renewal; zero once it is lost.
+    /// Returns the time for which the lease can be relied on without another renewal; zero once it is lost.
     pub fn remaining(&self) -> Duration {
         if self.lost.is_cancelled() {
             return Duration::ZERO;
@@ -68,31 +70,33 @@ impl Guard {
         self.ends.borrow().saturating_duration_since(Instant::now())
     }
 
-    /// Releases the lock and returns whether it was still held. Continues in the background if the caller stops waiting.
+    /// Releases the lock and returns its outcome: whether the lock was still held. Continues in the
+    /// background if the caller stops waiting.
     pub async fn release(self) -> Result<Release, LockError> {
-        // The keeper has ended early only if it panicked or the runtime shuts down: then the join fails.
+        // The keeper ends early only if it panicked or the runtime shuts down: then the join fails.
         drop(self.stop.send(Explicit));
         self.keeper.await.unwrap_or(Err(LockError::Aborted { operation: Operation::Release }))
     }
 
-    /// Releases the lock and waits for it. A failure is logged where it happens: the lease then expires.
+    /// Releases the lock and waits for the release. A failure is logged where it occurs; the lease then
+    /// expires.
     pub(crate) async fn dispose(self) {
         drop(self.stop);
         drop(self.keeper.await);
     }
 }
 
-/// When a lease is renewed and until when it is trusted.
+/// The times of a lease's renewals, and the time for which it is trusted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RenewalSchedule {
     pub(crate) ttl_ms: i64,
-    /// From a request to the end of the trust in what it was granted.
+    /// The time from a request to the end of the trust in its grant.
     trusted: Duration,
-    /// From a request that succeeded to the next.
+    /// The time from a successful request to the next.
     renew_after: Duration,
-    /// How long one renewal may take.
+    /// The timeout of one renewal.
     attempt_timeout: Duration,
-    /// From a renewal that failed to the next.
+    /// The time from a failed renewal to the next.
     retry_after: Duration,
 }
 
@@ -108,8 +112,8 @@ impl RenewalSchedule {
     }
 }
 
-/// Renews until the lease is lost or the guard is released, then releases. A lost lease too: the server may still
-/// consider it live.
+/// Renews until the lease is lost or the guard is released, then releases. A lost lease is released too,
+/// because the server may still consider it live.
 async fn keep(
     store: Arc<Store>,
     lock_id: LockId,
@@ -132,8 +136,8 @@ async fn keep(
     released
 }
 
-/// Waits until the guard is released or dropped. `lost` is cancelled as soon as the renewals end, for whatever reason: also
-/// if they panic, or if this task is dropped.
+/// Waits until the guard is released or dropped. Cancels `lost` as soon as the renewals end for any reason,
+/// including a panic or the drop of this task.
 async fn until_released(
     renewals: impl Future<Output = &'static str>,
     lock_id: &LockId,
@@ -152,7 +156,7 @@ async fn until_released(
     }
 }
 
-/// Renews at a third of the time to live, for as long as that keeps the lease; returns why it ended.
+/// Renews every third of the time to live while that keeps the lease; returns the reason for its end.
 async fn renew<F>(
     schedule: RenewalSchedule,
     asked_at: Instant,
@@ -170,7 +174,7 @@ where
             let asked_at = Instant::now();
             (asked_at, timeout(schedule.attempt_timeout, extend()).await)
         };
-        // The end comes first: what was granted is worth nothing if the answer took too long to be seen.
+        // The end is checked first: a grant is worthless if its response is seen too late.
         let (asked_at, answer) = tokio::select! {
             biased;
             () = sleep_until(end) => return "no renewal succeeded in time",
@@ -182,7 +186,7 @@ where
                 next = asked_at + schedule.renew_after;
             }
             Ok(Ok(Extension::NotHeld)) => return "a renewal was refused",
-            // The store has reported it; there may be time for another.
+            // The store has reported the error; there may be time for another attempt.
             Ok(Err(_)) | Err(_) => next = Instant::now() + schedule.retry_after,
         }
     }
@@ -199,7 +203,8 @@ mod tests {
 
     const TTL: Duration = Duration::from_secs(24);
 
-    /// Answers renewals from a list, the last one repeatedly, and records when each was asked for.
+    /// Runs renewals whose results come from a list, the last one repeatedly. Returns the reason for the end,
+    /// the time of each request and the time at the end, in seconds.
     async fn run(answers: &[fn() -> Result<Extension, LockError>]) -> (&'static str, Vec<u64>, u64) {
         let start = Instant::now();
         let schedule = RenewalSchedule::of(TTL, 24_000);

@@ -1,4 +1,4 @@
-//! Keys: what a caller names a lock, how the tables name it, and what others may be shown of it.
+//! Keys of locks: the caller's form, the form in the tables, and the hash for display.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -7,19 +7,20 @@ use unicode_normalization::UnicodeNormalization;
 
 use crate::LockError;
 
-/// The longest key, in bytes of UTF-8 after normalisation.
+/// The maximum length of a key, in bytes of UTF-8 after normalisation.
 pub const MAX_KEY_BYTES: usize = 512;
-/// The longest key of a row, in bytes. No key of [`MAX_KEY_BYTES`] comes near it: a B-tree would hold 2,700.
+/// The maximum length of a row's key, in bytes. A key of [`MAX_KEY_BYTES`] is far shorter; a B-tree would
+/// hold 2,700.
 pub const STORAGE_KEY_LIMIT: usize = 1700;
 
-/// A key that was checked, with the keys of its two rows.
+/// A validated key, with the keys of its two rows.
 #[derive(Clone)]
 pub(crate) struct Key {
-    /// As the caller wrote it, in NFC.
+    /// The caller's key, in NFC.
     pub(crate) user: String,
-    /// The key of its lock's row.
+    /// The key of the lock's row.
     pub(crate) storage: String,
-    /// The key of its fence counter, derived from that of the lock.
+    /// The key of the fence counter, derived from that of the lock.
     pub(crate) fence: String,
 }
 
@@ -48,9 +49,10 @@ fn invalid(reason: impl Into<String>) -> LockError {
     LockError::InvalidArgument(reason.into())
 }
 
-/// `prefix:key` in NFC, or, if that and `reserve` bytes exceed `limit`, the prefix and 22 characters of a hash of it all.
+/// Returns `prefix:key` in NFC or, if that and `reserve` bytes exceed `limit`, the prefix and 22 characters
+/// of a hash of the whole.
 ///
-/// [`LockError::InvalidArgument`] if even that is too long.
+/// Returns [`LockError::InvalidArgument`] if even that is too long.
 pub fn storage_key(prefix: &str, key: &str, limit: usize, reserve: usize) -> Result<String, LockError> {
     let prefix = match prefix.trim_end_matches(':') {
         "" => String::new(),
@@ -69,7 +71,8 @@ pub fn storage_key(prefix: &str, key: &str, limit: usize, reserve: usize) -> Res
     Err(invalid(format!("no key with this prefix fits into {limit} bytes with {reserve} of them reserved")))
 }
 
-/// What logs and telemetry show instead of a key or a lock id: 24 hexadecimal digits, the same for the same text.
+/// Returns the hash shown by logs and telemetry instead of a key or a lock id: 24 hexadecimal digits, the
+/// same for the same text.
 ///
 /// It hides a text from a reader, not from an attacker who tries texts one by one.
 pub fn hash_key(text: &str) -> String {

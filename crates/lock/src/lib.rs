@@ -1,20 +1,23 @@
-//! A lock that several processes share through PostgreSQL, with a fence for what it protects.
+//! A lock that several processes share through PostgreSQL, with a fence for the data that it protects.
 //!
-//! **The promise.** For each key at most one lease is live at a time, by the clock of the database alone. Every grant of a
-//! key has a higher fence than all grants of it before. A lease that has ended is never live again, and a release
-//! succeeds at most once. A holder that crashes loses the lock when its lease ends.
+//! **The promise.** For each key at most one lease is live at a time, by the clock of the database alone.
+//! Every grant of a key has a higher fence than all grants of it before. A lease that has ended is never live
+//! again, and a release succeeds at most once. A holder that crashes loses the lock when its lease ends.
 //!
-//! **What a lock cannot promise** is that its holder knows in time that it has lost it: a process may be suspended for
-//! longer than its lease. So each write that the lock protects takes the fence along, and what is written to refuses a
-//! fence lower than one that it has seen. The lock then only saves work; the fence keeps the order.
+//! **What a lock cannot promise** is that its holder learns in time that it has lost the lock: a process may
+//! be suspended for longer than its lease. So each write that the lock protects carries the fence, and the
+//! target of the write rejects a fence lower than one that it has seen. The lock only saves work; the fence
+//! keeps the order.
 //!
 //! **The recipe.** One database with two tables ([`schema_sql`]). A lease lives until 1,000 ms after its end
-//! ([`TIME_TOLERANCE_MS`]), for every client alike. To acquire: read without waiting whether the lease is live; if not, create
-//! the key's fence counter, lock its row (so that one client at a time acquires a key), lock the lock's row, read the clock
-//! only now, and raise the counter and grant in one statement. Counters are never deleted: a counter that restarts would
-//! give out fences that were seen before. So **the set of keys must be bounded**: never one per message or per user.
+//! ([`TIME_TOLERANCE_MS`]), for every client alike. To acquire: read without waiting whether the lease is
+//! live; if not, create the key's fence counter, lock its row (so that one client at a time acquires a key),
+//! lock the lock's row, and only then read the clock, raise the counter and grant in one statement. Counters
+//! are never deleted: a counter that restarts would grant fences that were seen before. So **the set of keys
+//! must be bounded**: never one per message or per user.
 //!
-//! What this deliberately lacks: queues and fairness, re-entrance, shared locks, and locks within the caller's own transaction.
+//! It deliberately lacks: queues and fairness, re-entrance, shared locks, and locks within the
+//! caller's own transaction.
 //!
 //! ```no_run
 //! # async fn run(pool: pg::PgPool) -> Result<(), lock::LockError> {
@@ -55,5 +58,6 @@ pub use schema::{MAX_TABLE_NAME_BYTES, TableNames, schema_sql};
 pub use statements::PLANNER_PARAMETERS;
 pub use telemetry::{Event, Observer, Operation, Outcome, Reason};
 
-/// How long a lease stays live after its end, in milliseconds. Not configurable: all clients must agree on it.
+/// The time for which a lease stays live after its end, in milliseconds. Not configurable, because all
+/// clients must agree on it.
 pub const TIME_TOLERANCE_MS: i64 = 1000;

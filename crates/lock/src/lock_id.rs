@@ -1,4 +1,4 @@
-//! The name of one grant: who has it can release and extend the lock.
+//! The id of one grant. Its holder can release and extend the lock.
 
 use std::fmt;
 
@@ -8,7 +8,8 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use crate::LockError;
 use crate::key::hash_key;
 
-/// Sixteen random bytes as 22 characters of base64url. `Debug` shows a hash: who knows the id can release the lock.
+/// The id of a grant: sixteen random bytes as 22 characters of base64url. `Debug` shows a hash, because
+/// anyone with the id can release the lock.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct LockId(String);
 
@@ -17,7 +18,7 @@ impl LockId {
         Self(URL_SAFE_NO_PAD.encode(bytes))
     }
 
-    /// Reads an id. [`LockError::InvalidArgument`] unless it is 22 characters of base64url.
+    /// Parses an id. Returns [`LockError::InvalidArgument`] unless it is 22 characters of base64url.
     pub fn parse(text: &str) -> Result<Self, LockError> {
         let well_formed = text.len() == 22
             && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_');
@@ -30,12 +31,12 @@ impl LockId {
         }
     }
 
-    /// The id itself. Treat it as a secret.
+    /// Returns the id itself. Treat it as a secret.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// What may be shown of it.
+    /// Returns a hash that may be displayed.
     pub fn hash(&self) -> String {
         hash_key(&self.0)
     }

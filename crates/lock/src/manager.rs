@@ -1,4 +1,4 @@
-//! What callers do with locks.
+//! The operations on locks.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,19 +19,19 @@ use crate::store::Store;
 use crate::telemetry::{Observer, Operation, Telemetry};
 use crate::{Acquisition, Extension, Grant, LockError, LockId, LockInfo, Release};
 
-/// The time to live of a lock if nothing else is asked for.
+/// The default time to live of a lock.
 pub const DEFAULT_TTL: Duration = Duration::from_secs(30);
-/// The longest time to live: a lock that is needed for longer is renewed.
+/// The longest time to live. A lock that is needed for longer is renewed.
 pub const MAX_TTL: Duration = Duration::from_secs(30 * 24 * 60 * 60);
-/// The most rows that one [`LockManager::purge_expired`] deletes.
+/// The largest number of rows that one [`LockManager::purge_expired`] deletes.
 pub const PURGE_BATCH: u64 = 1000;
 
-/// How a lock is acquired and held.
+/// Options for acquiring and holding a lock.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct LockOptions {
-    /// How long the lock outlives a holder that crashed.
+    /// The time after which a crashed holder loses the lock.
     pub ttl: Duration,
-    /// How to wait while another client holds the lock.
+    /// The retries while another client holds the lock.
     pub retry: Retry,
 }
 
@@ -41,16 +41,16 @@ impl Default for LockOptions {
     }
 }
 
-/// The lease that work runs under.
+/// The lease under which work runs.
 #[derive(Clone, Debug)]
 pub struct Lease {
-    /// To be sent along with each write that the lock protects.
+    /// The fence to send with each write that the lock protects.
     pub fence: u64,
-    /// Fires when the lease can no longer be relied on; the work is then dropped.
+    /// A token that is cancelled when the lease can no longer be relied on; the work is then dropped.
     pub lost: CancellationToken,
 }
 
-/// Locks of one pair of tables. Clones are cheap and share everything.
+/// The locks of one pair of tables. Clones are cheap and share everything.
 #[derive(Clone)]
 pub struct LockManager {
     store: Arc<Store>,
@@ -66,12 +66,13 @@ impl fmt::Debug for LockManager {
 }
 
 impl LockManager {
-    /// Locks in the tables `names`, which [`LockManager::setup_schema`] or a migration has created.
+    /// Creates a manager of locks in the tables `names`, which [`LockManager::setup_schema`] or a migration
+    /// has created.
     pub fn new(pool: PgPool, names: TableNames) -> Self {
         Self::build(pool, names, Telemetry::default())
     }
 
-    /// The same, telling `observer` of every operation.
+    /// Does the same with an `observer` of every operation.
     pub fn observed(pool: PgPool, names: TableNames, observer: Arc<dyn Observer>) -> Self {
         Self::build(pool, names, Telemetry(Some(observer)))
     }
@@ -82,22 +83,24 @@ impl LockManager {
         Self { store, tokens: Arc::new(RandomTokens), jitter: Arc::new(RandomJitter), abort: None }
     }
 
-    /// The same locks for a caller that may cancel: once `token` is cancelled, operations in progress end with
-    /// [`LockError::Aborted`], and later ones send nothing. A lock that was granted meanwhile is released.
+    /// Returns the same locks for a caller that may cancel: once `token` is cancelled, operations in progress
+    /// end with [`LockError::Aborted`], and later ones send nothing. A lock that was granted meanwhile is
+    /// released.
     pub fn cancelled_by(&self, token: CancellationToken) -> Self {
         Self { abort: Some(token), ..self.clone() }
     }
 
-    /// The same locks, where all clients acquire a key for the same time to live. A lease that lasts longer than that from now was written
-    /// by a clock that was ahead and was corrected since, so it is shortened to that time from now. Without this promise of the caller only
-    /// leases whose grant is in the future are shortened.
+    /// Returns the same locks, with the caller's promise that all clients acquire a key for the same time to
+    /// live. A lease that lasts longer than that from now was written by a clock that was ahead and has been
+    /// corrected, so it is shortened to that time from now. Without this promise only leases whose grant is
+    /// in the future are shortened.
     #[must_use]
     pub fn with_same_ttl(&self) -> Self {
         let store = Store { same_ttl: true, ..(*self.store).clone() };
         Self { store: Arc::new(store), ..self.clone() }
     }
 
-    /// Creates the tables where they are missing, and checks that existing ones can be used.
+    /// Creates the tables if they are missing, and checks that existing ones can be used.
     pub async fn setup_schema(&self) -> Result<(), LockError> {
         self.store.setup_schema().await
     }
@@ -107,15 +110,15 @@ impl LockManager {
         self.store.check_schema().await
     }
 
-    /// Tries once to acquire `key` for `ttl`. It is not renewed: see [`LockManager::hold`].
+    /// Tries once to acquire `key` for `ttl`. The lock is not renewed: see [`LockManager::hold`].
     ///
-    /// If the caller stops waiting, or the answer is lost, the lock is released in the background.
+    /// If the caller stops waiting, or the response is lost, the lock is released in the background.
     pub async fn try_acquire(&self, key: &str, ttl: Duration) -> Result<Acquisition, LockError> {
         let (key, ttl_ms) = (Key::parse(key)?, millis(ttl)?);
         self.unless_aborted(Operation::Acquire, self.attempt(&key, ttl_ms)).await
     }
 
-    /// Tries once to acquire `key`; the guard renews it. `None` if another client holds it.
+    /// Tries once to acquire `key`; the guard renews it. Returns `None` if another client holds it.
     pub async fn try_hold(&self, key: &str, ttl: Duration) -> Result<Option<Guard>, LockError> {
         Ok(match self.try_acquire(key, ttl).await? {
             Acquisition::Acquired(grant) => Some(self.guard(grant, RenewalSchedule::of(ttl, millis(ttl)?))),
@@ -123,19 +126,21 @@ impl LockManager {
         })
     }
 
-    /// Acquires `key`, waiting while other clients hold it and retrying transient failures; the guard renews it.
+    /// Acquires `key`, waiting while other clients hold it and retrying transient failures; the guard renews
+    /// it.
     ///
-    /// [`LockError::AcquisitionTimeout`] if that took too long. There is no queue: any waiter may be next.
+    /// Returns [`LockError::AcquisitionTimeout`] if that took too long. There is no queue: any waiter may be
+    /// next.
     pub async fn hold(&self, key: &str, options: LockOptions) -> Result<Guard, LockError> {
         let (key, ttl_ms) = (Key::parse(key)?, millis(options.ttl)?);
         let grant = self.unless_aborted(Operation::Acquire, self.win(&key, ttl_ms, options.retry)).await?;
         Ok(self.guard(grant, RenewalSchedule::of(options.ttl, ttl_ms)))
     }
 
-    /// Runs `work` while holding `key`, and releases whatever happens: also if the work panics or is dropped.
+    /// Runs `work` while holding `key`, and always releases the key: also if the work panics or is dropped.
     ///
-    /// Work whose lease is lost is dropped at its next await, with [`LockError::Lost`]. What fails in the work is the
-    /// work's own result.
+    /// If the lease is lost, the work is dropped at its next await and the result is [`LockError::Lost`].
+    /// Errors of the work are part of its own result.
     pub async fn lock<T, W: Future<Output = T>>(
         &self,
         key: &str,
@@ -151,13 +156,13 @@ impl LockManager {
         outcome
     }
 
-    /// Gives the lease of `lock_id` a new end, `ttl` from now. Has no effect on a lease that has ended.
+    /// Sets the end of the lease of `lock_id` to `ttl` from now. Has no effect on a lease that has ended.
     pub async fn extend(&self, lock_id: &LockId, ttl: Duration) -> Result<Extension, LockError> {
         let ttl_ms = millis(ttl)?;
         self.unless_aborted(Operation::Extend, self.store.extend(lock_id, ttl_ms)).await
     }
 
-    /// Ends the lease of `lock_id`. Once sent it continues, even if the caller stops waiting.
+    /// Ends the lease of `lock_id`. Once sent, it continues even if the caller stops waiting.
     pub async fn release(&self, lock_id: &LockId) -> Result<Release, LockError> {
         let (store, lock_id) = (self.store.clone(), lock_id.clone());
         let release = async {
@@ -167,42 +172,45 @@ impl LockManager {
         self.unless_aborted(Operation::Release, release).await
     }
 
-    /// The live lock of `key`, for people and dashboards: it may be over by the time it is read.
+    /// Returns the live lock of `key`, for people and dashboards: it may have ended when it is read.
     pub async fn lookup(&self, key: &str) -> Result<Option<LockInfo>, LockError> {
         let key = Key::parse(key)?;
         self.unless_aborted(Operation::Lookup, self.store.lookup(Selector::Key(&key))).await
     }
 
-    /// When the lease of `key` ended that no client has released, in milliseconds since 1970 by the server's clock. `None` if it is live, or if
-    /// it is not known: the lock was released or purged, or never acquired.
+    /// Returns the end of a lease of `key` that expired without a release, in milliseconds since 1970 by the
+    /// server's clock. Returns `None` if the lease is live, or if its end is unknown: the lock was released
+    /// or purged, or never acquired.
     pub async fn expired_at_ms(&self, key: &str) -> Result<Option<i64>, LockError> {
         let key = Key::parse(key)?;
         self.unless_aborted(Operation::Lookup, self.store.expired_at_ms(&key)).await
     }
 
-    /// The live lock of `lock_id`, with the same caution.
+    /// Returns the live lock of `lock_id`, with the same caution.
     pub async fn lookup_by_id(&self, lock_id: &LockId) -> Result<Option<LockInfo>, LockError> {
         self.unless_aborted(Operation::Lookup, self.store.lookup(Selector::Id(lock_id))).await
     }
 
-    /// Whether a client holds `key`, with the same caution.
+    /// Returns true if a client holds `key`, with the same caution.
     pub async fn is_locked(&self, key: &str) -> Result<bool, LockError> {
         Ok(self.lookup(key).await?.is_some())
     }
 
-    /// Whether `lock_id` holds its lock, with the same caution: never write on the strength of it.
+    /// Returns true if `lock_id` holds its lock, with the same caution: never write because of it.
     pub async fn owns(&self, lock_id: &LockId) -> Result<bool, LockError> {
         Ok(self.lookup_by_id(lock_id).await?.is_some())
     }
 
-    /// Deletes at most [`PURGE_BATCH`] locks that expired over 2 s ago, and returns how many. Counters stay.
+    /// Deletes at most [`PURGE_BATCH`] locks that expired over 2 s ago, and returns their number. Counters
+    /// stay.
     pub async fn purge_expired(&self) -> Result<u64, LockError> {
         self.unless_aborted(Operation::Purge, self.store.purge(PURGE_BATCH)).await
     }
 
     /// Raises the fence counter of `key` to `floor`, never lowers it, and returns it.
     ///
-    /// For a database that was restored from a backup: what the lock protects has seen higher fences than it remembers.
+    /// For a database that was restored from a backup: the protected data has seen higher fences than the
+    /// restored counter.
     pub async fn raise_fence(&self, key: &str, floor: u64) -> Result<u64, LockError> {
         let key = Key::parse(key)?;
         let floor = i64::try_from(floor).ok().filter(|&floor| floor <= FENCE_MAX as i64);
@@ -258,7 +266,7 @@ impl LockManager {
     }
 }
 
-/// A time to live in whole milliseconds.
+/// Converts a time to live to whole milliseconds.
 fn millis(ttl: Duration) -> Result<i64, LockError> {
     let millis = i64::try_from(ttl.as_millis()).unwrap_or(i64::MAX);
     if millis < 1 || ttl > MAX_TTL {

@@ -1,4 +1,4 @@
-//! The outcomes of operations on locks.
+//! Outcomes of operations on locks.
 
 use std::time::Duration;
 
@@ -6,65 +6,66 @@ use tokio::time::Instant;
 
 use crate::LockId;
 
-/// A lock that was granted.
+/// A granted lock.
 #[derive(Clone, Debug)]
 pub struct Grant {
-    /// Names the grant; needed to extend and to release it.
+    /// The id of the grant, needed to extend and to release it.
     pub lock_id: LockId,
-    /// Higher than that of every grant of this key before it.
+    /// The fence, higher than that of every earlier grant of this key.
     pub fence: u64,
-    /// When the lease ends, in milliseconds since 1970 by the server's clock. Never compare it with a clock of yours.
+    /// The end of the lease, in milliseconds since 1970 by the server's clock. Never compare it with a local
+    /// clock.
     pub expires_at_ms: i64,
-    /// By this process's clock, a moment before the lease began.
+    /// The time of the request by this process's clock, a moment before the lease began.
     pub(crate) asked_at: Instant,
 }
 
-/// What became of an attempt to acquire a lock.
+/// The outcome of an attempt to acquire a lock.
 #[must_use]
 #[derive(Clone, Debug)]
 pub enum Acquisition {
-    /// It is the caller's.
+    /// The caller holds the lock.
     Acquired(Grant),
-    /// Another client holds it, or the caller itself by an earlier grant. No fence was used up.
+    /// Another client holds it, or the caller itself by an earlier grant. No fence was consumed.
     Locked,
 }
 
-/// What became of an attempt to extend a lock.
+/// The outcome of an attempt to extend a lock.
 #[must_use]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Extension {
     /// The lease now ends at another time, which may be sooner than before.
     Extended {
-        /// When, in milliseconds since 1970 by the server's clock.
+        /// The new end, in milliseconds since 1970 by the server's clock.
         expires_at_ms: i64,
     },
-    /// The lock is not held under this id, or no longer. Nothing was changed.
+    /// The lock is not, or no longer, held under this id. Nothing was changed.
     NotHeld,
 }
 
-/// What became of an attempt to release a lock.
+/// The outcome of an attempt to release a lock.
 #[must_use]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Release {
     /// The lock is free. Returned at most once for each grant.
     Released,
-    /// The lock is not held under this id, or no longer. Nothing was changed.
+    /// The lock is not, or no longer, held under this id. Nothing was changed.
     NotHeld,
 }
 
-/// What may be shown of a lock that is held.
+/// A held lock, without secrets.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LockInfo {
     /// [`crate::hash_key`] of the key.
     pub key_hash: String,
     /// [`crate::hash_key`] of the lock id.
     pub lock_id_hash: String,
-    /// When the lease ends, in milliseconds since 1970 by the server's clock.
+    /// The end of the lease, in milliseconds since 1970 by the server's clock.
     pub expires_at_ms: i64,
-    /// When it was granted, by the same clock.
+    /// The time of the grant, by the same clock.
     pub acquired_at_ms: i64,
     /// The fence of the grant.
     pub fence: u64,
-    /// How long until another caller can acquire the lock unless its holder renews it, by the server's clock.
+    /// The time until another caller can acquire the lock unless its holder renews it, by the server's clock.
     pub free_in: Duration,
 }

@@ -1,20 +1,20 @@
-//! How long to wait for a lock that another client holds.
+//! Retries while another client holds a lock.
 
 use std::time::Duration;
 
-/// How the pauses between attempts grow.
+/// The growth of the pauses between attempts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Backoff {
-    /// All alike.
+    /// All pauses are equal.
     Fixed,
-    /// Each twice as long as the one before.
+    /// Each pause is twice as long as the one before.
     Exponential,
 }
 
-/// How much of a pause is random.
+/// The random part of a pause.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RetryJitter {
-    /// Nothing.
+    /// No part of it.
     None,
     /// Half of it.
     Equal,
@@ -22,18 +22,19 @@ pub enum RetryJitter {
     Full,
 }
 
-/// How often, and for how long, to try to acquire. The default: ten retries from 100 ms, doubling, within 5 s.
+/// The number and the timing of retries to acquire a lock. The default: ten retries from 100 ms, doubling,
+/// within 5 s.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Retry {
-    /// Attempts after the first.
+    /// The number of attempts after the first.
     pub max_retries: u32,
     /// The first pause.
     pub delay: Duration,
-    /// For all attempts and pauses together.
+    /// The timeout for all attempts and pauses together.
     pub timeout: Duration,
-    /// How the pauses grow.
+    /// The growth of the pauses.
     pub backoff: Backoff,
-    /// How much of a pause is random.
+    /// The random part of a pause.
     pub jitter: RetryJitter,
 }
 
@@ -50,7 +51,8 @@ impl Default for Retry {
 }
 
 impl Retry {
-    /// The pause before retry `number`, which counts from 1; `fraction` is from 0 to 1. Never longer than the timeout.
+    /// Returns the pause before retry `number`, which counts from 1; `fraction` is from 0 to 1. Never longer
+    /// than the timeout.
     pub(crate) fn pause(&self, number: u32, fraction: f64) -> Duration {
         let doublings = match self.backoff {
             Backoff::Fixed => 0,

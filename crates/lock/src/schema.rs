@@ -5,10 +5,11 @@ use sea_query::{DynIden, Iden};
 
 use crate::LockError;
 
-/// The longest table name: with `idx_` before it and `_lock_id` after it, an index name has the 63 bytes that PostgreSQL keeps.
+/// The maximum length of a table name: with `idx_` before it and `_lock_id` after it, an index name has the
+/// 63 bytes that PostgreSQL keeps.
 pub const MAX_TABLE_NAME_BYTES: usize = 51;
 
-/// The names of the two tables, checked. They are used quoted, in the schema that `search_path` names first.
+/// The validated names of the two tables. They are used quoted, in the first schema of `search_path`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TableNames {
     locks: String,
@@ -16,15 +17,16 @@ pub struct TableNames {
 }
 
 impl Default for TableNames {
-    /// `locks` and `fence_counters`.
+    /// Returns `locks` and `fence_counters`.
     fn default() -> Self {
         Self { locks: "locks".to_owned(), fence_counters: "fence_counters".to_owned() }
     }
 }
 
 impl TableNames {
-    /// Names of your choice. [`LockError::InvalidArgument`] unless each is a letter or `_` followed by letters, digits
-    /// and `_`, at most [`MAX_TABLE_NAME_BYTES`], and they differ by more than case: locks are deleted, counters never.
+    /// Creates names of the caller's choice. Returns [`LockError::InvalidArgument`] unless each is a letter
+    /// or `_` followed by letters, digits and `_`, at most [`MAX_TABLE_NAME_BYTES`], and they differ by more
+    /// than case: locks are deleted, counters never.
     pub fn new(locks: &str, fence_counters: &str) -> Result<Self, LockError> {
         for name in [locks, fence_counters] {
             let mut bytes = name.bytes();
@@ -50,7 +52,7 @@ impl TableNames {
         DynIden::from(self.fence_counters.clone())
     }
 
-    /// What is done with the rows of each table.
+    /// Returns the rights that the statements need on each table.
     pub(crate) fn required_rights(&self) -> [RequiredRights<'_>; 2] {
         [
             RequiredRights { table: &self.locks, rights: &["SELECT", "INSERT", "UPDATE", DELETE] },
@@ -79,11 +81,11 @@ pub(crate) enum FenceCounters {
     KeyDebug,
 }
 
-/// The SQL that creates both tables where they do not exist, for a migration or for
+/// Returns the SQL that creates both tables if they do not exist, for a migration or for
 /// [`crate::LockManager::setup_schema`].
 ///
-/// It also revokes the right to delete counters from the role that runs it: a counter that restarts would give out
-/// fences that others have already seen.
+/// It also revokes the right to delete counters from the role that runs it: a counter that restarts would
+/// grant fences that others have already seen.
 pub fn schema_sql(names: &TableNames) -> String {
     let TableNames { locks, fence_counters } = names;
     format!(

@@ -1,4 +1,5 @@
-//! The SQL, built and not run. Each text is the same for every key, so that it is prepared once a connection.
+//! SQL of the locks, built here and run elsewhere. Each text is the same for every key, so that it is
+//! prepared once for each connection.
 
 use pg::bind;
 use sea_query::{
@@ -12,15 +13,16 @@ use crate::key::Key;
 use crate::schema::{FenceCounters, Locks, TableNames};
 use crate::{LockId, TIME_TOLERANCE_MS};
 
-/// The server's clock when the row is looked at, not when the transaction began: it may have waited in between.
+/// The server's clock when the row is examined, not when the transaction began: it may have waited in
+/// between.
 const NOW_MS: &str = "CAST(floor(extract(epoch FROM clock_timestamp()) * 1000) AS bigint)";
-/// The server's clock when the statement began: an index can be searched with it, and it never runs ahead.
+/// The server's clock when the statement began. An index can be searched with it, and it is never ahead.
 const STATEMENT_NOW_MS: &str = "CAST(floor(extract(epoch FROM statement_timestamp()) * 1000) AS bigint)";
-/// Twice [`TIME_TOLERANCE_MS`]: no client can take a purged row for live.
+/// The age of purged rows, twice [`TIME_TOLERANCE_MS`]: no client can consider a purged row live.
 const PURGE_AFTER_MS: i64 = 2 * TIME_TOLERANCE_MS;
 
-/// The planner settings that these statements need: each row is reached by an index, with a plan that does not depend on
-/// statistics, which are taken while the tables are nearly empty.
+/// The planner settings that these statements need: each row is reached by an index, with a plan that does
+/// not depend on statistics, which are taken while the tables are nearly empty.
 pub const PLANNER_PARAMETERS: &[(&str, &str)] = &[
     ("jit", "off"),
     ("plan_cache_mode", "force_generic_plan"),
@@ -38,7 +40,7 @@ pub(crate) struct Statements {
     counters: DynIden,
 }
 
-/// Selector row of the locks.
+/// The selector of a row of the locks.
 #[derive(Clone, Copy)]
 pub(crate) enum Selector<'a> {
     Key(&'a Key),
@@ -69,7 +71,7 @@ enum Step {
     ChangedRow,
 }
 
-/// What a statement computes, by the name under which it is read.
+/// The names of the columns that a statement computes.
 #[derive(Iden, Clone, Copy)]
 pub(crate) enum Computed {
     IsLive,
@@ -78,22 +80,24 @@ pub(crate) enum Computed {
     FreeInMs,
 }
 
-/// A lease is live until the tolerance has passed: at exactly 1,000 ms after its end it is dead.
+/// Returns the condition that a lease is live: until the tolerance has passed. At exactly 1,000 ms after its
+/// end it is dead.
 fn is_live() -> Expr {
     Expr::col(Locks::ExpiresAtMs).gt(Expr::cust(NOW_MS).sub(bind::bigint(TIME_TOLERANCE_MS)))
 }
 
-/// How long a lease may last by what is known of it.
+/// The known length of a lease.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum LeaseLength {
-    /// As long as from its grant to its end, or less if it was extended.
+    /// The time from its grant to its end, or less if it was extended.
     OfGrant,
-    /// So many milliseconds, by the word of the caller.
+    /// This many milliseconds, promised by the caller.
     Millis(i64),
 }
 
 impl LeaseLength {
-    /// Whether a lease was granted or extended by a clock that was ahead of the server's present one.
+    /// Returns the condition that a lease was granted or extended by a clock that was ahead of the server's
+    /// present one.
     fn is_ahead(self) -> Expr {
         let (column, length) = match self {
             Self::OfGrant => (Locks::AcquiredAtMs, 0),
@@ -124,7 +128,7 @@ impl Statements {
         Self { locks: names.locks(), counters: names.fence_counters() }
     }
 
-    /// Whether the lease is live, without waiting for another transaction.
+    /// Reads whether the lease is live, without waiting for another transaction.
     pub(crate) fn peek(&self, key: &Key) -> SelectStatement {
         let which = Selector::Key(key);
         Query::select()
@@ -134,13 +138,13 @@ impl Statements {
             .take()
     }
 
-    /// The same, and whether it was written by a clock that was ahead.
+    /// Reads the same, and whether the lease was written by a clock that was ahead.
     pub(crate) fn peek_ahead(&self, key: &Key, length: LeaseLength) -> SelectStatement {
         self.peek(key).expr_as(length.is_ahead(), Computed::IsAhead).take()
     }
 
-    /// Lets a lease that was written by a clock that was ahead begin now: it ends when its holder expects it, or later, and not
-    /// when the clock has caught up.
+    /// Restarts a lease that was written by a clock that was ahead: it begins now, and ends when its holder
+    /// expects it, or later, and not when the clock has caught up.
     pub(crate) fn begin_again(&self, key: &Key, length: LeaseLength) -> UpdateStatement {
         Query::update()
             .table(self.locks.clone())
@@ -151,13 +155,14 @@ impl Statements {
             .take()
     }
 
-    /// Keeps other implementations from acquiring the key, which read the rows without locking them, until the transaction ends.
+    /// Blocks acquisition of the key by other implementations, which read the rows without locking them,
+    /// until the transaction ends.
     pub(crate) fn lock_key(&self, key: &Key) -> SelectStatement {
         let hash = Func::cust("hashtext").arg(bind::text(&key.storage));
         Query::select().expr(Func::cust("pg_advisory_xact_lock").arg(hash)).take()
     }
 
-    /// The same as [`Statements::peek`], locking the row until the transaction ends.
+    /// Does the same as [`Statements::peek`], locking the row until the transaction ends.
     pub(crate) fn lock_row(&self, key: &Key) -> SelectStatement {
         self.peek(key).lock(LockType::Update).take()
     }
@@ -172,7 +177,7 @@ impl Statements {
             .take()
     }
 
-    /// The counter, locked until the transaction ends: it admits one acquirer of a key at a time.
+    /// Locks the counter until the transaction ends, so that one client at a time acquires a key.
     pub(crate) fn lock_counter(&self, key: &Key) -> SelectStatement {
         Query::select()
             .column(FenceCounters::Fence)
@@ -182,7 +187,8 @@ impl Statements {
             .take()
     }
 
-    /// Raises the counter and grants, or neither; the caller has locked both rows. Returns a row if it was granted.
+    /// Raises the counter and grants, or does neither; the caller has locked both rows. Returns a row if it
+    /// was granted.
     pub(crate) fn grant(&self, key: &Key, id: &LockId, ttl_ms: i64) -> InsertStatement {
         let live = self.peek(key).and_where(is_live()).take();
         let count = Query::update()
@@ -233,7 +239,7 @@ impl Statements {
         insert
     }
 
-    /// Gives a live lease a new end, from now.
+    /// Sets the end of a live lease to `ttl_ms` from now.
     pub(crate) fn extend(&self, id: &LockId, ttl_ms: i64) -> SelectStatement {
         let change = Query::update()
             .table(self.locks.clone())
@@ -254,11 +260,11 @@ impl Statements {
         self.changed(id, change)
     }
 
-    /// Locks the row of `id` and changes it if it is live then, in one statement, and so in a transaction of its own.
-    /// Returns one row: whether there is such a lock, and when its lease ends or ended if it was live.
+    /// Locks the row of `id` and changes it if it is live then, in one statement, and so in its own
+    /// transaction. Returns one row: whether the lock exists, and the end of its lease if it was live.
     ///
-    /// The plan locks the row before it reads the clock: `change` reads its input from `locked_row`, whose `FOR UPDATE`
-    /// returns the newest version of the row, and only once no other transaction has it locked.
+    /// The plan locks the row before it reads the clock: `change` reads its input from `locked_row`, whose
+    /// `FOR UPDATE` returns the newest version of the row, and only once no other transaction has it locked.
     fn changed(&self, id: &LockId, change: impl Into<SubQueryStatement>) -> SelectStatement {
         let locked = Query::select()
             .columns([Locks::LockId, Locks::ExpiresAtMs])
@@ -296,7 +302,7 @@ impl Statements {
             .take()
     }
 
-    /// When the lease of a row ends or ended, and whether it is live; by the primary key.
+    /// Reads the end of a row's lease, and whether it is live; by the primary key.
     pub(crate) fn lease_end(&self, key: &Key) -> SelectStatement {
         Query::select()
             .column(Locks::ExpiresAtMs)
@@ -306,7 +312,8 @@ impl Statements {
             .take()
     }
 
-    /// Deletes rows that expired long enough ago, the oldest first, except those that another transaction has locked.
+    /// Deletes rows that expired long enough ago, the oldest first; skips rows that another transaction has
+    /// locked.
     pub(crate) fn purge(&self, limit: u64) -> DeleteStatement {
         let expired = Query::select()
             .column(Locks::Key)

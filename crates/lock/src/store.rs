@@ -1,9 +1,10 @@
-//! Running the statements: what is read, in which order rows are locked, and what the answers mean.
+//! Runs the statements: the reads, the order of row locks, and the interpretation of results.
 //!
-//! Rows are always locked in the order counter, then lock, after the advisory lock by which the original implementation admits one acquirer of
-//! a key. Every change of a lock locks its row first and reads the clock
-//! afterwards, so two clients can never both own a lease. Acquiring is a transaction, sent whole, COMMIT included,
-//! before its first answer; everything else is one statement. So a client that stops in between holds nothing.
+//! Rows are always locked in the order counter, then lock, after the advisory lock that the original
+//! implementation uses to admit one acquirer of a key. Every change of a lock locks its row first and reads
+//! the clock afterwards, so two clients can never both own a lease. Acquiring is a transaction, sent as a
+//! whole, COMMIT included, before its first response; everything else is one statement. So a client that
+//! stops in between holds nothing.
 
 use std::time::Duration;
 
@@ -24,28 +25,28 @@ use crate::{Extension, Grant, LockError, LockId, LockInfo, Release};
 
 /// The advisory lock of [`Store::setup_schema`]: "fencelck" in ASCII.
 const SETUP_LOCK: i64 = 0x66_65_6e_63_65_6c_63_6b;
-/// How often the release of an abandoned lock is tried, since no caller is left to try it again.
+/// The number of attempts to release an abandoned lock, which has no caller that could retry.
 const ABANDONED_RELEASE_ATTEMPTS: u32 = 3;
 /// The pause between two of these attempts.
 const ABANDONED_RELEASE_PAUSE: Duration = Duration::from_millis(200);
 
-/// What became of one attempt to acquire.
+/// The outcome of one attempt to acquire.
 #[derive(Debug)]
 pub(crate) enum Attempt {
     Granted(Grant),
     Locked,
-    /// It failed after it was sent: the lock may have been granted.
+    /// The attempt failed after it was sent: the lock may have been granted.
     Unknown(LockError),
 }
 
-/// Locks in two tables of one database.
+/// The locks in two tables of one database.
 #[derive(Clone)]
 pub(crate) struct Store {
     pub(crate) pool: PgPool,
     pub(crate) names: TableNames,
     pub(crate) statements: Statements,
     pub(crate) telemetry: Telemetry,
-    /// Whether all clients acquire a key for the same time.
+    /// True if all clients acquire a key for the same time.
     pub(crate) same_ttl: bool,
 }
 
@@ -72,7 +73,7 @@ impl Store {
         if is_live(&found)? {
             if found.first().map_or(Ok(false), |row| column(row, "is_ahead"))? {
                 match session.execute(&self.statements.begin_again(key, length)).await {
-                    // Its holder changes it, or another client does the same.
+                    // Its holder changes the lease, or another client restarts it too.
                     Ok(_) | Err(PgError::Locked { .. }) => {}
                     Err(error) => return Err(error.into()),
                 }
@@ -84,7 +85,7 @@ impl Store {
         let counter = session.prepare(&self.statements.lock_counter(key)).await?;
         let holder = session.prepare(&self.statements.lock_row(key)).await?;
         let grant = session.prepare(&self.statements.grant(key, id, ttl_ms)).await?;
-        // The lease begins, at the latest, here: what the server grants later ends later.
+        // The lease begins here at the latest; if the server grants it later, it also ends later.
         let asked_at = Instant::now();
         let (begun, alone, ensured, counter, holder, granted, committed) = tokio::join!(
             biased;
@@ -150,7 +151,7 @@ impl Store {
         self.release(id).await
     }
 
-    /// Changes the lock `id` if it is live. Returns when the lease ends or ended, or why nothing changed.
+    /// Changes the lock `id` if it is live. Returns the end of its lease, or the reason that nothing changed.
     async fn change(
         &self,
         operation: &'static str,
@@ -234,11 +235,11 @@ impl Store {
     pub(crate) async fn setup_schema(&self) -> Result<(), LockError> {
         let session = self.pool.session("create the tables of the locks").await?;
         session.begin().await?;
-        // IF NOT EXISTS does not protect from another process that creates the table at the same time.
+        // IF NOT EXISTS does not prevent an error if another process creates the table at the same time.
         session.execute_batch(&format!("SELECT pg_advisory_xact_lock({SETUP_LOCK})")).await?;
         session.execute_batch(&schema_sql(&self.names)).await?;
         session.commit().await?;
-        // The check takes a connection of its own: holding one while waiting for another can deadlock the pool.
+        // The check takes its own connection: holding one while waiting for another can deadlock the pool.
         drop(session);
         self.check_schema().await
     }
@@ -268,7 +269,7 @@ impl Store {
         let updates = [LeaseLength::OfGrant, LeaseLength::Millis(1)];
         let updates = updates.map(|length| statements.begin_again(&key, length));
         let purge = statements.purge(1);
-        // At the same time: one after the other they would take too long where the server is far away.
+        // Prepared concurrently: one after the other would take too long if the server is far away.
         tokio::try_join!(
             try_join_all(inserts.iter().map(|statement| session.prepare(statement))),
             try_join_all(updates.iter().map(|statement| session.prepare(statement))),
@@ -288,7 +289,7 @@ impl Store {
     }
 }
 
-/// Whether there is a row and its lease is live.
+/// Returns true if there is a row and its lease is live.
 fn is_live(rows: &[Row]) -> Result<bool, LockError> {
     rows.first().map_or(Ok(false), |row| column(row, "is_live"))
 }

@@ -1,4 +1,4 @@
-//! What an observer gets of each operation: its kind, its result, and hashes instead of names.
+//! Observation of operations: their kind, their outcome, and hashes instead of names.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -6,16 +6,16 @@ use std::sync::Arc;
 
 use crate::LockError;
 
-/// What is done to a lock.
+/// The kind of an operation on a lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Operation {
-    /// One attempt.
+    /// One attempt to acquire.
     Acquire,
-    /// By the caller or by a guard that was dropped.
+    /// A release, by the caller or by a guard that was dropped.
     Release,
-    /// By the caller or by a guard's heartbeat.
+    /// An extension, by the caller or by a guard's heartbeat.
     Extend,
-    /// By key or by lock id.
+    /// A lookup, by key or by lock id.
     Lookup,
     /// The deletion of expired rows.
     Purge,
@@ -39,50 +39,50 @@ impl fmt::Display for Operation {
     }
 }
 
-/// Why an operation had no effect, though nothing went wrong.
+/// The reason that an operation had no effect without an error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reason {
     /// Another client holds the lock.
     Locked,
     /// The lease ended too long ago.
     Expired,
-    /// No row: never acquired, released, or taken over.
+    /// There is no row: the lock was never acquired, was released, or was taken over.
     NotFound,
 }
 
-/// How an operation ended.
+/// The outcome of an operation.
 #[derive(Debug)]
 pub enum Outcome<'a> {
-    /// It had its effect.
+    /// The operation had its effect.
     Done,
-    /// It had none, for a reason that was to be expected.
+    /// The operation had no effect, for an expected reason.
     Refused(Reason),
-    /// It failed.
+    /// The operation failed.
     Failed(&'a LockError),
 }
 
-/// One operation that has ended.
+/// A finished operation.
 #[derive(Debug)]
 pub struct Event<'a> {
-    /// What was done.
+    /// The kind of operation.
     pub operation: Operation,
-    /// How it ended.
+    /// Its outcome.
     pub outcome: Outcome<'a>,
-    /// [`crate::hash_key`] of the key, where the operation was given one.
+    /// [`crate::hash_key`] of the key, if the operation has one.
     pub key_hash: Option<String>,
-    /// [`crate::hash_key`] of the lock id, where there is one.
+    /// [`crate::hash_key`] of the lock id, if there is one.
     pub lock_id_hash: Option<String>,
 }
 
 /// Observes every operation, on the task that performs it, so it must return at once.
 ///
-/// A panic in it is caught; nothing it does changes the operation.
+/// A panic in it is caught; an observer cannot change the operation.
 pub trait Observer: Send + Sync {
-    /// One operation has ended.
+    /// Called when an operation has ended.
     fn observe(&self, event: &Event<'_>);
 }
 
-/// An observer, or none: then events are not even made.
+/// An observer, or none: without one, events are not created.
 #[derive(Clone, Default)]
 pub(crate) struct Telemetry(pub(crate) Option<Arc<dyn Observer>>);
 

@@ -1,4 +1,4 @@
-//! What operators do with an outbox in PostgreSQL.
+//! Operators' actions on an outbox in PostgreSQL.
 
 mod requeue;
 
@@ -20,36 +20,37 @@ use crate::row_id::RowId;
 use crate::statements::{self, Chunk, Prunable};
 use crate::{ChannelName, OutboxError, REAPED, Stats, TableName, notify_sql, schema_sql};
 
-/// The most events of one transaction that prunes or requeues.
+/// The largest number of events that one transaction prunes or requeues.
 const MAX_CHUNK: u32 = 1_000;
-/// The most DEAD events that are listed.
+/// The largest number of DEAD events that are listed.
 pub const MAX_LISTED: u32 = 1_000;
 /// The largest payload that is shown.
 const MAX_SHOWN_BYTES: i64 = 1024 * 1024;
 /// The advisory lock of [`Administration::migrate`]: "outboxmg" in ASCII.
 const MIGRATION_LOCK: i64 = 0x6f_75_74_62_6f_78_6d_67;
 
-/// The operators' side of an outbox.
+/// The operators' interface to an outbox.
 ///
-/// Its pool should have [`crate::PLANNER_PARAMETERS`] as session parameters, and time enough for counts of everything.
+/// Its pool should have [`crate::PLANNER_PARAMETERS`] as session parameters, and a statement timeout long
+/// enough to count everything.
 #[derive(Clone, Debug)]
 pub struct Administration {
     pool: PgPool,
     table: TableName,
 }
 
-/// What is to be pruned.
+/// The events to prune.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct PruneRequest {
-    /// DELIVERED events that were delivered longer ago than this; `None` for none.
+    /// The minimum age since delivery of DELIVERED events to prune; `None` keeps them all.
     pub delivered_age: Option<Age>,
-    /// DEAD events that were changed longer ago than this; `None` for none.
+    /// The minimum age since the last change of DEAD events to prune; `None` keeps them all.
     pub dead_age: Option<Age>,
-    /// Only counts.
+    /// True for a dry run, which only counts.
     pub dry_run: bool,
 }
 
-/// What was pruned, or would be.
+/// The number of events pruned, or that a dry run would prune.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Pruned {
     /// DELIVERED events.
@@ -58,7 +59,7 @@ pub struct Pruned {
     pub dead: u64,
 }
 
-/// What is shown of an event. Names are clipped at 255 characters.
+/// An event as it is shown. Names are clipped at 255 characters.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StoredEvent {
     /// Its primary key.
@@ -67,38 +68,38 @@ pub struct StoredEvent {
     pub event_type: String,
     /// Its partition key; empty for none.
     pub partition_key: String,
-    /// PENDING, DELIVERING, DELIVERED or DEAD, or what was written by hand.
+    /// PENDING, DELIVERING, DELIVERED or DEAD, or a value written by hand.
     pub status: String,
-    /// How often it has failed.
+    /// The number of its failed attempts.
     pub attempts: u32,
-    /// Why it failed the last time; empty if it did not.
+    /// The error of its last failed attempt; empty if none failed.
     pub last_error: String,
-    /// When it falls or fell due; `None` if that is no time between the years 1 and 9999.
+    /// The time at which it is or was due; `None` if outside the years 1 to 9999.
     pub available_at: Option<Timestamp>,
-    /// When it was created; `None` likewise.
+    /// The time of its creation; `None` likewise.
     pub created_at: Option<Timestamp>,
-    /// When it was changed last; `None` likewise.
+    /// The time of its last change; `None` likewise.
     pub updated_at: Option<Timestamp>,
     /// The length of its payload.
     pub payload_bytes: u64,
 }
 
-/// An event with what it carries.
+/// An event with its payload and headers.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct EventDetail {
     /// The event.
     pub event: StoredEvent,
-    /// Its payload, if it is not larger than 1 MiB.
+    /// Its payload; `None` if larger than 1 MiB.
     pub payload: Option<Bytes>,
-    /// Its headers as JSON text, if they are not larger than 1 MiB.
+    /// Its headers as JSON text; `None` if larger than 1 MiB.
     pub headers: Option<String>,
 }
 
-/// What became of the wish to requeue an event.
+/// The outcome of requeueing an event.
 #[must_use]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Requeued {
-    /// It is PENDING, as if it had never been tried.
+    /// It is PENDING, as if never tried.
     Done,
     /// It is not DEAD.
     NotDead,
@@ -107,37 +108,39 @@ pub enum Requeued {
 }
 
 impl StoredEvent {
-    /// Whether its lease had expired: then it may be published although it is DEAD, because no relay has marked it.
+    /// True if its lease had expired. Such an event may have been published although it is DEAD, because no
+    /// relay marked it.
     pub fn was_reaped(&self) -> bool {
         self.last_error.starts_with(REAPED)
     }
 }
 
 impl Administration {
-    /// The operators' side of the outbox in this table.
+    /// Creates the operators' interface to the outbox in this table.
     pub fn new(pool: PgPool, table: TableName) -> Self {
         Self { pool, table }
     }
 
-    /// Checks that the database answers.
+    /// Checks that the database responds.
     pub async fn ping(&self) -> Result<(), OutboxError> {
         Ok(self.pool.ping().await?)
     }
 
-    /// As [`crate::PostgresStorage::check`].
+    /// Checks the table like [`crate::PostgresStorage::check`].
     pub async fn check(&self) -> Result<Checked, OutboxError> {
         let session = self.pool.session("check the outbox table").await?;
         check::check(&session, &self.table).await
     }
 
-    /// Checks that the role may ask which outbox this is. A relay asks if it compares delivered events.
+    /// Checks that the role may read the identity of the outbox. A relay that compares delivered events reads
+    /// it.
     pub async fn check_identity(&self) -> Result<(), OutboxError> {
         let session = self.pool.session("check the identity of the outbox").await?;
         check::check_identity(&session).await
     }
 
-    /// Creates the table and its indexes where they are missing, and the trigger that announces inserts if there is a channel. Several
-    /// processes may do so at once.
+    /// Creates the table and its indexes if they are missing, and the trigger that announces inserts if a
+    /// channel is given. Several processes may do so at once.
     pub async fn migrate(&self, channel: Option<&ChannelName>) -> Result<(), OutboxError> {
         let session = self.pool.session("create the outbox table").await?;
         session.begin_with(&format!("BEGIN; SELECT pg_advisory_xact_lock({MIGRATION_LOCK})")).await?;
@@ -148,15 +151,15 @@ impl Administration {
         Ok(session.commit().await?)
     }
 
-    /// What there is, of all types, counted to the end.
+    /// Counts all events of all types, without a cap.
     pub async fn stats(&self) -> Result<Stats, OutboxError> {
         let session = self.pool.session("count events of the outbox").await?;
         let rows = session.query(&statements::stats(&self.table)).await?;
         read_stats(&session, &rows)
     }
 
-    /// Deletes what is strictly older than its age by the clock of the database, never what is PENDING or DELIVERING. Each chunk is a
-    /// transaction of its own: after an error some are deleted.
+    /// Deletes events strictly older than the given age by the clock of the database, but never PENDING or
+    /// DELIVERING events. Each chunk is its own transaction: after an error some events are deleted.
     pub async fn prune(&self, request: &PruneRequest) -> Result<Pruned, OutboxError> {
         Ok(Pruned {
             delivered: self.prune_some(Prunable::Delivered, request.delivered_age, request.dry_run).await?,
@@ -176,8 +179,9 @@ impl Administration {
         self.in_chunks("prune the outbox", times, |chunk| statements::prune(&self.table, which, chunk)).await
     }
 
-    /// Runs the statement that `build` makes until a chunk is not full. Each chunk has the deadline of an operation, and begins
-    /// where the one before it ended: the index entries of what that one changed are still there while a transaction is open.
+    /// Runs the statement that `build` makes until a chunk is not full. Each chunk has the deadline of one
+    /// operation and begins where the previous chunk ended, because the index entries of changed rows remain
+    /// while a transaction is open.
     async fn in_chunks(
         &self,
         operation: &'static str,
@@ -199,7 +203,7 @@ impl Administration {
         }
     }
 
-    /// DEAD events, those that died last first, [`MAX_LISTED`] at most.
+    /// Lists DEAD events, most recently dead first, at most [`MAX_LISTED`].
     pub async fn list_dead(
         &self,
         event_type: Option<&str>,
@@ -212,7 +216,7 @@ impl Administration {
         session.query(&statement).await?.iter().map(read).collect()
     }
 
-    /// The event, whatever its status.
+    /// Returns the event, whatever its status.
     pub async fn get_event(&self, event_id: Uuid) -> Result<Option<EventDetail>, OutboxError> {
         let session = self.pool.session("read an event of the outbox").await?;
         let rows = session.query(&statements::get(&self.table, event_id, MAX_SHOWN_BYTES)).await?;
@@ -227,14 +231,14 @@ impl Administration {
         rows.first().map(detail).transpose()
     }
 
-    /// The time by the clock of the database.
+    /// Returns the time by the clock of the database.
     pub async fn now(&self) -> Result<Timestamp, OutboxError> {
         let session = self.pool.session("read the clock of the outbox").await?;
         let now = cutoff(&session, std::time::Duration::ZERO).await?.timestamp();
         Ok(now.ok_or_else(|| pg::PgError::unavailable(session.operation(), "a time after the year 9999"))?)
     }
 
-    /// Lets DEAD events be tried again; one outcome for each id, in their order.
+    /// Makes DEAD events PENDING so that they are tried again; one outcome for each id, in their order.
     pub async fn requeue(&self, event_ids: &[Uuid]) -> Result<Vec<Requeued>, OutboxError> {
         let mut outcomes = Vec::with_capacity(event_ids.len());
         for chunk in event_ids.chunks(MAX_CHUNK as usize) {

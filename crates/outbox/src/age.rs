@@ -1,21 +1,21 @@
-//! How old an event must be to be pruned.
+//! The age from which an event may be pruned.
 
 use std::time::Duration;
 
-/// The oldest age: a longer one means the same, since no event is that old.
+/// The largest age. A longer one has the same effect, because no event is that old.
 const MAX_AGE: Duration = Duration::from_secs(1_000_000 * 24 * 60 * 60);
 
 /// An age in whole minutes, hours or days: `90m`, `24h`, `7d`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Age(Duration);
 
-/// The text is no age.
+/// The text is not an age.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("an age takes digits and one of d, h and m, such as 7d")]
 pub struct AgeError;
 
 impl Age {
-    /// The age that the text holds: `^\d+[dhm]$`.
+    /// Parses the text: `^\d+[dhm]$`.
     pub fn parse(text: &str) -> Result<Self, AgeError> {
         let (digits, unit) = text.split_at_checked(text.len().saturating_sub(1)).ok_or(AgeError)?;
         let seconds = match unit {
@@ -27,17 +27,17 @@ impl Age {
         if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
             return Err(AgeError);
         }
-        // Only too many digits are no number.
+        // Parsing fails only if there are too many digits.
         let number: u64 = digits.parse().unwrap_or(u64::MAX);
         Ok(Self(Duration::from_secs(number.saturating_mul(seconds)).min(MAX_AGE)))
     }
 
-    /// The same, where an empty text and `0` stand for no age: nothing of that kind is pruned.
+    /// Parses the text; an empty text and `0` mean no age: nothing of that kind is pruned.
     pub fn parse_optional(text: &str) -> Result<Option<Self>, AgeError> {
         if ["", "0"].contains(&text) { Ok(None) } else { Self::parse(text).map(Some) }
     }
 
-    /// The age.
+    /// Returns the age as a duration.
     pub fn as_duration(self) -> Duration {
         self.0
     }

@@ -1,4 +1,4 @@
-//! Whether a relay can work with a table, and how fast.
+//! Checks that a relay can work with a table, and that its indexes make it fast.
 
 use pg::sql::Written;
 use pg::{Session, bind};
@@ -7,19 +7,20 @@ use crate::postgres::column;
 use crate::schema::{COLUMNS, INDEXES, Index};
 use crate::{OutboxError, TableName};
 
-/// What a relay needs to be allowed to do with the table.
+/// The rights on the table that a relay needs.
 const RIGHTS: [&str; 3] = ["SELECT", "UPDATE", "DELETE"];
 
 /// A table that a relay can work with.
 #[must_use]
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Checked {
-    /// The statements that create the indexes without which it works slowly; they block no producer. Empty if it has all.
+    /// The statements that create the missing indexes, without which the relay is slow. They block no
+    /// producer. Empty if no index is missing.
     pub missing_indexes: Vec<String>,
     pub(crate) indexes: Indexes,
 }
 
-/// Which indexes there are that decide how a statement is written.
+/// The presence of the indexes that decide how a statement is written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Indexes {
     pub(crate) key_order: bool,
@@ -27,10 +28,11 @@ pub(crate) struct Indexes {
     pub(crate) delivered: bool,
 }
 
-/// What tells an outbox from those of other clusters.
+/// The function whose result distinguishes the outbox from those of other clusters.
 const IDENTITY_FUNCTION: &str = "pg_control_system()";
 
-/// Checks that the outbox can be told from others, which a relay needs that compares what its publisher holds.
+/// Checks that the role may read the identity of the outbox, which a relay needs to compare delivered events
+/// with its publisher.
 pub(crate) async fn check_identity(session: &Session) -> Result<(), OutboxError> {
     let text = "SELECT has_function_privilege($1, 'EXECUTE') AS found";
     let rows = session.query_once(&Written::new(text, [bind::text(IDENTITY_FUNCTION)])).await?;
@@ -40,7 +42,7 @@ pub(crate) async fn check_identity(session: &Session) -> Result<(), OutboxError>
     }
 }
 
-/// The name as text, from which the server finds the table.
+/// The name as a text parameter that the server resolves to the table.
 fn name(table: &TableName) -> sea_query::Expr {
     bind::text(table.quoted())
 }
@@ -63,7 +65,7 @@ pub(crate) async fn check(session: &Session, table: &TableName) -> Result<Checke
     let missing = INDEXES.iter().filter(|index| !found.iter().any(|found| found.is_valid(index)));
     let statement = |index: &Index| {
         let create = index.create(table, "CONCURRENTLY ");
-        // One that could not be finished is in the way of another try.
+        // An index whose creation failed blocks a second attempt under its name.
         let in_the_way = found.iter().any(|found| found.name == index.name(table) && !found.valid);
         if in_the_way {
             format!("DROP INDEX CONCURRENTLY {}; {create}", index.qualified_name(table))
@@ -74,7 +76,7 @@ pub(crate) async fn check(session: &Session, table: &TableName) -> Result<Checke
     Ok(Checked { missing_indexes: missing.map(statement).collect(), indexes: decisive(&found) })
 }
 
-/// Which of the indexes there are that decide how a statement is written.
+/// Returns which of the indexes exist that decide how a statement is written.
 pub(crate) async fn indexes(session: &Session, table: &TableName) -> Result<Indexes, OutboxError> {
     Ok(decisive(&found_indexes(session, table).await?))
 }
@@ -88,7 +90,7 @@ fn decisive(found: &[Found]) -> Indexes {
     }
 }
 
-/// An index of the table: its columns as the server writes them.
+/// An index of the table, with its columns as the server writes them.
 struct Found {
     name: String,
     columns: Vec<String>,
@@ -97,7 +99,7 @@ struct Found {
 }
 
 impl Found {
-    /// Whether it serves where `index` does, whatever its name.
+    /// True if it can replace `index`, whatever its name.
     fn is_valid(&self, index: &Index) -> bool {
         self.valid
             && self
@@ -129,7 +131,7 @@ async fn found_indexes(session: &Session, table: &TableName) -> Result<Vec<Found
     rows.iter().map(read).collect()
 }
 
-/// The columns that are missing, or have another type.
+/// The columns that are missing or have another type.
 async fn missing_columns(session: &Session, table: &TableName) -> Result<Vec<String>, OutboxError> {
     let text = "
         SELECT n.name, format_type(a.atttypid, NULL) AS found

@@ -1,4 +1,4 @@
-//! The producer's side: one statement in the transaction of the producer's own rows.
+//! The producer's side: one statement in the transaction that writes the producer's own rows.
 
 use std::collections::BTreeMap;
 
@@ -14,22 +14,22 @@ use crate::TableName;
 /// An event as a producer writes it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NewEvent {
-    /// Its primary key: a transaction that writes the same id again fails.
+    /// Its primary key. A transaction that writes an existing id fails.
     pub event_id: Uuid,
-    /// What kind of event it is, or where it goes.
+    /// Its kind or destination.
     pub event_type: String,
     /// Events with the same key are published in order; empty for none.
     pub partition_key: String,
-    /// What is published.
+    /// The content to publish.
     pub payload: Bytes,
-    /// Further names and values.
+    /// Additional names and values.
     pub headers: BTreeMap<String, String>,
-    /// It is not published before; `None` for at once.
+    /// The earliest time of publication; `None` for at once.
     pub available_at: Option<Timestamp>,
 }
 
 impl NewEvent {
-    /// An event with an id of its own, without a key or headers, that is due at once.
+    /// Creates an event with a new id, without a key or headers, that is due at once.
     pub fn new(event_type: impl Into<String>, payload: impl Into<Bytes>) -> Self {
         Self {
             event_id: Uuid::new_v4(),
@@ -59,7 +59,8 @@ fn insert(table: &TableName) -> String {
     )
 }
 
-/// Writes the event in the transaction that is open on `session`: it is published if and only if that is committed.
+/// Writes the event in the transaction that is open on `session`. The event is published if and only if that
+/// transaction is committed.
 pub async fn enqueue(session: &Session, table: &TableName, event: &NewEvent) -> Result<(), PgError> {
     let statement = Written::new(
         insert(table),
@@ -75,7 +76,8 @@ pub async fn enqueue(session: &Session, table: &TableName, event: &NewEvent) -> 
     session.execute(&statement).await.map(drop)
 }
 
-/// The same for a producer with a connection of its own: in `transaction`, a [`tokio_postgres::Transaction`] or its like.
+/// Does the same as [`enqueue`] for a producer with its own connection: in `transaction`, a
+/// [`tokio_postgres::Transaction`] or a similar type.
 pub async fn enqueue_on(
     transaction: &impl GenericClient,
     table: &TableName,

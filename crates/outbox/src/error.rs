@@ -1,48 +1,49 @@
-//! What can go wrong with the outbox itself.
+//! Errors of the outbox itself.
 
 use pg::PgError;
 
-/// An operation on the outbox failed.
+/// The error of a failed operation on the outbox.
 #[derive(Debug, thiserror::Error)]
 pub enum OutboxError {
-    /// PostgreSQL could not be asked, or refused.
+    /// PostgreSQL is unavailable, or rejected the statement.
     #[error("the outbox could not be used")]
     Postgres(#[from] PgError),
     /// A value cannot be read.
     #[error("the column {column} of a row of the outbox cannot be read")]
     Corrupt {
-        /// Which.
+        /// The column.
         column: &'static str,
-        /// Why.
+        /// The cause.
         #[source]
         source: pg::row::ColumnError,
     },
-    /// There is no such table.
+    /// The table does not exist.
     #[error("the outbox table {0} does not exist: create it with `notification outbox migrate`")]
     NoTable(String),
-    /// The table lacks columns that are needed.
+    /// The table lacks required columns.
     #[error("the outbox table {table} lacks {columns}")]
     NoColumns {
-        /// Which table.
+        /// The table.
         table: String,
         /// Their names, separated by commas.
         columns: String,
     },
-    /// The role may not do what a relay does.
+    /// The role lacks rights that a relay needs.
     #[error("the role lacks rights on the outbox table {table}: {rights}")]
     NoRights {
-        /// Which table.
+        /// The table.
         table: String,
         /// The rights, separated by commas.
         rights: String,
     },
-    /// The role may not execute a function by which the outbox is told from others.
+    /// The role may not execute the function that returns the identity of the outbox.
     #[error("the role lacks the right EXECUTE on the function {0}")]
     NoFunctionRight(&'static str),
 }
 
 impl OutboxError {
-    /// Whether fewer rows may succeed: the table refuses one of them, or one of them takes too long.
+    /// True if the operation may succeed with fewer rows: the table rejects one of them, or the rows take too
+    /// long together.
     pub(crate) fn is_about_rows(&self) -> bool {
         matches!(self, Self::Postgres(PgError::Refused { .. } | PgError::TimedOut { .. }))
     }

@@ -4,47 +4,47 @@ use ambient::Timestamp;
 use bytes::Bytes;
 use uuid::Uuid;
 
-/// The most characters of an error that `last_error` keeps.
+/// The number of characters of an error that `last_error` keeps.
 pub const MAX_ERROR_CHARS: usize = 2_000;
-/// How `last_error` begins while an event is to be claimed alone.
+/// The beginning of `last_error` while an event must be claimed apart from others.
 pub(crate) const REAPED: &str = "lease expired";
 
-/// An error as the column `last_error` takes it.
+/// Converts an error to the form stored in the column `last_error`.
 pub(crate) fn stored_error(error: &str) -> String {
     error.chars().map(|c| if c == '\0' { '\u{fffd}' } else { c }).take(MAX_ERROR_CHARS).collect()
 }
 
-/// A row of the outbox, claimed.
+/// A claimed row of the outbox.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Event {
-    /// Its primary key, under which receipts recognise it.
+    /// Its primary key, which also identifies its published marker.
     pub event_id: Uuid,
-    /// What kind of event it is, or where it goes: the publisher's to interpret.
+    /// Its kind or destination, interpreted by the publisher.
     pub event_type: String,
-    /// Events with the same key are published in order; empty for none, which NULL is too.
+    /// Events with the same key are published in order; empty for none, also if the column is NULL.
     pub partition_key: String,
     /// Payload and headers.
     pub content: Content,
-    /// How often it has failed before.
+    /// The number of earlier failed attempts.
     pub attempts: u32,
-    /// When the producer's transaction began, unless the producer says otherwise; `None` if it is not a time between the years 1
-    /// and 9999.
+    /// The start of the producer's transaction, unless the producer set another time; `None` if outside the
+    /// years 1 to 9999.
     pub created_at: Option<Timestamp>,
 }
 
-/// What an event carries.
+/// The payload and headers of an event.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Content {
-    /// All of it.
+    /// Payload and headers, complete.
     Whole {
         /// The column `payload`, byte for byte.
         payload: Bytes,
         /// The column `headers`, as JSON text.
         headers: String,
     },
-    /// It exceeds the limit of the claim, and was not read.
+    /// The event exceeds the limit of the claim and was not read.
     TooLarge {
-        /// How large it is.
+        /// Its size.
         bytes: u64,
     },
 }

@@ -1,14 +1,16 @@
 //! A transactional outbox in PostgreSQL, and the relay that empties it.
 //!
-//! **The promise.** A producer writes an event in its own transaction, next to its own rows. What was committed is published at
-//! least once, in the order of its partition key; what was rolled back never is. An event that was claimed by a relay that
-//! crashed is claimed again after its lease; a relay whose lease has ended can neither publish under it nor record an outcome.
+//! **The promise.** A producer writes an event in its own transaction, next to its own rows. A committed
+//! event is published at least once, in the order of its partition key; an event that was rolled back is
+//! never published. If a relay crashes, its claimed events are claimed again after their lease expires. A
+//! relay whose lease has expired can neither publish under it nor record an outcome.
 //!
-//! [`enqueue`] is the producer's side. [`Relay`] claims due events from a [`Storage`], hands them to a [`Publisher`], and marks
-//! them with their outcome. [`PostgresStorage`] is the table, [`Administration`] what operators do with it.
+//! [`enqueue`] is the producer's side. [`Relay`] claims due events from a [`Storage`], passes them to a
+//! [`Publisher`], and marks them with their outcome. [`PostgresStorage`] is the table, [`Administration`] the
+//! operators' interface.
 //!
-//! **What it cannot promise** is that an event is published only once: a relay may crash between publishing and marking. A
-//! publisher that keeps receipts closes that window.
+//! **What it cannot promise** is that an event is published only once: a relay may crash between publishing
+//! and marking. A publisher that keeps published markers closes that window.
 
 mod relay;
 mod storage;
@@ -54,7 +56,7 @@ pub use storage::{
 };
 pub use table::{TableName, TableNameError};
 
-/// The examples of the README are compiled.
+/// Compiles the examples of the README.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,4 +1,5 @@
-//! An outbox in memory, for tests of what publishes and for small uses: nothing survives the process.
+//! An outbox in memory, for tests of publishers and for small uses. Its content is lost when the process
+//! ends.
 
 mod row;
 
@@ -18,7 +19,8 @@ use crate::{
     Reaped, RequeuedDelivered, Stats, Storage, StoredEvent,
 };
 
-/// An outbox in memory; clones share it. Its clock starts at a given time and goes with the runtime's.
+/// An outbox in memory; clones share it. Its clock starts at a given time and advances with the runtime's
+/// clock.
 #[derive(Clone, Debug)]
 pub struct MemoryStorage {
     rows: Arc<Mutex<BTreeMap<Uuid, Row>>>,
@@ -29,18 +31,18 @@ pub struct MemoryStorage {
 }
 
 impl MemoryStorage {
-    /// An empty outbox, whose clock shows `start` now.
+    /// Creates an empty outbox whose clock shows `start` now.
     pub fn new(start: Timestamp) -> Self {
         Self { rows: Arc::default(), locked: Arc::default(), start, started: Instant::now() }
     }
 
-    /// The time by its clock.
+    /// Returns the time by its clock.
     pub fn now(&self) -> Timestamp {
         self.start + self.started.elapsed()
     }
 
-    /// Adds an event, as the commit of a producer does. `created_at` is when its transaction began. An event with this id
-    /// that exists stays as it is.
+    /// Adds an event, like a producer's commit. `created_at` is the start of the producer's transaction. An
+    /// existing event with this id is not changed.
     pub fn insert(&self, event: NewEvent, created_at: Timestamp) {
         let row = Row {
             status: Status::Pending,
@@ -55,7 +57,7 @@ impl MemoryStorage {
         self.rows().entry(row.event.event_id).or_insert(row);
     }
 
-    /// The event, whatever its status.
+    /// Returns the event, whatever its status.
     pub fn get(&self, event_id: Uuid) -> Option<StoredEvent> {
         let rows = self.rows();
         let row = rows.get(&event_id)?;
@@ -79,12 +81,14 @@ impl MemoryStorage {
         })
     }
 
-    /// Has another transaction lock these events, and no others: they can neither be marked nor requeued, nor reaped.
+    /// Simulates another transaction that locks exactly these events: they can be neither marked, requeued
+    /// nor reaped.
     pub fn lock(&self, event_ids: &[Uuid]) {
         *self.locked() = event_ids.iter().copied().collect();
     }
 
-    /// Marks as DELIVERED what is claimed under `token`, as a transaction does that began at this time and commits now.
+    /// Marks events claimed under `token` as DELIVERED, like a transaction that began at `begun` and commits
+    /// now.
     pub fn commit_mark(&self, token: &ClaimToken, event_ids: &[Uuid], begun: Timestamp) -> Vec<Marked> {
         let mark = |row: &mut Row, _: &Uuid| {
             (row.status, row.locked, row.updated_at) = (Status::Delivered, None, begun);
@@ -100,7 +104,7 @@ impl MemoryStorage {
         self.rows.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the events that are claimed under `token`.
+    /// Changes events claimed under `token`.
     fn mark<T>(
         &self,
         token: &ClaimToken,

@@ -1,8 +1,9 @@
 //! The outbox in a table of PostgreSQL.
 //!
-//! A claim is one transaction that is sent as a whole: a relay that stops in the middle holds nothing back. Claims of one table
-//! take place one after the other, for the few milliseconds that they take, so that no two hold events of one partition key.
-//! Marks hardly wait for other transactions: what is locked for longer than a moment is busy, and nothing else is.
+//! A claim is one transaction that is sent as a whole, so a relay that stops in the middle holds no lock.
+//! Claims of one table run one after the other, a few milliseconds each, so that no two claims hold events of
+//! one partition key. Marks hardly wait for other transactions: a row that is locked for longer than a moment
+//! is reported as busy, and all others are marked.
 
 mod dead;
 mod delivered;
@@ -32,32 +33,33 @@ use crate::{
     Reaped, RequeuedDelivered, Stats, Storage, TableName,
 };
 
-/// How long it is taken for granted which indexes there are.
+/// The time for which the list of existing indexes is cached.
 const INDEX_CHECK_INTERVAL: Duration = Duration::from_secs(60);
-/// How long a mark waits for a row that another transaction has locked, before it leaves such rows out.
+/// The time that a mark waits for a row locked by another transaction, before it skips locked rows.
 const MARK_LOCK_TIMEOUT: Duration = Duration::from_millis(10);
 
 /// The outbox in one table.
 ///
-/// Its pool should have [`crate::PLANNER_PARAMETERS`] as session parameters. Every wait has the deadlines of the pool.
+/// Its pool should have [`crate::PLANNER_PARAMETERS`] as session parameters. Every wait has the deadlines of
+/// the pool.
 #[derive(Clone, Debug)]
 pub struct PostgresStorage {
     pool: PgPool,
     table: TableName,
-    /// When they were looked at, and which there are.
+    /// The existing indexes, with the time of the check.
     indexes: Arc<Mutex<Option<(Instant, Indexes)>>>,
     /// The count of DEAD events, for a table without an index of them.
     dead: Arc<Mutex<DeadCount>>,
 }
 
 impl PostgresStorage {
-    /// The outbox in a table that [`crate::schema_sql`] has created, or that has the same columns.
+    /// Creates the storage for a table that [`crate::schema_sql`] has created, or that has the same columns.
     pub fn new(pool: PgPool, table: TableName) -> Self {
         Self { pool, table, indexes: Arc::default(), dead: Arc::default() }
     }
 
-    /// Checks that a relay can work with the table: its columns, the rights of the role; and says what is missing for it to
-    /// work fast.
+    /// Checks that a relay can work with the table: its columns and the rights of the role. Returns the
+    /// statements that create missing indexes.
     pub async fn check(&self) -> Result<Checked, OutboxError> {
         let session = self.pool.session("check the outbox table").await?;
         let checked = check::check(&session, &self.table).await?;
@@ -69,7 +71,7 @@ impl PostgresStorage {
         *self.indexes.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), indexes));
     }
 
-    /// Which indexes there are, as of not long ago: an index that is created meanwhile is used without a restart.
+    /// Returns the existing indexes, cached briefly so that a new index is used without a restart.
     async fn indexes(&self) -> Result<Indexes, OutboxError> {
         let known = *self.indexes.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, indexes)) = known.filter(|(at, _)| at.elapsed() < INDEX_CHECK_INTERVAL) {
@@ -81,7 +83,7 @@ impl PostgresStorage {
         Ok(indexes)
     }
 
-    /// Runs the statement of a claim in a transaction that is sent as a whole.
+    /// Runs a claim's statement in a transaction that is sent as a whole.
     async fn run_claim(
         &self,
         purpose: Purpose,
@@ -99,8 +101,9 @@ impl PostgresStorage {
         Ok((session, rows))
     }
 
-    /// Runs the statement that `build` makes, which returns the ids that it changed, and asks about the others. If some rows are
-    /// locked for longer than [`MARK_LOCK_TIMEOUT`], the others are marked without them.
+    /// Runs the statement that `build` makes, which returns the ids that it changed, and reads the state of
+    /// the others. If some rows are locked for longer than [`MARK_LOCK_TIMEOUT`], the others are marked
+    /// without them.
     async fn mark(
         &self,
         operation: &'static str,
@@ -132,7 +135,7 @@ impl PostgresStorage {
     }
 }
 
-/// Marks in a transaction that is sent as a whole.
+/// Marks events in a transaction that is sent as a whole.
 async fn wait_and_mark(session: &Session, statement: &Written) -> Result<Vec<Row>, PgError> {
     let prepared = session.prepare(statement).await?;
     let begin = statements::mark_begin(MARK_LOCK_TIMEOUT);
@@ -254,7 +257,7 @@ impl Storage for PostgresStorage {
     }
 }
 
-/// The row of a statement that counts.
+/// Reads the row of a counting statement.
 pub(crate) fn read_stats(session: &Session, rows: &[Row]) -> Result<Stats, OutboxError> {
     let row = rows.first().ok_or_else(|| PgError::unavailable(session.operation(), "no row"))?;
     let count = |name| column::<i64>(row, name).map(|count| count.max(0).unsigned_abs());
@@ -268,7 +271,7 @@ pub(crate) fn read_stats(session: &Session, rows: &[Row]) -> Result<Stats, Outbo
     })
 }
 
-/// The rows of [`statements::claim`].
+/// Reads the rows of [`statements::claim`].
 fn read_claim(rows: &[Row]) -> Result<Claim, OutboxError> {
     let Some((head, rows)) = rows.split_first() else {
         return Ok(Claim { events: Vec::new(), next: None, of_reaped: false });
@@ -288,7 +291,7 @@ fn read_claim(rows: &[Row]) -> Result<Claim, OutboxError> {
         .map(|row| read_event(row).map(|event| (event.event_id, event)))
         .collect::<Result<HashMap<Uuid, Event>, OutboxError>>()?;
     let of_reaped = column::<Option<bool>>(head, "of_reaped")?.unwrap_or(false);
-    // What is missing was changed by another transaction after it was locked, which cannot be.
+    // An id without a row would mean that another transaction changed it while locked, which cannot happen.
     Ok(Claim { events: order.iter().filter_map(|RowId(id)| events.remove(id)).collect(), next, of_reaped })
 }
 
@@ -311,7 +314,7 @@ fn read_event(row: &Row) -> Result<Event, OutboxError> {
     })
 }
 
-/// Edited by hand it may be negative, which counts as none.
+/// Reads the attempts. A negative value, which only a manual edit can leave, counts as none.
 pub(crate) fn read_attempts(row: &Row) -> Result<u32, OutboxError> {
     Ok(column::<i32>(row, "attempts")?.max(0).unsigned_abs())
 }

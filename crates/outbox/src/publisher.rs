@@ -1,4 +1,4 @@
-//! Where events go: the port that a relay publishes through.
+//! The port through which a relay publishes events.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -8,47 +8,48 @@ use pg::RawTimestamp;
 
 use crate::{DeliveredEvent, Event, EventTypes};
 
-/// One of the servers that a publisher has met, in the order in which it met them.
+/// A server that the publisher has met, numbered in the order of their first contact.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 pub struct ServerId(pub u64);
 
-/// A moment by the publisher's own clock: after it, the publisher itself refuses to publish for a claim. A server other than the one
-/// whose clock it is refuses as well.
+/// A time by the publisher's own clock, after which the publisher refuses to publish for a claim. Any server
+/// other than `server` also refuses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Deadline {
-    /// The moment, in milliseconds.
+    /// The time, in milliseconds since the Unix epoch.
     pub unix_ms: u64,
     /// The server whose clock it is.
     pub server: ServerId,
 }
 
-/// How far an outbox was compared with a server, by the clock of the outbox.
+/// The extent to which an outbox was compared with a server, by the clock of the outbox.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Progress {
-    /// Every event that was DELIVERED at this time or before was published before this was recorded, on a server that was compared.
+    /// Every event that was DELIVERED at this time or before had been published, before this was recorded, on
+    /// a server that was compared.
     Settled(RawTimestamp),
-    /// What was DELIVERED at this time or later is still to be compared.
+    /// Events that were DELIVERED at this time or later are still to be compared.
     Unfinished {
         /// The time.
         since: RawTimestamp,
-        /// Which comparison it is: relays that compare the same loss share it, and the next loss has another.
+        /// The id of the comparison. Relays that compare the same loss share it; the next loss has another.
         comparison: u64,
     },
 }
 
-/// A record of an outbox that a server holds. A server that returns from an older state has an older record.
+/// A record of an outbox that a server holds. A server restored to an older state has an older record.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ServerRecord {
-    /// The event types that it is about; names are in their order.
+    /// The event types that it covers, sorted by name.
     pub types: EventTypes,
-    /// Whether it was made with the server that is there, and not with one before it.
+    /// True if it was written for the current server, not for one before it.
     pub is_own: bool,
-    /// What it says.
+    /// The recorded progress.
     pub progress: Progress,
 }
 
 impl ServerRecord {
-    /// The time until which every DELIVERED event of the types is in the state that holds the record.
+    /// Returns the time until which the server's state contains every DELIVERED event of the types.
     pub(crate) fn covers_until(&self) -> RawTimestamp {
         match self.progress {
             Progress::Settled(until) => until,
@@ -57,88 +58,93 @@ impl ServerRecord {
     }
 }
 
-/// The server that acknowledges what is published now.
+/// The server that currently acknowledges publications.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Server {
-    /// The identity of the server.
+    /// Its identity.
     pub id: ServerId,
     /// The records that it holds, at most one for each set of types.
     pub records: Vec<ServerRecord>,
-    /// The value of the records as it was read, by which a change is noticed.
+    /// The raw value of the records as read, used to detect changes.
     pub seen: Arc<[u8]>,
 }
 
 impl Server {
-    /// A server that loses nothing.
+    /// Returns a server that loses nothing.
     pub fn lasting() -> Self {
         let progress = Progress::Settled(RawTimestamp::INFINITY);
         let records = vec![ServerRecord { types: EventTypes::All, is_own: true, progress }];
         Self { id: ServerId(0), records, seen: Arc::default() }
     }
 
-    /// The record of relays that carry these types.
+    /// Returns the record of relays that carry these types.
     pub(crate) fn record(&self, types: &EventTypes) -> Option<&ServerRecord> {
         self.records.iter().find(|record| record.types == *types)
     }
 }
 
-/// Whether a record was written.
+/// The outcome of writing a record.
 #[must_use]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Recorded {
-    /// It was.
+    /// The record was written.
     Written,
-    /// It was not: another server is there, or its records are not those that were seen. The next look shows what is there.
+    /// The record was not written: the server was replaced, or its records differ from those that were read.
+    /// The next read shows the current state.
     Changed,
 }
 
-/// What became of one event.
+/// The outcome of publishing one event.
 #[must_use]
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Publication {
     /// It is published, now or by an earlier call.
     Done,
-    /// The destination answered with an error: a failed attempt.
+    /// The destination returned an error: a failed attempt.
     Failed(String),
-    /// It can never be published as it is: DEAD.
+    /// It can never be published as it is; it becomes DEAD.
     Rejected(String),
-    /// It was not published: an earlier event of its partition key failed in this call, or the deadline has passed.
+    /// It was not published: an earlier event of its partition key failed in this call, or the deadline has
+    /// passed.
     Withheld,
 }
 
-/// The publisher cannot be reached, or cannot publish at present. Which events it published is unknown. Not an attempt.
+/// The publisher is unreachable or cannot publish at present. It is unknown which events were published. Does
+/// not count as an attempt.
 #[derive(Debug, thiserror::Error)]
 #[error("{operation}")]
 pub struct PublisherOutage {
-    /// What could not be done.
+    /// The operation that failed.
     pub operation: &'static str,
-    /// Why.
+    /// The cause.
     #[source]
     pub source: Box<dyn std::error::Error + Send + Sync>,
 }
 
-/// Publishes events, with a receipt for each if it can.
+/// Publishes events, and keeps a published marker for each if it can.
 pub trait Publisher: Send + Sync + 'static {
-    /// The publisher's own time, `after` from now; never later than that, however slow the answer is. Fails if it could not
-    /// publish at present, so that nothing is claimed.
+    /// Returns the publisher's own time `after` from now, never later than that, however slow the response.
+    /// Fails if the publisher could not publish at present, so that nothing is claimed.
     fn deadline(&self, after: Duration) -> impl Future<Output = Result<Deadline, PublisherOutage>> + Send;
 
-    /// Publishes the events in their order, and gives one outcome for each. Once one has failed, the later ones with its partition key are
-    /// withheld. Nothing is published after `deadline`, even if this process was paused on its way there.
+    /// Publishes the events in their order and returns one outcome for each. After one has failed, later ones
+    /// with its partition key are withheld. Nothing is published after `deadline`, even if this process was
+    /// paused on the way.
     fn publish(
         &self,
         events: &[Event],
         deadline: Deadline,
     ) -> impl Future<Output = Result<Vec<Publication>, PublisherOutage>> + Send;
 
-    /// The server that acknowledges now, as of not long ago, and its records of `outbox`. A publisher whose acknowledgements last needs
-    /// this and what follows no more than by default.
+    /// Returns the server that currently acknowledges, possibly cached briefly, and its records of `outbox`.
+    /// A publisher whose acknowledgements are never lost needs only the default of this and of the following
+    /// methods.
     fn server(&self, _outbox: &str) -> impl Future<Output = Result<Server, PublisherOutage>> + Send {
         async { Ok(Server::lasting()) }
     }
 
-    /// Records with the server itself how far it was compared with the events of these types in `outbox`, if it is still there with the
-    /// records that `server` shows.
+    /// Stores on the server how far it was compared with the events of these types in `outbox`, if it is
+    /// still the same server with the records in `server`.
     fn record_server(
         &self,
         _outbox: &str,
@@ -149,7 +155,7 @@ pub trait Publisher: Send + Sync + 'static {
         async { Ok(Recorded::Written) }
     }
 
-    /// Whether the publisher has a receipt for each of the events.
+    /// Returns for each of the events whether the publisher has a published marker.
     fn has_receipts(
         &self,
         events: &[DeliveredEvent],
@@ -158,9 +164,9 @@ pub trait Publisher: Send + Sync + 'static {
         async { Ok(found) }
     }
 
-    /// Whether each of the events is published all the same, as far as the publisher can find out: an event that it does not find is
-    /// published again. `None` after a part of the work: the same call continues it. What was read may be used again within
-    /// `round`, and in no other.
+    /// Returns for each of the events whether it is published although it has no marker, as far as the
+    /// publisher can find out; an event that is not found is published again. Returns `None` after a part of
+    /// the work: the same call continues it. Data read may be reused within `round`, and in no other.
     fn has_entries(
         &self,
         events: &[DeliveredEvent],

@@ -1,4 +1,4 @@
-//! The relay: claims due events, publishes them, marks them with their outcome.
+//! The relay: claims due events, publishes them, and marks them with their outcome.
 
 mod background;
 mod chunk;
@@ -18,27 +18,27 @@ pub use engine::Relay;
 
 use crate::{EventTypes, RetryPolicy, Stats};
 
-/// The longest relay id, in bytes.
+/// The maximum length of a relay id, in bytes.
 const MAX_RELAY_ID_BYTES: usize = 64;
 
-/// The name of a relay: of `A` to `Z`, `a` to `z`, `0` to `9`, `.`, `_` and `-`, 1 to 64 long.
+/// The name of a relay: 1 to 64 characters of `A` to `Z`, `a` to `z`, `0` to `9`, `.`, `_` and `-`.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct RelayId(String);
 
-/// The text is not the name of a relay.
+/// The text is not a relay id.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the id of a relay takes 1 to 64 letters, digits, dots, underscores and hyphens")]
 pub struct RelayIdError;
 
 impl RelayId {
-    /// The id that the text holds.
+    /// Parses the text.
     pub fn parse(text: &str) -> Result<Self, RelayIdError> {
         let valid = (1..=MAX_RELAY_ID_BYTES).contains(&text.len())
             && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte));
         if valid { Ok(Self(text.to_owned())) } else { Err(RelayIdError) }
     }
 
-    /// Its text.
+    /// Returns the id as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -50,33 +50,33 @@ impl fmt::Display for RelayId {
     }
 }
 
-/// What a relay is told.
+/// Settings of a relay.
 #[derive(Clone, Debug)]
 pub struct RelaySettings {
     /// Its name.
     pub relay_id: RelayId,
-    /// Which events it carries.
+    /// The event types that it carries.
     pub types: EventTypes,
-    /// The most events of one claim; at least 1.
+    /// The largest number of events of one claim; at least 1.
     pub batch_size: u32,
-    /// The pause between two looks at an outbox in which nothing is due.
+    /// The pause between two polls of an outbox in which nothing is due.
     pub poll_interval: Duration,
-    /// How long a claim lasts.
+    /// The lease of a claim.
     pub lease_timeout: Duration,
-    /// The most bytes of payloads of one claim.
+    /// The largest total size of the payloads of one claim, in bytes.
     pub max_claim_bytes: u64,
-    /// Payloads over this are DEAD.
+    /// The largest payload, in bytes. An event with a larger one becomes DEAD.
     pub max_event_bytes: u64,
-    /// How often and how far apart an event is tried.
+    /// The number of attempts and the delays between them.
     pub retry: RetryPolicy,
-    /// How far back from the newest event that is DELIVERED events are compared with what the publisher holds, when another server
-    /// acknowledges than before; zero: they are not.
+    /// The window, back from the newest DELIVERED event, of events that are compared with the publisher's
+    /// entries after another server has taken over; zero: none are compared.
     pub republish_window: Duration,
 }
 
 impl RelaySettings {
-    /// The defaults: all events, 500 of a claim and 16 MiB, a look each 500 ms, a lease of a minute, 512 KiB of payload, a window of ten
-    /// minutes.
+    /// Returns the defaults: all event types, 500 events and 16 MiB a claim, a poll every 500 ms, a lease of
+    /// one minute, 512 KiB of payload, a window of ten minutes.
     pub fn new(relay_id: RelayId) -> Self {
         Self {
             relay_id,
@@ -92,19 +92,19 @@ impl RelaySettings {
     }
 }
 
-/// Whether a relay works.
+/// The state of a relay.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum RelayState {
-    /// It does.
+    /// It works.
     Running,
-    /// It claims nothing until what it waits for is available again.
+    /// It claims nothing until the dependency that it waits for is available again.
     Paused {
         /// The error, with its causes.
         waiting_for: String,
     },
 }
 
-/// What a relay does now; clones share it.
+/// The current state of a relay; clones share it.
 #[derive(Clone, Debug)]
 pub struct RelayStatus(Arc<Mutex<RelayState>>);
 
@@ -115,12 +115,12 @@ impl Default for RelayStatus {
 }
 
 impl RelayStatus {
-    /// What it does now.
+    /// Returns the current state.
     pub fn state(&self) -> RelayState {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Changes it, and returns whether it was another one.
+    /// Changes the state, and returns true if it differs from before.
     pub fn set(&self, state: RelayState) -> bool {
         let mut current = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let changed = *current != state;
@@ -129,25 +129,25 @@ impl RelayStatus {
     }
 }
 
-/// Is told what a relay does. Every method must return at once.
+/// Observes a relay. Every method must return at once.
 pub trait Observer: Send + Sync + 'static {
-    /// A claim took this many events; never 0.
+    /// Called when a claim took this many events; never 0.
     fn claimed(&self, events: usize);
-    /// This many events were marked: `delivered`, `failed`, `dead` or `released`.
+    /// Called when this many events were marked: `delivered`, `failed`, `dead` or `released`.
     fn marked(&self, result: &'static str, events: usize);
-    /// An event was published, this long after its creation.
+    /// Called when an event was published, with the time since its creation.
     fn published(&self, latency: Duration);
-    /// This many marks came too late.
+    /// Called when this many marks came too late.
     fn leases_lost(&self, events: usize);
-    /// This many events that were DELIVERED are PENDING again, because their server has lost them.
+    /// Called when this many DELIVERED events were made PENDING again because their server lost them.
     fn requeued(&self, events: usize);
-    /// The relay runs, or is paused.
+    /// Called when the relay starts to work or is paused.
     fn state(&self, state: &RelayState);
-    /// What is in the outbox, each count capped.
+    /// Called with a sample of the counts of the outbox, each capped.
     fn backlog(&self, stats: &Stats);
 }
 
-/// Is told and does nothing.
+/// An observer that ignores everything.
 impl Observer for () {
     fn claimed(&self, _: usize) {}
     fn marked(&self, _: &'static str, _: usize) {}

@@ -1,8 +1,8 @@
-//! How long an event waits after its n-th failed attempt, and when it is given up.
+//! The delay after the n-th failed attempt of an event, and the attempt after which it is given up.
 
 use std::time::Duration;
 
-/// How often an event is tried, and how far apart.
+/// The number of attempts of an event, and the delays between them.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct RetryPolicy {
     /// The attempt after which an event is DEAD; at least 1.
@@ -11,7 +11,7 @@ pub struct RetryPolicy {
     pub base_delay: Duration,
     /// The longest delay, jitter included.
     pub max_delay: Duration,
-    /// The largest part of a delay that jitter adds, from 0 to 1.
+    /// The largest fraction of a delay that jitter adds, from 0 to 1.
     pub jitter: f64,
 }
 
@@ -27,10 +27,10 @@ impl Default for RetryPolicy {
 }
 
 impl RetryPolicy {
-    /// How long an event waits that has failed `attempts` times; `None` if it is tried no more.
+    /// Returns the delay after `attempts` failed attempts; `None` if there is no further attempt.
     ///
-    /// `base · 2^(attempts-1)`, plus up to `jitter` of that, and never over `max_delay`. `fraction` from 0 to 1 is the part of the
-    /// jitter that is added.
+    /// The delay is `base · 2^(attempts-1)`, plus up to `jitter` of that, and never over `max_delay`.
+    /// `fraction`, from 0 to 1, is the part of the jitter that is added.
     pub fn delay_after(&self, attempts: u32, fraction: f64) -> Option<Duration> {
         if attempts >= self.max_attempts {
             return None;

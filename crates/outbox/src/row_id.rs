@@ -1,11 +1,11 @@
-//! The primary key, as the driver reads it.
+//! The primary key as the driver reads it.
 
 use std::error::Error;
 
 use tokio_postgres::types::{FromSql, Type};
 use uuid::Uuid;
 
-/// A `uuid`.
+/// A column of type `uuid`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RowId(pub(crate) Uuid);
 

@@ -2,7 +2,7 @@
 
 use crate::TableName;
 
-/// The columns and their types, as the server writes them.
+/// The columns and their types as the server writes them.
 pub(crate) const COLUMNS: &[(&str, &str)] = &[
     ("event_id", "uuid"),
     ("event_type", "text"),
@@ -20,24 +20,24 @@ pub(crate) const COLUMNS: &[(&str, &str)] = &[
     ("updated_at", "timestamp with time zone"),
 ];
 
-/// The longest identifier of PostgreSQL, in bytes.
+/// The maximum length of an identifier of PostgreSQL, in bytes.
 const MAX_IDENTIFIER_BYTES: usize = 63;
 
 /// An index of the table.
 #[derive(Debug)]
 pub(crate) struct Index {
-    /// The end of its name.
+    /// The suffix of its name.
     suffix: &'static str,
     columns: &'static str,
     predicate: &'static str,
-    /// Its first columns, as the server writes them: another index that begins with them serves as well.
+    /// Its first columns as the server writes them. Another index that begins with them serves as well.
     pub(crate) needed: &'static [&'static str],
-    /// The statuses that its predicate names.
+    /// The statuses in its predicate.
     pub(crate) statuses: &'static [&'static str],
 }
 
 impl Index {
-    /// What is due next.
+    /// Orders pending events by their due time.
     const QUEUE: Self = Self {
         suffix: "processing_queue",
         columns: "available_at, created_at, event_id",
@@ -45,7 +45,8 @@ impl Index {
         needed: &["available_at", "created_at"],
         statuses: &["PENDING"],
     };
-    /// The events of a partition key in their order. A hash, because an entry of an index has a largest size, and a key has none.
+    /// Orders the events of a partition key. Uses a hash, because index entries are limited in size and keys
+    /// are not.
     pub(crate) const KEY_ORDER: Self = Self {
         suffix: "key_order",
         columns: "hashtextextended(partition_key, 0), status, created_at, event_id",
@@ -53,7 +54,7 @@ impl Index {
         needed: &["hashtextextended(partition_key, 0::bigint)", "status", "created_at", "event_id"],
         statuses: &["PENDING", "DELIVERING"],
     };
-    /// Leases that are over.
+    /// Finds expired leases.
     const LEASES: Self = Self {
         suffix: "stuck_leases",
         columns: "locked_at",
@@ -61,7 +62,7 @@ impl Index {
         needed: &["locked_at"],
         statuses: &["DELIVERING"],
     };
-    /// What can be pruned.
+    /// Orders DELIVERED events by delivery, for pruning.
     pub(crate) const DELIVERED: Self = Self {
         suffix: "prune_delivered",
         columns: "delivered_at",
@@ -69,7 +70,7 @@ impl Index {
         needed: &["delivered_at"],
         statuses: &["DELIVERED"],
     };
-    /// What is dead.
+    /// Orders DEAD events by their last change.
     pub(crate) const DEAD: Self = Self {
         suffix: "prune_dead",
         columns: "updated_at",
@@ -78,7 +79,7 @@ impl Index {
         statuses: &["DEAD"],
     };
 
-    /// Its name, unlike that of any other index of a table of the same schema.
+    /// Returns its name, unique among the indexes of all outbox tables of the schema.
     pub(crate) fn name(&self, table: &TableName) -> String {
         derived_name("idx", table, self.suffix)
     }
@@ -88,7 +89,7 @@ impl Index {
         table.schema().map_or_else(|| format!("\"{name}\""), |schema| format!("\"{schema}\".\"{name}\""))
     }
 
-    /// The statement that creates it.
+    /// Returns the statement that creates it.
     pub(crate) fn create(&self, table: &TableName, how: &str) -> String {
         let Self { columns, predicate, .. } = self;
         format!(
@@ -99,17 +100,18 @@ impl Index {
     }
 }
 
-/// All of them.
+/// All indexes of the table.
 pub(crate) const INDEXES: &[Index] =
     &[Index::QUEUE, Index::KEY_ORDER, Index::LEASES, Index::DELIVERED, Index::DEAD];
 
-/// `<prefix>_<table>_<suffix>`, where the default table is called `openoutbox`, and a name that does not fit ends in a hash of itself.
+/// Returns `<prefix>_<table>_<suffix>`. The default table is called `openoutbox` there, and a name that is
+/// too long ends in its own hash.
 fn derived_name(prefix: &str, table: &TableName, suffix: &str) -> String {
     let default = TableName::default();
     if table.table() == default.table() {
         return format!("{prefix}_openoutbox_{suffix}");
     }
-    // With two underscores no table's name is taken for another's with the suffix of another index, nor for the default table's.
+    // The two underscores prevent a clash with another table's name and suffix, and with the default table's.
     let whole = format!("{prefix}__{}__{suffix}", table.table());
     if whole.len() <= MAX_IDENTIFIER_BYTES {
         return whole;
@@ -119,15 +121,15 @@ fn derived_name(prefix: &str, table: &TableName, suffix: &str) -> String {
     format!("{prefix}__{}__{hash}__{suffix}", &table.table()[..rest])
 }
 
-/// FNV-1a, which is the same on every machine and in every version.
+/// Computes FNV-1a, which is the same on every machine and in every version.
 pub(crate) fn fnv1a(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
     })
 }
 
-/// The SQL that creates the table and its indexes where they do not exist, for a migration of the caller. It never drops anything. Where
-/// all exist it only reads the catalogue, and so waits for no transaction.
+/// Returns the SQL that creates the table and its indexes if they do not exist, for the caller's migration.
+/// It never drops anything. If all exist it only reads the catalog, so it waits for no transaction.
 pub fn schema_sql(table: &TableName) -> String {
     let quoted = table.quoted();
     let comments: String = COMMENTS
@@ -164,7 +166,7 @@ $migration$;
     )
 }
 
-/// `IF NOT EXISTS` would lock the table before it looks.
+/// Checks the catalog first, because `IF NOT EXISTS` would lock the table before its check.
 fn create_if_missing(table: &TableName, index: &Index) -> String {
     format!(
         "    IF NOT EXISTS (SELECT FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
@@ -195,37 +197,38 @@ const COMMENTS: &[(&str, &str)] = &[
     ("updated_at", "When the row was changed the last time."),
 ];
 
-/// The name of a channel of `NOTIFY`: 1 to 63 bytes, whose case counts.
+/// The name of a `NOTIFY` channel: 1 to 63 bytes, case-sensitive.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct ChannelName(String);
 
-/// The text is not the name of a channel.
+/// The text is not a channel name.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the name of a channel takes 1 to 63 bytes without control characters")]
 pub struct ChannelNameError;
 
 impl ChannelName {
-    /// The name that the text holds.
+    /// Parses the text.
     pub fn parse(text: &str) -> Result<Self, ChannelNameError> {
         let valid = (1..=pg::MAX_CHANNEL_BYTES).contains(&text.len()) && !text.chars().any(char::is_control);
         if valid { Ok(Self(text.to_owned())) } else { Err(ChannelNameError) }
     }
 
-    /// Its text.
+    /// Returns the name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-/// The SQL of a trigger that announces inserts into the table on `channel`, once for each statement. Run again with another channel it
-/// changes the channel; where the trigger exists it does not lock the table.
+/// Returns the SQL of a trigger that announces inserts into the table on `channel`, once for each statement.
+/// Running it again with another channel changes the channel; if the trigger exists, the table is not locked.
 pub fn notify_sql(table: &TableName, channel: &ChannelName) -> String {
     let quoted = table.quoted();
     let name = derived_name("trg", table, "notify");
     let function =
         table.schema().map_or_else(|| format!("\"{name}\""), |schema| format!("\"{schema}\".\"{name}\""));
     let channel = channel.as_str().replace('\'', "''");
-    // A dollar-quoted body would end at a channel that holds its delimiter.
+    // The body is quoted with single quotes: a dollar-quoted body would end at a channel that contains its
+    // delimiter.
     let body =
         format!("BEGIN PERFORM pg_catalog.pg_notify('{channel}', ''); RETURN NULL; END").replace('\'', "''");
     format!(

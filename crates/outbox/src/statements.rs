@@ -1,9 +1,11 @@
-//! The SQL, built and not run. Each text is the same for every batch, so that it is prepared once a connection.
+//! SQL of the outbox, built here and run elsewhere. Each text is the same for every batch size, so that it is
+//! prepared once for each connection.
 //!
-//! Every time is the server's `now()`, the beginning of the transaction. Plans must not depend on statistics, which are taken
-//! while a queue is nearly empty: a row is reached by the primary key, by its place in the table, or by an index whose order
-//! and limit leave the planner no choice. A condition that would let the planner read a whole partial index instead is written
-//! so that it implies the predicate of no index (`status || ''`).
+//! Every time is the server's `now()`, the beginning of the transaction. Plans must not depend on statistics,
+//! which are taken while a queue is nearly empty. So a row is reached by the primary key, by its place in the
+//! table, or by an index whose order and limit leave the planner no choice. Conditions that would let the
+//! planner read a whole partial index are written so that they imply the predicate of no index (`status ||
+//! ''`).
 
 mod admin;
 mod claim;
@@ -40,18 +42,18 @@ pub const PLANNER_PARAMETERS: &[(&str, &str)] = &[
     ("enable_mergejoin", "off"),
 ];
 
-/// The text and the parameters of a statement while it is put together.
+/// The parameters of a statement that is being built.
 #[derive(Debug, Default)]
 struct Parameters(Vec<Expr>);
 
 impl Parameters {
-    /// Adds a parameter, and returns the name under which the text uses it.
+    /// Adds a parameter and returns its placeholder.
     fn add(&mut self, value: Expr) -> String {
         self.0.push(value);
         format!("${}", self.0.len())
     }
 
-    /// The condition that the row `e` is of these types.
+    /// Returns the condition that the row `e` is of these types.
     fn types(&mut self, types: &EventTypes) -> String {
         match types {
             EventTypes::All => "true".to_owned(),

@@ -1,4 +1,4 @@
-//! Where events are kept: what a relay asks of the outbox, and what it answers.
+//! The port through which a relay uses the outbox, with its requests and results.
 
 use std::fmt;
 use std::future::Future;
@@ -9,17 +9,17 @@ use uuid::Uuid;
 
 use crate::{Event, OutboxError, RelayId};
 
-/// The value of `locked_by` under one claim, `<relay id>#<nonce>`: no two claims have the same.
+/// The value of `locked_by` under one claim, `<relay id>#<nonce>`, unique to the claim.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct ClaimToken(String);
 
 impl ClaimToken {
-    /// The token of one claim of `relay`; `nonce` was never used before.
+    /// Creates the token of one claim of `relay`; `nonce` must never have been used before.
     pub fn new(relay: &RelayId, nonce: &str) -> Self {
         Self(format!("{relay}#{nonce}"))
     }
 
-    /// The column's value.
+    /// Returns the column's value.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -31,17 +31,17 @@ impl fmt::Display for ClaimToken {
     }
 }
 
-/// The event types that a relay carries. It leaves the others alone: they block nothing and count nowhere.
+/// The event types that a relay carries. Other types are ignored: they neither block nor count.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum EventTypes {
-    /// All of them.
+    /// All types.
     All,
-    /// These.
+    /// Only these types.
     Only(Vec<String>),
 }
 
 impl EventTypes {
-    /// Whether events of this type are among them.
+    /// True if events of this type are included.
     pub(crate) fn includes(&self, event_type: &str) -> bool {
         match self {
             Self::All => true,
@@ -49,7 +49,7 @@ impl EventTypes {
         }
     }
 
-    /// The same types, each once and in their order.
+    /// Returns the same types, sorted and without duplicates.
     pub(crate) fn sorted(self) -> Self {
         match self {
             Self::All => Self::All,
@@ -62,7 +62,7 @@ impl EventTypes {
     }
 }
 
-/// A place in the order in which events fall due.
+/// A position in the order in which events become due.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Position {
     /// The column `available_at`.
@@ -73,32 +73,33 @@ pub struct Position {
     pub event_id: Uuid,
 }
 
-/// The wish to claim due events.
+/// A request to claim due events.
 #[derive(Clone, Debug)]
 pub struct ClaimRequest {
-    /// What the rows are claimed under.
+    /// The token under which the rows are claimed.
     pub token: ClaimToken,
-    /// Which types.
+    /// The event types.
     pub types: EventTypes,
-    /// Look only at what falls due after this; `None` for all.
+    /// The position after which the claim begins; `None` for all.
     pub after: Option<Position>,
-    /// The most events that are looked at, and so the most that are claimed.
+    /// The largest number of events that are examined, and so of events that are claimed.
     pub limit: u32,
-    /// The most bytes that are claimed, payloads and the rest as they are read, unless the first event alone exceeds that.
+    /// The largest total size of the claimed events in bytes, payloads and other columns. The first event may
+    /// exceed it alone.
     pub max_bytes: u64,
-    /// An event whose payload exceeds this, or whose headers and names do, is not read.
+    /// The size in bytes above which an event is not read: of its payload, or of its headers and names.
     pub max_event_bytes: u64,
-    /// How often an event is tried: one that was reaped has its last attempt alone.
+    /// The number of attempts of an event: the last attempt of an event that was reaped is made alone.
     pub max_attempts: u32,
-    /// Whether events that were reaped are passed, with the later ones of their keys.
+    /// True to skip events that were reaped, and the later ones of their keys.
     pub passes_reaped: bool,
-    /// Events that are not claimed, nor later ones of their keys.
+    /// Events that are not claimed, nor the later ones of their keys.
     pub set_aside: Vec<Uuid>,
 }
 
 impl ClaimRequest {
-    /// The most events that are claimed together with one that was reaped and has failed so often: a sixteenth each time. Which of
-    /// them ended its relay is unknown.
+    /// Returns the largest number of events claimed together with a reaped one that has failed `attempts`
+    /// times: a sixteenth with each failure, because it is unknown which of them crashed the relay.
     pub(crate) fn max_reaped(&self, attempts: u32) -> u32 {
         if attempts.saturating_add(1) >= self.max_attempts {
             return 1;
@@ -108,35 +109,35 @@ impl ClaimRequest {
     }
 }
 
-/// A group of reaped events is this power of two smaller with each attempt.
+/// The exponent of two by which a group of reaped events shrinks with each attempt.
 pub(crate) const REAPED_SHIFT: u32 = 4;
 
-/// What a claim found.
+/// The result of a claim.
 #[must_use]
 #[derive(Clone, PartialEq, Debug)]
 pub struct Claim {
     /// The events that are now DELIVERING under the token; those of one partition key in their order.
     pub events: Vec<Event>,
-    /// How far it looked; `None` if nothing is due after that.
+    /// The last position examined; `None` if nothing is due after it.
     pub next: Option<Position>,
-    /// Whether they are events that were reaped.
+    /// True if the events were reaped.
     pub of_reaped: bool,
 }
 
-/// A failed attempt of an event that is claimed.
+/// A failed attempt of a claimed event.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Failure {
-    /// Which event.
+    /// The event.
     pub event_id: Uuid,
-    /// How often it has failed, this time included.
+    /// The number of its failed attempts, this one included.
     pub attempts: u32,
-    /// Why.
+    /// The error.
     pub error: String,
-    /// What follows.
+    /// The consequence.
     pub kind: FailureKind,
 }
 
-/// What follows a failed attempt.
+/// The consequence of a failed attempt.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FailureKind {
     /// PENDING again, available after this delay.
@@ -145,189 +146,195 @@ pub enum FailureKind {
     Dead,
 }
 
-/// What became of marking one event.
+/// The outcome of marking one event.
 #[must_use]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Marked {
-    /// It is marked.
+    /// The event is marked.
     Applied,
-    /// The claim is over: the event was reaped, or changed by hand. Nothing was changed.
+    /// The claim has ended: the event was reaped, or changed by hand. Nothing was changed.
     Lost,
-    /// Another transaction holds the row open. Nothing was changed; the same call may succeed later.
+    /// Another transaction has locked the row. Nothing was changed; the same call may succeed later.
     Busy,
 }
 
-/// An event that is DELIVERED.
+/// A DELIVERED event.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DeliveredEvent {
     /// Its primary key.
     pub event_id: Uuid,
-    /// Its type; one that is too long for any type is clipped.
+    /// Its type, clipped if longer than any valid type.
     pub event_type: String,
-    /// When it was marked.
+    /// The time at which it was marked.
     pub delivered_at: RawTimestamp,
 }
 
-/// The place at which the search for the newest DELIVERED event continues.
+/// The position at which the search for the newest DELIVERED event continues.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NewestCursor {
-    /// Before this time: no later event is of the types.
+    /// The search continues before this time: no later event is of the types.
     Before(RawTimestamp),
-    /// After this event, in the order of the primary key; with the newest time until there.
+    /// The search continues after this event, in the order of the primary key; the time is the newest found
+    /// so far.
     Key(Uuid, Option<RawTimestamp>),
 }
 
-/// A part of the search for the newest DELIVERED event.
+/// A page of the search for the newest DELIVERED event.
 #[must_use]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NewestPage {
-    /// The newest time of delivery, as far as the search came.
+    /// The newest time of delivery found so far.
     pub newest: Option<RawTimestamp>,
-    /// The place at which the search continues; `None` at its end.
+    /// The position at which the search continues; `None` at its end.
     pub next: Option<NewestCursor>,
 }
 
-/// The outcome of requeueing events that are DELIVERED. Those that are in neither list were changed meanwhile.
+/// The outcome of requeueing DELIVERED events. Events in neither list were changed in the meantime.
 #[must_use]
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct RequeuedDelivered {
-    /// They are PENDING.
+    /// Events that are now PENDING.
     pub requeued: Vec<Uuid>,
-    /// Another transaction has locked them: they are DELIVERED as they were read.
+    /// Events that another transaction has locked. They are still DELIVERED as read.
     pub locked: Vec<Uuid>,
 }
 
-/// The place at which a list of DELIVERED events continues.
+/// The position at which a list of DELIVERED events continues.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DeliveredCursor {
-    /// After this event, in the order of delivery.
+    /// The list continues after this event, in the order of delivery.
     After(RawTimestamp, Uuid),
-    /// After this event, in the order of the primary key: the table has no index of DELIVERED events.
+    /// The list continues after this event, in the order of the primary key: the table has no index of
+    /// DELIVERED events.
     Key(Uuid),
 }
 
-/// A part of the list of DELIVERED events.
+/// A page of the list of DELIVERED events.
 #[must_use]
 #[derive(Clone, PartialEq, Debug)]
 pub struct DeliveredPage {
     /// The events: at most the limit of the request, or ten times as many in the order of the primary key.
     pub events: Vec<DeliveredEvent>,
-    /// The place at which the list continues; `None` at the end.
+    /// The position at which the list continues; `None` at the end.
     pub next: Option<DeliveredCursor>,
 }
 
-/// Which leases have ended, and what follows.
+/// A request to end expired leases.
 #[derive(Clone, Debug)]
 pub struct ReapRequest {
-    /// Which types.
+    /// The event types.
     pub types: EventTypes,
-    /// Leases older than this have ended, and those without a time.
+    /// The age at which a lease has expired; a lease without a time has expired too.
     pub lease_timeout: Duration,
-    /// The most rows of one call.
+    /// The largest number of rows of one call.
     pub limit: u32,
-    /// Events that are not reaped, because the table refuses to change them.
+    /// Events that are not reaped, because the table rejects their change.
     pub except: Vec<Uuid>,
 }
 
-/// The outcome of one call for the leases.
+/// The outcome of one call that ends expired leases.
 #[must_use]
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Reaped {
-    /// How many were ended.
+    /// The number of leases ended.
     pub count: u64,
-    /// The events that the table refuses to change.
+    /// The events whose change the table rejects.
     pub refused: Vec<Uuid>,
-    /// Whether there may be more.
+    /// True if there may be more expired leases.
     pub is_followed: bool,
 }
 
-/// What is in the outbox. Each count ends at the limit that it was asked with.
+/// The counts of an outbox. Each count is capped at the limit of its request.
 #[derive(Clone, Copy, PartialEq, Default, Debug)]
 pub struct Stats {
-    /// PENDING, due, never tried.
+    /// Events that are PENDING, due, and never tried.
     pub pending: u64,
-    /// PENDING, tried.
+    /// Events that are PENDING and have been tried.
     pub retrying: u64,
-    /// PENDING, not yet due, never tried.
+    /// Events that are PENDING, not yet due, and never tried.
     pub scheduled: u64,
-    /// DELIVERING.
+    /// Events that are DELIVERING.
     pub delivering: u64,
-    /// DEAD.
+    /// Events that are DEAD.
     pub dead: u64,
-    /// Since the creation of the oldest event that is due; zero if none is.
+    /// The time since the creation of the oldest due event; zero if none is due.
     pub oldest_age: Duration,
 }
 
-/// What a relay asks of an outbox. Time is that of the store; no client's clock takes part.
+/// The outbox as a relay uses it. All times are those of the store's clock, never a client's.
 pub trait Storage: Send + Sync + 'static {
-    /// How long until the next event falls due: zero if one is due, `None` if none waits. Cheaper than a claim that finds nothing.
+    /// Returns the time until the next event is due: zero if one is due, `None` if none waits. Cheaper than a
+    /// claim that finds nothing.
     ///
-    /// It looks at a bounded number of events. If none of those is of these types, it is the time of the last of them, so that
-    /// a claim looks further.
+    /// Examines a bounded number of events. If none of those is of these types, the result is the time of the
+    /// last of them, so that a claim looks further.
     fn due_in(
         &self,
         types: &EventTypes,
         after: Option<&Position>,
     ) -> impl Future<Output = Result<Option<Duration>, OutboxError>> + Send;
 
-    /// Claims due events, in the order in which they fell due, and those of one partition key in the order of `created_at` and
-    /// `event_id`. After an error it is unknown whether the rows are claimed; their lease ends then.
+    /// Claims due events in the order of their due times, and those of one partition key in the order of
+    /// `created_at` and `event_id`. After an error it is unknown whether the rows are claimed; if they are,
+    /// their lease ends the claim.
     ///
-    /// No event of a partition key is claimed while another claim holds one of that key, or while an earlier one waits for its next
-    /// attempt. Events that were reaped are claimed without others, and the fewer together the more often they have failed: the first
-    /// that can be claimed decides whether it is a claim of these.
+    /// No event of a partition key is claimed while another claim holds one of that key, or while an earlier
+    /// one waits for its next attempt. Events that were reaped are claimed apart from others, in groups that
+    /// shrink with their failed attempts. The first claimable event decides which of the two kinds is
+    /// claimed.
     fn claim_batch(&self, request: &ClaimRequest) -> impl Future<Output = Result<Claim, OutboxError>> + Send;
 
-    /// The first event that such a claim would take. Changes nothing.
+    /// Returns the first event that this claim would take. Changes nothing.
     fn first_claimable(
         &self,
         request: &ClaimRequest,
     ) -> impl Future<Output = Result<Option<Uuid>, OutboxError>> + Send;
 
-    /// DELIVERED. One outcome for each id, in their order.
+    /// Marks events as DELIVERED. Returns one outcome for each id, in their order.
     fn mark_delivered_batch(
         &self,
         token: &ClaimToken,
         event_ids: &[Uuid],
     ) -> impl Future<Output = Result<Vec<Marked>, OutboxError>> + Send;
 
-    /// PENDING with a later attempt, or DEAD.
+    /// Marks events as PENDING with a later attempt, or as DEAD.
     fn mark_failed_batch(
         &self,
         token: &ClaimToken,
         failures: &[Failure],
     ) -> impl Future<Output = Result<Vec<Marked>, OutboxError>> + Send;
 
-    /// PENDING as before the claim.
+    /// Makes events PENDING as before the claim.
     fn release_batch(
         &self,
         token: &ClaimToken,
         event_ids: &[Uuid],
     ) -> impl Future<Output = Result<Vec<Marked>, OutboxError>> + Send;
 
-    /// Ends leases that are over: each counts as a failed attempt with the error `lease expired`; `kind` says what follows from the number of attempts.
-    /// A lease that begins in the future was written by another clock, and begins now.
+    /// Ends expired leases. Each counts as a failed attempt with the error `lease expired`; `kind` computes
+    /// the consequence from the number of attempts. A lease that begins in the future was written by another
+    /// clock, and is set to begin now.
     fn reap_expired_leases(
         &self,
         request: &ReapRequest,
         kind: &(dyn Fn(u32) -> FailureKind + Send + Sync),
     ) -> impl Future<Output = Result<Reaped, OutboxError>> + Send;
 
-    /// The name of this outbox, unlike that of any other, for as long as it exists.
+    /// Returns the identity of this outbox, which is unique and constant while the outbox exists.
     fn identity(&self) -> impl Future<Output = Result<String, OutboxError>> + Send;
 
-    /// Now, by the clock of the store.
+    /// Returns the time by the store's clock.
     fn now(&self) -> impl Future<Output = Result<RawTimestamp, OutboxError>> + Send;
 
-    /// Looks for the newest time at which an event of these types was DELIVERED, in a bounded part of the outbox. Times in the
-    /// future, written by another clock, do not count.
+    /// Searches a bounded part of the outbox for the newest time at which an event of these types was
+    /// DELIVERED. Times in the future, written by another clock, are ignored.
     fn newest_delivered(
         &self,
         types: &EventTypes,
         cursor: Option<NewestCursor>,
     ) -> impl Future<Output = Result<NewestPage, OutboxError>> + Send;
 
-    /// Some of the events of these types that were DELIVERED at `since` or later.
+    /// Lists a page of the events of these types that were DELIVERED at `since` or later.
     fn list_delivered(
         &self,
         types: &EventTypes,
@@ -336,20 +343,21 @@ pub trait Storage: Send + Sync + 'static {
         limit: u32,
     ) -> impl Future<Output = Result<DeliveredPage, OutboxError>> + Send;
 
-    /// Sets events to PENDING, as if they were new, if they are still DELIVERED as they were read and no other transaction has locked them.
+    /// Makes events PENDING, as if new, if they are still DELIVERED as read and no other transaction has
+    /// locked them.
     fn requeue_delivered(
         &self,
         events: &[DeliveredEvent],
     ) -> impl Future<Output = Result<RequeuedDelivered, OutboxError>> + Send;
 
-    /// When the oldest claim was made under which an event is held, if it was made at this time or before. The event may still be
-    /// marked as DELIVERED, with a time that is not before its claim.
+    /// Returns the time of the oldest claim that still holds an event, if that time is at or before `time`.
+    /// The event may still be marked as DELIVERED, with a time not before its claim.
     fn oldest_claim_until(
         &self,
         time: RawTimestamp,
     ) -> impl Future<Output = Result<Option<RawTimestamp>, OutboxError>> + Send;
 
-    /// What there is, each count up to `limit`.
+    /// Counts the events, each count up to `limit`.
     fn stats(
         &self,
         types: &EventTypes,

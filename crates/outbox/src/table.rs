@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// The longest identifier of PostgreSQL, in bytes.
+/// The maximum length of an identifier of PostgreSQL, in bytes.
 const MAX_IDENTIFIER_BYTES: usize = 63;
 
 /// The name of an outbox table, with or without a schema; without one, `search_path` decides.
@@ -14,7 +14,7 @@ pub struct TableName {
     table: String,
 }
 
-/// The text is not the name of a table.
+/// The text is not a table name.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
     "`{0}` is not the name of an outbox table: it takes [schema.]name, each of a to z, 0 to 9 and _, not beginning with a digit, \
@@ -23,7 +23,7 @@ pub struct TableName {
 pub struct TableNameError(String);
 
 impl TableName {
-    /// The name that the text holds.
+    /// Parses the text.
     pub fn parse(text: &str) -> Result<Self, TableNameError> {
         let (schema, table) = match text.split_once('.') {
             Some((schema, table)) => (Some(schema), table),
@@ -36,17 +36,17 @@ impl TableName {
         }
     }
 
-    /// The schema, if the name has one.
+    /// Returns the schema, if the name has one.
     pub fn schema(&self) -> Option<&str> {
         self.schema.as_deref()
     }
 
-    /// The table's own name.
+    /// Returns the table's own name.
     pub fn table(&self) -> &str {
         &self.table
     }
 
-    /// As SQL: every part quoted.
+    /// Returns the name as SQL, every part quoted.
     pub fn quoted(&self) -> String {
         match &self.schema {
             Some(schema) => format!("\"{schema}\".\"{}\"", self.table),

@@ -1,12 +1,12 @@
 //! Parameters whose type is written once, for client and server.
 //!
-//! The query builder's own values are accepted by the driver whatever the column's type is, and a mismatch can store
-//! garbage without an error. So every parameter is created here: the Rust type fixes the value, and the cast beside it
-//! fixes the type that the server infers.
+//! The driver accepts the query builder's own values whatever the column's type is, and a mismatch can store
+//! garbage without an error. So every parameter is created here: the Rust type fixes the value, and the cast
+//! beside it fixes the type that the server infers.
 //!
-//! An array is written in PostgreSQL's own format here, once, and passes through the builder as bytes. As a list of the
-//! builder's values every element would be allocated twice on its way, which was a fifth of the service's processor time
-//! (ADR 0016).
+//! An array is encoded in PostgreSQL's wire format once, here, and passes through the builder as bytes. As a
+//! list of the builder's values, every element would be allocated twice, which took a fifth of the service's
+//! processor time (ADR 0016).
 
 use ambient::Timestamp;
 use bytes::BytesMut;
@@ -23,7 +23,8 @@ fn cast(value: impl Into<Value>, sql_type: &'static str) -> Expr {
 fn array<T: ToSql>(sql_type: &'static str, wire_type: &Type, elements: impl Iterator<Item = T>) -> Expr {
     let mut wire = BytesMut::new();
     let elements: Vec<T> = elements.collect();
-    // Cannot fail: a batch is far from the two gigabytes that end the format, and each element is of the array's type.
+    // Cannot fail: a batch is far below the format's limit of two gigabytes, and each element is of the
+    // array's type.
     elements.to_sql(wire_type, &mut wire).expect("an array within the format's limits");
     cast(Value::Bytes(Some(wire.into())), sql_type)
 }
@@ -53,18 +54,18 @@ pub fn raw_instant(value: RawTimestamp) -> Expr {
     cast(Value::Bytes(Some(value.to_wire().to_vec())), "timestamptz")
 }
 
-/// One `uuid`, of its sixteen bytes.
+/// One `uuid`, from its sixteen bytes.
 pub fn uuid(value: [u8; 16]) -> Expr {
     cast(Value::Bytes(Some(value.to_vec())), "uuid")
 }
 
-/// A `uuid[]`, each of its sixteen bytes.
+/// A `uuid[]`; each element is given as its sixteen bytes.
 pub fn uuids(values: impl IntoIterator<Item = [u8; 16]>) -> Expr {
     let values: Vec<[u8; 16]> = values.into_iter().collect();
     array("uuid[]", &Type::UUID_ARRAY, values.iter().map(|value| &value[..]))
 }
 
-/// A `text[]`, of strings or borrowed ones.
+/// A `text[]`, from owned or borrowed strings.
 pub fn texts<S: ToSql + AsRef<str>>(values: impl IntoIterator<Item = S>) -> Expr {
     array("text[]", &Type::TEXT_ARRAY, values.into_iter())
 }
@@ -90,13 +91,13 @@ pub fn raw_instants(values: impl IntoIterator<Item = RawTimestamp>) -> Expr {
     array("timestamptz[]", &Type::TIMESTAMPTZ_ARRAY, values.iter().map(|value| &value[..]))
 }
 
-/// A `timestamptz[]` with gaps.
+/// A `timestamptz[]` that may contain NULL.
 pub fn optional_instants(values: impl IntoIterator<Item = Option<Timestamp>>) -> Expr {
     let values = values.into_iter().map(|value| value.map(DateTime::<Utc>::from));
     array("timestamptz[]", &Type::TIMESTAMPTZ_ARRAY, values)
 }
 
-/// A `jsonb[]` of JSON texts. The server parses them, so what it cannot hold it refuses.
+/// A `jsonb[]`, from JSON texts. The server parses them and rejects what it cannot store.
 pub fn jsonbs<S: ToSql + AsRef<str>>(values: impl IntoIterator<Item = S>) -> Expr {
     texts(values).cast_as("jsonb[]")
 }

@@ -1,10 +1,11 @@
-//! Opening a connection: one host after the other, each with a time of its own.
+//! Opening a connection: one host after another, each with its own time limit.
 //!
-//! The driver tries several hosts too, but without a deadline for each: a host that drops packets, or accepts and does not
-//! answer, uses up the time of all. Here an attempt covers everything up to the first statement (name look-up, TCP, TLS,
-//! authentication, the check of `target_session_attrs`). If a host fails or is too slow, the next one is tried.
-//! The times of all hosts fit into [`OPEN_TIMEOUT`]. The host that worked last is tried first, by every pool that was made
-//! from the same connection string; the others follow as they were given, or shuffled with `load_balance_hosts=random`.
+//! The driver tries several hosts too, but without a deadline for each: a host that drops packets, or accepts
+//! and does not respond, uses up the time of all. Here an attempt covers everything up to the first statement
+//! (name lookup, TCP, TLS, authentication, the check of `target_session_attrs`). If a host fails or is too
+//! slow, the next one is tried. The attempts at all hosts fit into [`OPEN_TIMEOUT`]. All pools that were made
+//! from the same connection string try the host that worked last first; the other hosts follow in the given
+//! order, or shuffled with `load_balance_hosts=random`.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -29,9 +30,9 @@ use crate::hosts::{SingleHost, hosts_of};
 use crate::pooler::{self, Comparison, Comparisons, Mark, OwnSession};
 use crate::{DsnError, PgError, options};
 
-/// How long one attempt to open a connection takes at most, unless `connect_timeout` says otherwise.
+/// The time limit of one attempt to open a connection, unless `connect_timeout` sets another.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long the attempts at all hosts of a connection string take at most, together.
+/// The time limit of the attempts at all hosts of a connection string together.
 pub const OPEN_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// The host that worked last, shared by all pools of one connection string.
@@ -44,7 +45,7 @@ impl Default for LastGood {
     }
 }
 
-/// A client, the task that carries its traffic, and the session that it has for itself if a pooler is between.
+/// A client, the task that carries its traffic, and, behind a pooler, the session that belongs to it alone.
 #[derive(Debug)]
 pub(crate) struct Opened {
     pub(crate) client: Client,
@@ -65,7 +66,7 @@ pub(crate) struct Connector {
     last_good: LastGood,
     comparisons: Comparisons,
     announced: Option<Arc<Notify>>,
-    /// The session is used for one question, and is not checked.
+    /// True if the session is used for a single query: it gets no settings and is not checked.
     plain: bool,
 }
 
@@ -76,7 +77,7 @@ impl fmt::Debug for Connector {
 }
 
 impl Connector {
-    /// Connections with the settings of `config`, which is based on `dsn`.
+    /// A connector to the hosts of `dsn`, with the settings of `config`, which is based on `dsn`.
     pub(crate) fn new(dsn: &Dsn, config: &Config) -> Result<Self, DsnError> {
         Ok(Self {
             hosts: hosts_of(config),
@@ -91,17 +92,19 @@ impl Connector {
         })
     }
 
-    /// The same, without the settings and the check of a session that is kept: a server that is too old may not know them.
+    /// Opens connections without the settings and the check of a session that is kept: a server that is too
+    /// old may not support them.
     pub(crate) fn plain(self) -> Self {
         Self { plain: true, ..self }
     }
 
-    /// The same, and every announcement on a channel that a connection listens to is passed on to `announced`.
+    /// Forwards every notification on a channel that a connection listens to, to `announced`.
     pub(crate) fn announcing_to(self, announced: Arc<Notify>) -> Self {
         Self { announced: Some(announced), ..self }
     }
 
-    /// Opens a connection to the first host that can be used, with its settings in force, within [`OPEN_TIMEOUT`].
+    /// Opens a connection to the first host that can be used, with its settings in force, within
+    /// [`OPEN_TIMEOUT`].
     pub(crate) async fn open(&self) -> Result<Opened, OpenError> {
         let mut failures = Vec::new();
         for index in self.order(&RandomJitter) {
@@ -116,7 +119,7 @@ impl Connector {
         Err(OpenError(failures))
     }
 
-    /// The hosts by their index, in the order in which they are tried.
+    /// The indexes of the hosts in the order in which they are tried.
     fn order(&self, jitter: &impl Jitter) -> Vec<usize> {
         let mut order: Vec<usize> = (0..self.hosts.len()).collect();
         if self.shuffled {
@@ -126,12 +129,12 @@ impl Connector {
             }
         }
         let last_good = self.last_good.0.load(Ordering::Relaxed);
-        // Stable: the others stay in their order.
+        // Stable sort: the other hosts keep their order.
         order.sort_by_key(|&index| index != last_good);
         order
     }
 
-    /// Tries every address of a host. The error is that of the last one.
+    /// Tries every address of a host. Returns the error of the last attempt.
     async fn try_host(&self, host: &SingleHost) -> Result<Opened, OpenFailureCause> {
         let started = Instant::now();
         let share = OPEN_TIMEOUT / u32::try_from(self.hosts.len()).unwrap_or(u32::MAX);
@@ -151,7 +154,8 @@ impl Connector {
         Err(cause)
     }
 
-    /// Asks the server to cancel what a connection runs. If that fails, the statement runs until it ends.
+    /// Requests that the server cancel the statement of a connection. If the request fails, the statement
+    /// runs on.
     pub(crate) async fn cancel(&self, token: CancelToken) {
         drop(match &self.tls {
             None => token.cancel_query(NoTls).await,
@@ -159,8 +163,8 @@ impl Connector {
         });
     }
 
-    /// Opens a connection whose settings are in force, within the time that is allowed: a pooler may drop them, or refuse a
-    /// connection that brings some.
+    /// Opens a connection with its settings in force, within `allowed`: a pooler may drop the settings, or
+    /// refuse a connection that carries some.
     async fn connect(&self, config: &Config, allowed: Duration) -> Result<Opened, OpenFailureCause> {
         let deadline = Instant::now() + allowed;
         let mark = Mark::new();
@@ -197,7 +201,7 @@ impl Connector {
         Ok(Opened { client, connection, pooled })
     }
 
-    /// With the options and the mark, unless they are refused.
+    /// Connects with the options and the mark, or without them if they are refused.
     async fn log_in(&self, config: &Config, mark: &Mark) -> Result<Dialled, tokio_postgres::Error> {
         if self.plain {
             return self.dial(config).await;
@@ -210,7 +214,7 @@ impl Connector {
         }
     }
 
-    /// The session that `client` has for itself, with the settings of `config`.
+    /// The session that belongs to `client` alone, with the settings of `config`.
     async fn own_session(
         &self,
         client: &Client,
@@ -230,14 +234,15 @@ impl Connector {
             other.map_err(OpenFailureCause::driver).boxed()
         };
         let session = OwnSession::shown(client, mark, self.comparisons.of(config), &second, refusal).await?;
-        // Not before, because it would change the session of another client.
+        // Not earlier: the session could still be that of another client, and its settings would change.
         if !in_force {
             let mut settings = vec![mark.setting(), ("client_encoding".to_owned(), "UTF8".to_owned())];
             settings.extend(
                 config.get_application_name().map(|name| ("application_name".to_owned(), name.to_owned())),
             );
             settings.extend(options::settings(&self.options).ok_or(OpenFailureCause::Options)?);
-            // What the client before left in the session, if the pooler does not reset it: settings, role, locks, prepared statements.
+            // The previous client's settings, role, locks and prepared statements remain in the session if
+            // the pooler does not reset it.
             client.batch_execute("DISCARD ALL").await.map_err(OpenFailureCause::driver)?;
             set(&settings).await?;
             session.still_serves(client).await?;
@@ -260,8 +265,8 @@ impl Connector {
     }
 }
 
-/// The same task. If the other side ends the connection, the next one to the pooler is compared again: the pooler may have been started
-/// again in another mode, and connections that are idle do not notice.
+/// Wraps the task of a connection. If the other side ends the connection, the next connection to the pooler
+/// is compared again: the pooler may have been restarted in another mode, and idle connections do not notice.
 fn forget_comparison_at_end(connection: JoinHandle<()>, comparison: Arc<Comparison>) -> JoinHandle<()> {
     let connection = AbortOnDropHandle::new(connection);
     tokio::spawn(async move {
@@ -270,7 +275,7 @@ fn forget_comparison_at_end(connection: JoinHandle<()>, comparison: Arc<Comparis
     })
 }
 
-/// Carries the traffic of a connection until it ends. Without anyone to tell, announcements are dropped.
+/// Carries the traffic of a connection until it ends. Notifications are dropped if `announced` is `None`.
 async fn carry<S, T>(mut connection: Connection<S, T>, announced: Option<Arc<Notify>>)
 where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -285,7 +290,7 @@ where
             announced.notify_one();
         }
     }
-    // The listener finds out that no further announcement will come.
+    // Dropping the connection ends the wait of the listener: no further notification will come.
     drop(connection);
     announced.notify_one();
 }
@@ -340,7 +345,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn every_host_is_tried_and_the_error_names_each_with_its_cause() {
-        // The backlog of the first accepts connections, and nothing answers; the second refuses.
+        // The first accepts connections into its backlog and never responds; the second refuses.
         let silent = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let refusing = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let (silent_at, refusing_at) =

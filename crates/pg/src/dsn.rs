@@ -1,9 +1,9 @@
 //! Connection strings, with parameters that the driver does not support.
 //!
-//! The driver refuses `search_path`, `sslmode=verify-full` and `sslrootcert`, which operators use. They are removed
-//! from the string here and passed to the driver in its own form. TLS always verifies: `require`, `verify-ca` and
-//! `verify-full` are the same, and a mode that could silently fall back to plain text is refused. Without a mode the
-//! connection is plain text.
+//! The driver rejects `search_path`, `sslmode=verify-full` and `sslrootcert`, which operators use. They are
+//! removed from the string here and passed to the driver in its own form. TLS always verifies: `require`,
+//! `verify-ca` and `verify-full` are the same, and a mode that could silently fall back to plain text is
+//! rejected. Without a mode the connection is plain text.
 
 use std::fmt;
 use std::str::FromStr;
@@ -23,22 +23,22 @@ use crate::pooler::Comparisons;
 pub struct Dsn {
     config: Config,
     search_path: Option<String>,
-    /// As they were given, without `search_path`.
+    /// The `options` of the connection string, without `search_path`.
     options: Option<String>,
     roots: Option<Roots>,
-    /// Shared by all clones.
+    /// The host that worked last, shared by all clones.
     last_good: LastGood,
     comparisons: Comparisons,
 }
 
-/// What a server's certificate is checked against instead of the system's roots.
+/// The root certificates that replace the system's roots.
 #[derive(Clone)]
 struct Roots {
     path: String,
     store: Arc<RootCertStore>,
 }
 
-/// Why a connection string cannot be used. Never repeats the string.
+/// The reason why a connection string cannot be used. Never contains the string.
 #[derive(Debug, thiserror::Error)]
 pub enum DsnError {
     /// Not a connection string.
@@ -46,7 +46,7 @@ pub enum DsnError {
         "not a PostgreSQL connection string (postgres://user:password@host:port/database?search_path=schema)"
     )]
     Syntax(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// A value that one of its parameters cannot have.
+    /// An invalid value of a parameter.
     #[error("{0}")]
     Parameter(String),
     /// The file named by `sslrootcert` cannot be used.
@@ -54,13 +54,14 @@ pub enum DsnError {
     RootCertificate {
         /// The file.
         path: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
 }
 
-/// The prefix of settings for a client's own pool. They are ignored: the pool of this crate has other settings.
+/// The prefix of settings for a client's own pool. They are ignored: the pool of this crate has other
+/// settings.
 const IGNORED_PREFIX: &str = "pool_";
 /// The parameters that the driver supports.
 const DRIVER_PARAMETERS: [&str; 21] = [
@@ -88,20 +89,20 @@ const DRIVER_PARAMETERS: [&str; 21] = [
 ];
 
 impl Dsn {
-    /// Reads a URL (`postgres://…`) or a list of `key=value`, and the certificates that it names.
+    /// Parses a URL (`postgres://…`) or a list of `key=value`, and reads the certificates that it names.
     pub fn parse(text: &str) -> Result<Self, DsnError> {
         let text = text.trim();
         if text.starts_with("postgres://") || text.starts_with("postgresql://") {
             Self::from_url(text)
         } else {
-            // Plain text unless it says otherwise: the later of two values counts.
+            // Plain text unless the string sets a mode: of two values the later one counts.
             Self::from_config(&format!("sslmode=disable {text}"), Extras::default())
         }
     }
 
     fn from_url(text: &str) -> Result<Self, DsnError> {
         let (base, query) = text.split_once('?').unwrap_or((text, ""));
-        // The driver would take what follows the first for a host, which is no secret.
+        // The driver would treat the text after the first `@` as a host, and hosts are not kept secret.
         if base.matches('@').count() > 1 {
             return Err(DsnError::Parameter(
                 "it holds more than one @: an @ in the password must be written %40".to_owned(),
@@ -115,7 +116,7 @@ impl Dsn {
                 continue;
             }
             let is_name = name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
-            // Anything else than a name may be a part of a password that was not escaped.
+            // Text that is not a name may be part of a password that was not escaped.
             if is_name && !DRIVER_PARAMETERS.contains(&&*name) {
                 return Err(DsnError::Parameter(format!("its parameter {name} is not known")));
             }
@@ -168,12 +169,12 @@ impl Dsn {
         &self.last_good
     }
 
-    /// What poolers have shown.
+    /// The results of comparing poolers.
     pub(crate) fn comparisons(&self) -> &Comparisons {
         &self.comparisons
     }
 
-    /// How to connect by TLS; `None` for plain text.
+    /// The TLS configuration; `None` for plain text.
     pub(crate) fn tls(&self) -> Result<Option<ClientConfig>, DsnError> {
         if self.config.get_ssl_mode() == SslMode::Disable {
             return Ok(None);
@@ -207,10 +208,10 @@ fn read_certificates(path: &str) -> Result<RootCertStore, Box<dyn std::error::Er
     if store.is_empty() { Err("it holds no certificate".into()) } else { Ok(store) }
 }
 
-/// The parameters that the driver does not know, or not as operators write them.
+/// The parameters that the driver does not support, or not in the form that operators use.
 struct Extras {
     search_path: Option<String>,
-    /// As the driver spells it.
+    /// The mode in the driver's spelling.
     ssl_mode: &'static str,
     root_certificate: Option<String>,
 }
@@ -222,7 +223,7 @@ impl Default for Extras {
 }
 
 impl Extras {
-    /// Whether `name` was one of them.
+    /// Stores a parameter of this struct and returns true; returns false for any other name.
     fn take(&mut self, name: &str, value: &str) -> bool {
         match name {
             "search_path" => self.search_path = Some(value.to_owned()),
@@ -240,7 +241,7 @@ impl Extras {
     }
 }
 
-/// In the `options` of a connection, a backslash keeps the next character in the word.
+/// Escapes a value for the `options` of a connection, where a backslash keeps the next character in the word.
 fn escape_option(value: &str) -> String {
     value.replace('\\', "\\\\").replace(' ', "\\ ")
 }
@@ -384,7 +385,7 @@ mod tests {
         assert_eq!(dsn.expect("parses").config().get_hosts().len(), 1);
         let error = Dsn::parse("postgres://me@db/x?timezone=UTC").expect_err("the driver does not know it");
         assert!(error.to_string().contains("timezone"), "{error}");
-        // A ? in a password begins what looks like a parameter.
+        // The text after a ? in a password looks like a parameter.
         let error = Dsn::parse("postgres://me:pa?S3cret@db/x").expect_err("has a strange host");
         assert!(!ambient::error_chain(&error).contains("S3cret"), "{error}");
     }

@@ -1,8 +1,8 @@
 //! Errors of PostgreSQL, classified for the caller and without the data that the server quotes.
 //!
-//! The server describes a refused row in full: DETAIL holds the row or its key, and the message of a data error quotes
-//! the value. Both may be personal data, so an error keeps the SQLSTATE and the names of constraint, table and column,
-//! and the message only where it cannot quote a value ([`ServerError`]).
+//! The server describes a rejected row in full: DETAIL contains the row or its key, and the message of a data
+//! error quotes the value. Both may be personal data, so an error keeps the SQLSTATE and the names of
+//! constraint, table and column, and the message only if it cannot quote a value ([`ServerError`]).
 
 use std::error::Error;
 use std::fmt;
@@ -11,50 +11,53 @@ use tokio_postgres::error::{DbError, SqlState};
 
 type BoxError = Box<dyn Error + Send + Sync>;
 
-/// Why an operation on PostgreSQL failed.
+/// The reason why an operation on PostgreSQL failed.
 #[derive(Debug, thiserror::Error)]
 pub enum PgError {
-    /// It cannot be reached or cannot serve at present. Whether a statement was carried out is unknown.
+    /// PostgreSQL is unreachable or cannot serve at present. The statement may or may not have been executed.
     #[error("could not {operation}")]
     Unavailable {
-        /// What was being done.
+        /// The operation that failed.
         operation: &'static str,
-        /// Why it failed.
+        /// The cause.
         #[source]
         source: BoxError,
     },
-    /// A statement took longer than it may. Whether it was carried out is unknown; with fewer rows it may succeed.
+    /// A statement exceeded its deadline. It may or may not have been executed; with fewer rows it may
+    /// succeed.
     #[error("could not {operation} in time")]
     TimedOut {
-        /// What was being done.
+        /// The operation that failed.
         operation: &'static str,
-        /// Which deadline passed.
+        /// The deadline that passed.
         #[source]
         source: BoxError,
     },
-    /// Another transaction holds a row or a key for longer than `lock_timeout`. The statement was not carried out.
+    /// Another transaction held a row or a key for longer than `lock_timeout`. The statement was not
+    /// executed.
     #[error("could not {operation}: another transaction holds a lock")]
     Locked {
-        /// What was being done.
+        /// The operation that failed.
         operation: &'static str,
-        /// What the server said.
+        /// The server's error.
         #[source]
         source: ServerError,
     },
-    /// It serves, and refuses the values that it was given: the same input fails again.
+    /// PostgreSQL rejected the given values: the same input fails again.
     #[error("{operation} was refused")]
     Refused {
-        /// What was being done.
+        /// The operation that failed.
         operation: &'static str,
-        /// Why it was refused.
+        /// The cause.
         #[source]
         source: ServerError,
     },
 }
 
 impl PgError {
-    /// Reads a driver's error. Classes 22 (data), 23 (integrity), 44 (check option), 54 (limits) and P0 (raised by a
-    /// trigger) are refusals, 57014 (cancelled) and 55P03 (lock not available) what their names say, all else an outage.
+    /// Classifies a driver's error. Classes 22 (data), 23 (integrity), 44 (check option), 54 (limits) and P0
+    /// (raised by a trigger) become `Refused`, 57014 (cancelled) `TimedOut`, 55P03 (lock not available)
+    /// `Locked`, all others `Unavailable`.
     pub(crate) fn from_driver(operation: &'static str, source: tokio_postgres::Error) -> Self {
         let Some(error) = source.as_db_error() else { return Self::unavailable(operation, source) };
         let server = ServerError::new(error);
@@ -66,14 +69,14 @@ impl PgError {
         }
     }
 
-    /// An outage. What the server said somewhere in the chain of causes is reduced to a [`ServerError`].
+    /// An outage. A server error anywhere in the chain of causes is reduced to a [`ServerError`].
     pub fn unavailable(operation: &'static str, source: impl Into<BoxError>) -> Self {
         let source = source.into();
         let source = ServerError::find(source.as_ref()).map_or(source, BoxError::from);
         Self::Unavailable { operation, source }
     }
 
-    /// The constraint or the unique index by which the server refused.
+    /// The constraint or unique index that was violated.
     pub fn constraint(&self) -> Option<&str> {
         match self {
             Self::Refused { source, .. } => source.0.constraint.as_deref(),
@@ -81,7 +84,7 @@ impl PgError {
         }
     }
 
-    /// Whether all connections of the pool were in use for too long, so that nothing was sent.
+    /// True if all connections of the pool were in use for too long, so that nothing was sent.
     pub fn is_for_want_of_a_connection(&self) -> bool {
         matches!(self, Self::Unavailable { source, .. } if source.is::<NoneFree>())
     }
@@ -99,12 +102,12 @@ impl PgError {
     }
 }
 
-/// The error of the server without values: SQLSTATE, constraint, table and column, and the message if it can contain only
-/// names.
+/// The error of the server without values: SQLSTATE, constraint, table and column, and the message if it can
+/// contain only names.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ServerError(Box<ServerMessage>);
 
-/// In a box, so that results stay small.
+/// Boxed, so that results stay small.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct ServerMessage {
     state: SqlState,
@@ -114,15 +117,15 @@ struct ServerMessage {
     column: Option<String>,
 }
 
-/// The classes whose message may quote a value: data, integrity, check option, limits, raised by a trigger or function,
-/// configuration of a custom function, internal error.
+/// The classes whose message may quote a value: data, integrity, check option, limits, raised by a trigger or
+/// function, configuration of a custom function, internal error.
 const QUOTES_VALUES: [&str; 7] = ["22", "23", "44", "54", "P0", "38", "XX"];
-/// Those of them that are about the values of a statement, so that the same values fail again.
+/// The classes among them that concern the values of a statement, so that the same values fail again.
 const ABOUT_DATA: [&str; 5] = ["22", "23", "44", "54", "P0"];
 
 impl ServerError {
     pub(crate) fn new(error: &DbError) -> Self {
-        // A function can raise any text under any code; only its context shows that it is one.
+        // A function can raise any text under any code; only the context shows that a function raised it.
         let quotes = error.where_().is_some()
             || QUOTES_VALUES.contains(&error.code().code().get(..2).unwrap_or_default());
         Self(Box::new(ServerMessage {
@@ -172,37 +175,38 @@ impl fmt::Display for ServerError {
 
 impl Error for ServerError {}
 
-/// No host of a connection string could be connected to. Names each of them with its cause.
+/// None of the hosts of a connection string accepted a connection. Contains each host with its cause.
 #[derive(Debug)]
 pub(crate) struct OpenError(pub(crate) Vec<OpenFailure>);
 
-/// One of the hosts that were tried.
+/// One host that was tried, and the cause of its failure.
 #[derive(Debug)]
 pub(crate) struct OpenFailure {
     pub(crate) host: String,
     pub(crate) cause: OpenFailureCause,
 }
 
-/// Why no connection to a host could be opened.
+/// The reason why no connection to a host could be opened.
 #[derive(Debug)]
 pub(crate) enum OpenFailureCause {
-    /// The server answered, and refused.
+    /// The server responded and refused.
     Server(ServerError),
-    /// The network failed, or the server is not what was asked for.
+    /// The network failed, or the server does not meet `target_session_attrs`.
     Driver(tokio_postgres::Error),
-    /// Its name could not be looked up.
+    /// The name lookup of the host failed.
     NameLookup(std::io::Error),
-    /// Its name has no address.
+    /// The name of the host has no address.
     NoAddress,
-    /// It took too long.
+    /// The attempt exceeded its time limit.
     Late(DeadlinePassed),
-    /// It took too long after the connection was accepted.
+    /// The attempt exceeded its time limit after the connection was accepted.
     NoSession(DeadlinePassed),
     /// A pooler lets several clients share one session of the server.
     SharedSession,
-    /// There was no second connection through the pooler to show that it does not. Holds why it was refused.
+    /// The pooler gave no second connection, which would have shown that it does not share sessions. Contains
+    /// the reason of its refusal.
     NotShown(Option<Box<OpenFailureCause>>),
-    /// A pooler does not pass on the options of the connection string, which hold more than settings.
+    /// A pooler drops the options of the connection string, which contain more than settings.
     Options,
 }
 
@@ -218,13 +222,14 @@ impl OpenFailureCause {
         Self::Late(DeadlinePassed(allowed))
     }
 
-    /// Whether another try finds the same until a person changes the pooler or the connection string.
+    /// True if a retry fails in the same way until an operator changes the pooler or the connection string.
     fn needs_a_person(&self) -> bool {
         matches!(self, Self::SharedSession | Self::Options)
     }
 }
 
-/// Whether an error is, or was caused by, a pooler that cannot be used as it is configured: waiting does not help.
+/// True if an error is, or was caused by, a pooler that cannot be used as it is configured: waiting does not
+/// help.
 pub fn is_unusable_pooler(error: &(dyn Error + 'static)) -> bool {
     let mut cause = Some(error);
     while let Some(error) = cause {
@@ -236,7 +241,8 @@ pub fn is_unusable_pooler(error: &(dyn Error + 'static)) -> bool {
     false
 }
 
-/// Whether an error is, or was caused by, something that took too long: a statement, a lock, a connection, or the wait for one.
+/// True if an error is, or was caused by, an exceeded deadline: of a statement, a lock, a connection, or the
+/// wait for one.
 pub fn is_late(error: &(dyn Error + 'static)) -> bool {
     let mut cause = Some(error);
     while let Some(error) = cause {
@@ -259,7 +265,7 @@ pub fn is_late(error: &(dyn Error + 'static)) -> bool {
 }
 
 impl OpenError {
-    /// What the last of the servers that answered said.
+    /// The error of the last server that responded.
     fn server(&self) -> Option<&ServerError> {
         self.0.iter().rev().find_map(|failure| match &failure.cause {
             OpenFailureCause::Server(error) => Some(error),
@@ -340,8 +346,9 @@ pub(crate) struct NoneFree(pub(crate) std::time::Duration);
 #[error("no answer within {0:?}")]
 pub(crate) struct DeadlinePassed(pub(crate) std::time::Duration);
 
-/// Codes of a connection that is not what it was: the server became a standby; a plan is out of date for good, because the type
-/// of a column was changed; a prepared statement is not there, or another one is; the protocol is out of step.
+/// Codes after which a connection is no longer what it was: the server became a standby; a plan is
+/// permanently out of date, because the type of a column was changed; a prepared statement is missing, or
+/// another one has its name; the protocol is out of step.
 const LEAVE_UNUSABLE: [SqlState; 5] = [
     SqlState::READ_ONLY_SQL_TRANSACTION,
     SqlState::FEATURE_NOT_SUPPORTED,
@@ -350,7 +357,7 @@ const LEAVE_UNUSABLE: [SqlState; 5] = [
     SqlState::PROTOCOL_VIOLATION,
 ];
 
-/// Whether the connection can serve the next statement after this error.
+/// True if the connection can serve the next statement after this error.
 pub(crate) fn leaves_connection_usable(error: &tokio_postgres::Error) -> bool {
     // 57P…: the server is shutting down or has just killed the session.
     error.code().is_some_and(|state| !LEAVE_UNUSABLE.contains(state) && !state.code().starts_with("57P"))

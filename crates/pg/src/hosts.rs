@@ -1,4 +1,4 @@
-//! The hosts of a connection string, one by one: the driver's own settings name all of them.
+//! The hosts of a connection string, one by one: the driver's own settings contain all of them.
 
 use std::fmt;
 
@@ -25,7 +25,7 @@ impl fmt::Display for SingleHost {
 }
 
 impl SingleHost {
-    /// The settings once for each address that the host's name has now.
+    /// The settings, once for each address to which the host's name resolves now.
     pub(crate) async fn addresses(&self) -> Result<Vec<Config>, OpenFailureCause> {
         let name = match &self.host {
             Host::Tcp(name) if self.config.get_hostaddrs().is_empty() => name,
@@ -36,7 +36,7 @@ impl SingleHost {
     }
 }
 
-/// The settings once for each host, with nothing left of the others, and without options.
+/// The settings, once for each host, without the other hosts and without options.
 pub(crate) fn hosts_of(config: &Config) -> Vec<SingleHost> {
     let ports = config.get_ports();
     let hosts = config.get_hosts().iter().enumerate();
@@ -57,7 +57,7 @@ pub(crate) fn hosts_of(config: &Config) -> Vec<SingleHost> {
         .collect()
 }
 
-/// The driver has no way to take a host or options out of its settings.
+/// A copy without hosts and options: the driver cannot remove them from its settings.
 fn without_hosts_and_options(config: &Config) -> Config {
     let mut copy = Config::new();
     if let Some(user) = config.get_user() {

@@ -1,15 +1,17 @@
-//! The shared code of all crates that use PostgreSQL. It knows no table, planner setting or application name: callers choose
-//! those.
+//! The shared code of all crates that use PostgreSQL. It contains no table, planner setting or application
+//! name: callers choose those.
 //!
-//! - [`Dsn`] reads a connection string and hides its password; `connect.rs` opens a connection to the first of its hosts that serves.
-//! - `pooler.rs` finds out whether a pooler is between this process and the server, and whether it can be used.
-//! - [`PgPool`] keeps connections whose every statement has a deadline on both ends, set in `session_settings.rs`.
+//! - [`Dsn`] parses a connection string and hides its password; `connect.rs` opens a connection to the first
+//!   of its hosts that serves.
+//! - `pooler.rs` detects a pooler between this process and the server, and whether it can be used.
+//! - [`PgPool`] keeps connections whose every statement has a deadline on both ends, set in
+//!   `session_settings.rs`.
 //! - [`Session`] is one of them, borrowed for one operation and closed if it was left in an unknown state.
-//! - [`bind`] makes parameters whose type the server and the client agree on, [`sql`] the statements on batches of them, and
-//!   [`Prepared`] is such a statement, ready to run.
+//! - [`bind`] makes parameters whose type the server and the client agree on, [`sql`] the statements on
+//!   batches of them, and [`Prepared`] is such a statement, ready to run.
 //! - [`row`] reads columns by name; [`listen()`] receives the notifications of a channel.
-//! - [`rights`] lists the rights that the role lacks; [`server_version`] reads the version of the server; [`migrate()`] applies
-//!   migrations under an advisory lock.
+//! - [`rights`] lists the rights that the role lacks; [`server_version`] reads the version of the server;
+//!   [`migrate()`] applies migrations under an advisory lock.
 
 pub mod bind;
 mod connect;

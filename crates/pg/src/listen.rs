@@ -1,8 +1,9 @@
-//! Hearing what is announced with `NOTIFY`, on a connection of its own.
+//! Receiving the notifications of `NOTIFY`, on a connection of its own.
 //!
-//! An announcement is a hint: those that come together are one, and those that are made while no connection listens are lost. So
-//! a listener looks for itself once it listens, and now and then. A server that is gone is noticed by keepalives.
-//! [`Listener::check`] notices it where something between keeps the connection open, and a pooler that exchanges the session.
+//! A notification is a hint: several that arrive together count as one, and those that are sent while no
+//! connection listens are lost. So the caller also checks for changes when it starts to listen, and from time
+//! to time. Keepalives detect a server that is gone. [`Listener::check`] detects one behind a middlebox that
+//! keeps the connection open, and a pooler that exchanged the session.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,9 +19,9 @@ use crate::error::DeadlinePassed;
 use crate::session_settings::session_config;
 use crate::{Dsn, PgError, SessionSettings};
 
-/// The longest name of a channel that the server takes.
+/// The longest name of a channel that the server accepts.
 pub const MAX_CHANNEL_BYTES: usize = 63;
-/// How long the server may take to answer a listener.
+/// The time limit of the server's response to a listener.
 const LISTENER_TIMEOUT: Duration = Duration::from_secs(5);
 const OPERATION: &str = "listen for announcements of PostgreSQL";
 const LISTENS: &str =
@@ -35,7 +36,7 @@ pub struct Listener {
     channel: String,
 }
 
-/// Listens to `channel`, whose name is taken as it is, case included.
+/// Listens to `channel`; its name is used as given, case included.
 pub async fn listen(dsn: &Dsn, channel: &str, session: SessionSettings) -> Result<Listener, PgError> {
     let announced = Arc::new(Notify::new());
     let config = session_config(dsn, session, Some(LISTENER_TIMEOUT));
@@ -52,7 +53,7 @@ pub async fn listen(dsn: &Dsn, channel: &str, session: SessionSettings) -> Resul
 }
 
 impl Listener {
-    /// Until something is announced. An error says that the connection has ended.
+    /// Waits for a notification. Returns an error if the connection has ended.
     pub async fn heard(&self) -> Result<(), PgError> {
         self.announced.notified().await;
         if self.connection.is_finished() || self.client.is_closed() {
@@ -62,8 +63,8 @@ impl Listener {
         }
     }
 
-    /// Checks that the server is there, and that the session which serves the connection listens to the channel: a pooler may have exchanged
-    /// it for another.
+    /// Checks that the server responds, and that the session that serves the connection listens to the
+    /// channel: a pooler may have exchanged the session.
     pub async fn check(&self) -> Result<(), PgError> {
         let parameters: [(&(dyn ToSql + Sync), Type); 1] = [(&self.channel, Type::TEXT)];
         let listening = answer(self.client.query_typed(LISTENS, &parameters)).await?;
@@ -75,7 +76,7 @@ impl Listener {
     }
 }
 
-/// What the server answers to a listener, if it does in time.
+/// Awaits the server's response, for at most [`LISTENER_TIMEOUT`].
 async fn answer<T>(asked: impl Future<Output = Result<T, tokio_postgres::Error>>) -> Result<T, PgError> {
     match timeout(LISTENER_TIMEOUT, asked).await {
         Ok(done) => done.map_err(|error| PgError::from_driver(OPERATION, error)),
@@ -85,7 +86,7 @@ async fn answer<T>(asked: impl Future<Output = Result<T, tokio_postgres::Error>>
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        // A connection whose peer is silent would wait for it.
+        // Otherwise the task would wait for a peer that is silent.
         self.connection.abort();
     }
 }

@@ -10,34 +10,37 @@ use crate::connect::{Opened, connect};
 use crate::session_settings::session_config;
 use crate::{Dsn, PgError, SessionSettings};
 
-/// How long one process waits for another that is migrating.
+/// The longest time that one process waits for another that is migrating.
 pub const MIGRATION_LOCK_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A step of the schema. The crate that owns a table ships its SQL; the caller of [`migrate()`] numbers the steps.
+/// A step of the schema. The crate that owns a table ships its SQL; the caller of [`migrate()`] numbers the
+/// steps.
 #[derive(Clone, Debug)]
 pub struct Migration {
-    /// Its number: no two have the same, and they are applied in ascending order.
+    /// Its number: unique, and the order in which the migrations are applied.
     pub version: u32,
-    /// What it is for, as lower-case words joined by `_`.
+    /// Its purpose, as lower-case words joined by `_`.
     pub name: &'static str,
-    /// Tables and indexes. Its checksum is in every database that it was applied to, so that it never changes.
+    /// The statements that create tables and indexes. Every database that it was applied to has its checksum,
+    /// so it never changes.
     pub sql: Cow<'static, str>,
 }
 
-/// What the caller chooses about applying migrations.
+/// The caller's settings for applying migrations.
 #[derive(Clone, Copy, Debug)]
 pub struct MigrationSettings {
-    /// Names the advisory lock that keeps two processes from migrating at once; the lock is per database.
+    /// The key of the advisory lock that keeps two processes from migrating at once; the lock is per
+    /// database.
     pub lock_key: i64,
     /// The session that applies them.
     pub session: SessionSettings,
 }
 
-/// Applies those of `migrations` that the database lacks, and returns how many that were.
+/// Applies the migrations that the database lacks, and returns their number.
 ///
-/// Runs on a connection of its own, as the schema's owner, in the schema that `search_path` names first; it never
-/// creates a schema. A database that is newer than `migrations` is not changed. A crash leaves whole migrations only, each
-/// of which is one transaction, and the lock ends with the connection.
+/// Runs on a connection of its own, as the schema's owner, in the first schema of `search_path`; never
+/// creates a schema. A database that is newer than `migrations` is not changed. Each migration is one
+/// transaction: a crash leaves only whole migrations, and the lock ends with the connection.
 pub async fn migrate(
     dsn: &Dsn,
     migrations: &[Migration],
@@ -69,7 +72,8 @@ pub async fn migrate(
                 .await
                 .map_err(|cause| PgError::unavailable(OPERATION, cause.to_string()))?;
         }
-        // The names that it prepares statements under mean nothing else: the session is this client's, and was empty.
+        // Prepared statements are safe here: the session belongs to this client alone and had no statement of
+        // the same name.
         runner.run_async(&mut client).await.map_err(|error| PgError::unavailable(OPERATION, error))
     }
     .await;
@@ -89,7 +93,7 @@ fn runner(migrations: &[Migration]) -> Result<Runner, refinery::Error> {
     Ok(Runner::new(&migrations).set_abort_missing(false).set_abort_divergent(true))
 }
 
-/// Which session of this database holds the lock, for a person with `psql`.
+/// The query that returns the session of this database that holds the lock, for a person with `psql`.
 fn holder_query(lock_key: i64) -> String {
     let (high, low) = ((lock_key >> 32) & 0xffff_ffff, lock_key & 0xffff_ffff);
     format!(

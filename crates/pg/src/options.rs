@@ -1,7 +1,7 @@
 //! The `options` of a connection, as the server reads them.
 
-/// The settings of `options` by name, in their order; `None` if it holds anything but settings, such as another switch of the
-/// server's program.
+/// The settings in `options` by name, in their order; `None` if it contains anything but settings, such as
+/// another switch of the server's program.
 pub(crate) fn settings(options: &str) -> Option<Vec<(String, String)>> {
     let mut words = words(options).into_iter();
     let mut settings = Vec::new();
@@ -12,13 +12,13 @@ pub(crate) fn settings(options: &str) -> Option<Vec<(String, String)>> {
             None => word.strip_prefix("--")?.to_owned(),
         };
         let (name, value) = setting.split_once('=')?;
-        // The server takes a dash for an underscore.
+        // The server treats a dash as an underscore.
         settings.push((name.replace('-', "_"), value.to_owned()));
     }
     Some(settings)
 }
 
-/// Separated by white space; a backslash keeps the next character in its word.
+/// The words of a text, separated by white space; a backslash keeps the next character in its word.
 fn words(options: &str) -> Vec<String> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;
@@ -34,11 +34,11 @@ fn words(options: &str) -> Vec<String> {
     words
 }
 
-/// The statement that sets them for the session.
+/// The statement that sets `settings` for the session.
 pub(crate) fn statement(settings: &[(String, String)]) -> String {
     let quoted = |text: &str| format!("E'{}'", text.replace('\\', "\\\\").replace('\'', "\\'"));
     let calls = settings.iter().map(|(name, value)| {
-        // Not SET, which takes a list of schemas for the name of one.
+        // Not SET, which would treat a list of schemas as one name.
         format!("pg_catalog.set_config({}, {}, false)", quoted(name), quoted(value))
     });
     format!("SELECT {}", calls.collect::<Vec<_>>().join(", "))

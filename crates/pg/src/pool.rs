@@ -1,8 +1,8 @@
 //! A pool of connections with a deadline on everything.
 //!
-//! Each statement has three deadlines: the client stops waiting, the server cancels the statement, and the kernels of both
-//! ends close a connection whose peer acknowledges nothing. So neither a black-holed socket nor a transaction that was
-//! abandoned in it can hold a key for longer than the operation's timeout.
+//! Each statement has three deadlines: the client stops waiting, the server cancels the statement, and the
+//! kernels of both ends close a connection whose peer acknowledges nothing. So neither a black-holed socket
+//! nor a transaction that was abandoned in it can hold a key for longer than the operation's timeout.
 
 use std::future::poll_fn;
 use std::ops::Deref;
@@ -24,10 +24,10 @@ use crate::{Dsn, DsnError, PgError};
 /// The settings of a pool.
 #[derive(Clone, Copy, Debug)]
 pub struct PoolSettings {
-    /// The most connections it opens.
+    /// The maximum number of open connections.
     pub max_connections: usize,
-    /// The longest that a caller waits for a free connection, and the longest that an operation takes once it has one.
-    /// Opening a connection is counted by neither: see [`crate::OPEN_TIMEOUT`].
+    /// The longest that a caller waits for a free connection, and the longest that an operation takes once it
+    /// has one. Neither includes opening a connection: see [`crate::OPEN_TIMEOUT`].
     pub operation_timeout: Duration,
     /// The settings of its sessions.
     pub session: SessionSettings,
@@ -37,28 +37,28 @@ pub struct PoolSettings {
 #[derive(Clone, Debug)]
 pub struct PgPool {
     pool: Pool<Connections>,
-    /// None for operations without a deadline.
+    /// `None` for operations without a deadline.
     operation_timeout: Option<Duration>,
 }
 
 impl PgPool {
-    /// A pool; opens nothing yet.
+    /// Creates a pool; opens no connection yet.
     pub fn new(dsn: &Dsn, settings: PoolSettings) -> Result<Self, DsnError> {
         let config = session_config(dsn, settings.session, Some(settings.operation_timeout));
-        // Opening has a bound of its own, and what is in the pool is checked without asking the server.
+        // Opening has its own time limit, and an idle connection is checked without a round trip.
         let pool = Pool::builder(Connections::new(dsn, &config)?)
             .max_size(settings.max_connections)
             .runtime(Runtime::Tokio1)
             .wait_timeout(Some(settings.operation_timeout))
-            // The connection that was used last has the statements prepared that are needed next.
+            // The connection that was used last already has the most frequent statements prepared.
             .queue_mode(QueueMode::Lifo)
             .build()
             .map_err(|error| DsnError::Parameter(format!("no pool can be made: {error}")))?;
         Ok(Self { pool, operation_timeout: Some(settings.operation_timeout) })
     }
 
-    /// One connection whose statements may take as long as they need, such as those that build indexes. A peer that is gone is
-    /// noticed all the same.
+    /// One connection whose statements may take as long as they need, such as those that build indexes. A
+    /// peer that is gone is still detected.
     pub fn without_deadlines(dsn: &Dsn, session: SessionSettings) -> Result<Self, DsnError> {
         let config = session_config(dsn, session, None);
         let pool = Pool::builder(Connections::new(dsn, &config)?)
@@ -68,19 +68,19 @@ impl PgPool {
         Ok(Self { pool, operation_timeout: None })
     }
 
-    /// The longest that an operation takes once it has a connection; `None` if there is no bound.
+    /// The longest that an operation takes once it has a connection; `None` without a limit.
     pub fn operation_timeout(&self) -> Option<Duration> {
         self.operation_timeout
     }
 
-    /// Borrows a connection for one operation, whose deadline begins when the connection is there.
+    /// Borrows a connection for one operation, whose deadline starts when the connection is available.
     pub async fn session(&self, operation: &'static str) -> Result<Session, PgError> {
         let object = self.connection(operation).await?;
         Ok(Session::new(object, operation, self.operation_timeout))
     }
 
-    /// A connection of the pool. A caller that stops waiting does not stop its opening: the next caller gets the connection.
-    /// So a caller with less time than an opening takes succeeds when it tries again.
+    /// A connection of the pool. If the caller stops waiting, the opening continues and the next caller gets
+    /// the connection. So a caller with less time than an opening takes succeeds on a retry.
     async fn connection(&self, operation: &'static str) -> Result<Object<Connections>, PgError> {
         let pool = self.pool.clone();
         let mut got = Box::pin(async move { pool.get().await });
@@ -104,13 +104,13 @@ impl PgPool {
         self.session("reach PostgreSQL").await?.execute_batch("SELECT 1").await
     }
 
-    /// Open connections, and the idle ones among them.
+    /// The numbers of open and of idle connections.
     pub fn usage(&self) -> (usize, usize) {
         let status = self.pool.status();
         (status.size, status.available)
     }
 
-    /// Closes the idle connections now, and the others when they are returned.
+    /// Closes the idle connections now, and borrowed ones when they are returned.
     pub fn close(&self) {
         self.pool.close();
     }
@@ -120,8 +120,9 @@ impl PgPool {
 #[derive(Debug)]
 pub(crate) struct Connections {
     connector: Connector,
-    /// How many checks of borrowed connections were late. Each leaves all connections unusable that were opened before it: they probably lead
-    /// to the same unreachable server, and would cost their borrower a whole timeout each.
+    /// The number of checks of borrowed connections that were late. Each makes all connections unusable that
+    /// were opened before it: they probably lead to the same unreachable server, and would cost their
+    /// borrower a whole timeout each.
     late_checks: AtomicU64,
 }
 
@@ -130,7 +131,7 @@ impl Connections {
         Ok(Self { connector: Connector::new(dsn, config)?, late_checks: AtomicU64::new(0) })
     }
 
-    /// Asks the server to cancel what a connection runs. Whether it does cannot be known.
+    /// Requests that the server cancel the statement of a connection. There is no confirmation.
     pub(crate) async fn cancel(&self, token: CancelToken) {
         self.connector.cancel(token).await;
     }
@@ -140,9 +141,10 @@ impl Connections {
 #[derive(Debug)]
 pub(crate) struct PooledClient {
     client: ClientWrapper,
-    /// The session of the server that it has for itself, if a pooler is between. No statement is prepared on it then: see `pooler.rs`.
+    /// The session of the server that belongs to it alone, if it leads through a pooler. No statement is
+    /// prepared on it then: see `pooler.rs`.
     pub(crate) behind_pooler: Option<OwnSession>,
-    /// How many checks had been late when it was opened.
+    /// The number of late checks when it was opened.
     late_checks: u64,
 }
 
@@ -207,7 +209,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn opening_may_take_longer_than_an_operation_and_a_wait_for_a_connection_may_not() {
-        // Its backlog accepts connections, and nothing answers.
+        // Its backlog accepts connections, and the server never responds.
         let silent = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let pool = pool(&silent.local_addr().expect("bound").to_string(), Duration::from_millis(100));
         let opener = {
@@ -238,7 +240,7 @@ mod tests {
         pool.ping().await.expect("another is opened");
     }
 
-    /// How many statements of the text the server runs.
+    /// The number of sessions in which the server runs the statement `text`.
     async fn running(watcher: &PgPool, text: &str) -> usize {
         let session = watcher.session("look").await.expect("a connection");
         let sql = format!("SELECT pid FROM pg_stat_activity WHERE query = '{text}' AND state = 'active'");
@@ -282,11 +284,11 @@ mod tests {
             let status = std::process::Command::new("kill").args([name, pid]).status();
             assert!(status.expect("kill runs").success());
         };
-        // Both by its caller and by its deadline.
+        // Given up by its caller, and by its deadline.
         for by_caller in [true, false] {
             let session = pool.session("stop").await.expect("a connection");
             let pid = session.raw("SELECT pg_backend_pid()").await.expect("its process").remove(0);
-            // It can neither go on nor be cancelled.
+            // A stopped process can neither continue nor be cancelled.
             signal("-STOP", &pid);
             let asking = tokio::spawn(async move { session.execute_batch("SELECT 1").await });
             if by_caller {

@@ -1,11 +1,12 @@
 //! Poolers between this process and the server.
 //!
-//! A connection to the server itself keeps what is set and prepared on it. One to a pooler may lead to another session of the server
-//! with each transaction: settings are gone, or are those of another client, and the name of a prepared statement means what
-//! another process prepared under it. So the crate uses prepared statements only on a connection that demonstrably leads to the
-//! server itself: the server shows the process id that it gave for cancelling, and a pooler gives one of its own. Any other
-//! connection sends each statement with its text, and must show that it has one session of the server for itself: when
-//! it is opened, and whenever it is borrowed. [`OwnSession`] decides this, and nothing else does.
+//! A connection to the server itself keeps what is set and prepared on it. A connection to a pooler may lead
+//! to another session of the server with each transaction: settings are gone, or are those of another client,
+//! and the name of a prepared statement refers to what another process prepared under it. So the crate uses
+//! prepared statements only on a connection that demonstrably leads to the server itself: the server reports
+//! the same process id that it gave for cancelling, whereas a pooler gives one of its own. Any other
+//! connection sends each statement with its text, and must show that one session of the server belongs to it
+//! alone: when it is opened, and whenever it is borrowed. [`OwnSession`] decides this, and nothing else does.
 
 use std::collections::HashMap;
 use std::io;
@@ -27,14 +28,14 @@ use crate::error::{OpenFailureCause, ServerError};
 
 /// A setting without a meaning for the server. Its value distinguishes a session from all others.
 const MARK: &str = "pg_client.mark";
-/// How often the two connections are compared.
+/// The number of rounds in which the two connections are compared.
 const ROUNDS: usize = 4;
-/// Before the next try to open the second connection, if the pooler refused it.
+/// The pause before the second connection is tried again, if the pooler refused it.
 const SECOND_RETRY_INTERVAL: Duration = Duration::from_millis(100);
-/// How long a borrowed connection may take to show that its session is still its own.
+/// The time limit for a borrowed connection to show that its session is still its own.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A random text by which a session of the server is recognised.
+/// A random text that identifies a session of the server.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Mark(String);
 
@@ -45,7 +46,7 @@ pub(crate) struct SessionSeen {
     pid: i32,
 }
 
-/// The session of the server that a connection through a pooler has for itself.
+/// The session of the server that belongs to one connection through a pooler.
 #[derive(Debug)]
 pub(crate) struct OwnSession {
     seen: SessionSeen,
@@ -55,8 +56,9 @@ pub(crate) struct OwnSession {
 /// Opens a connection to the pooler.
 pub(crate) type Dial<'a> = dyn Fn() -> BoxFuture<'a, Result<Client, OpenFailureCause>> + Sync + 'a;
 
-/// Whether a comparison of two connections has shown that the pooler at an address keeps a session for each client. It is forgotten
-/// with the last connection to that address, and when the pooler ends one: it may have been started again in another mode.
+/// The state of the comparison for one address: shown or not that the pooler keeps a session for each client.
+/// It is forgotten with the last connection to that address, and when the pooler ends a connection: it may
+/// have been restarted in another mode.
 #[derive(Default, Debug)]
 pub(crate) struct Comparison {
     passed: AtomicBool,
@@ -64,12 +66,12 @@ pub(crate) struct Comparison {
     running: tokio::sync::Mutex<()>,
 }
 
-/// The comparisons by address, for everything that was made from one connection string.
+/// The comparisons by address, shared by everything that was made from one connection string.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Comparisons(Arc<std::sync::Mutex<HashMap<String, Weak<Comparison>>>>);
 
 impl Comparisons {
-    /// That of the address in `config`.
+    /// The comparison for the address in `config`.
     pub(crate) fn of(&self, config: &Config) -> Arc<Comparison> {
         let address =
             format!("{:?} {:?} {:?}", config.get_hosts(), config.get_hostaddrs(), config.get_ports());
@@ -89,7 +91,7 @@ impl Comparison {
         self.passed.load(Ordering::SeqCst)
     }
 
-    /// Makes the next connection be compared.
+    /// Forgets the result: the next connection is compared again.
     pub(crate) fn forget(&self) {
         self.passed.store(false, Ordering::SeqCst);
     }
@@ -105,7 +107,7 @@ impl Mark {
         format!("-c {MARK}={}", self.0)
     }
 
-    /// Whether the mark is on the session. If it is, all options of the connection are in force, and otherwise none.
+    /// True if the session has the mark. Then all options of the connection are in force, otherwise none.
     pub(crate) fn is_on(&self, seen: &SessionSeen) -> bool {
         seen.mark.as_ref() == Some(&self.0)
     }
@@ -116,7 +118,7 @@ impl Mark {
     }
 }
 
-/// Whether a server or a pooler refused the connection because of its options.
+/// True if a server or a pooler refused the connection because of its options.
 pub(crate) fn refuses_options(error: &tokio_postgres::Error) -> bool {
     let refusals = [SqlState::PROTOCOL_VIOLATION, SqlState::FEATURE_NOT_SUPPORTED];
     error.code().is_some_and(|state| refusals.contains(state))
@@ -133,20 +135,21 @@ pub(crate) async fn see(client: &Client) -> Result<SessionSeen, OpenFailureCause
     let row = row.ok_or(OpenFailureCause::SharedSession)?;
     let column = |index| row.try_get(index).ok().flatten();
     let pid = column(0).and_then(|pid| pid.parse().ok()).ok_or(OpenFailureCause::SharedSession)?;
-    // What was reset is empty, not NULL.
+    // A setting that was reset is empty, not NULL.
     Ok(SessionSeen { mark: column(1).filter(|mark| !mark.is_empty()).map(str::to_owned), pid })
 }
 
-/// Whether the connection leads to the server itself: nothing between them could know the id of a process that is still to be
-/// chosen.
+/// True if the connection leads to the server itself: no pooler could have known in advance the id of a
+/// process that the server was still to choose.
 pub(crate) async fn is_direct(client: &Client, seen: &SessionSeen) -> bool {
     process_id_for_cancelling(client).await == Some(seen.pid)
 }
 
 impl OwnSession {
-    /// The session that serves `client` and has the mark, once it is shown that the pooler keeps it for this client. Without `comparison` having
-    /// passed, that takes a connection of `second`; until the caller stops waiting, another is opened if the pooler refuses one, and
-    /// `refusal` holds the reason. Changes nothing in the session.
+    /// The session that serves `client` and has the mark, once it is shown that the pooler keeps it for this
+    /// client. If `comparison` has not passed yet, that takes a connection from `second`; if the pooler
+    /// refuses it, another is opened until the caller stops waiting, and `refusal` contains the reason.
+    /// Changes nothing in the session.
     pub(crate) async fn shown(
         client: &Client,
         mark: &Mark,
@@ -176,12 +179,13 @@ impl OwnSession {
         Ok(session)
     }
 
-    /// The comparison that has shown it.
+    /// The comparison that showed that the session stays with its client.
     pub(crate) fn comparison(&self) -> Arc<Comparison> {
         Arc::clone(&self.comparison)
     }
 
-    /// Checks that the same session still serves `client`. If not, the next connection to the pooler is compared again.
+    /// Checks that the same session still serves `client`. If not, the next connection to the pooler is
+    /// compared again.
     pub(crate) async fn still_serves(&self, client: &Client) -> Result<(), OpenFailureCause> {
         let seen = timeout(CHECK_TIMEOUT, see(client)).await;
         let seen = seen.map_err(|_| OpenFailureCause::late(CHECK_TIMEOUT))??;
@@ -192,12 +196,13 @@ impl OwnSession {
         Err(OpenFailureCause::SharedSession)
     }
 
-    /// Checks that the session stays with `client` while a second connection to the same pooler runs transactions. A pooler lends
-    /// an idle session to the next client: without a second client, `client` would get the same session each time.
+    /// Checks that the session stays with `client` while a second connection to the same pooler runs
+    /// transactions. A pooler lends an idle session to the next client: without a second client, `client`
+    /// would get the same session each time.
     async fn compare(&self, client: &Client, second: &Dial<'_>) -> Result<(), OpenFailureCause> {
         let other = second().await?;
-        // A pooler accepts a connection before it has a session for it. Once it has one, only a pooler that shares sessions refuses a
-        // transaction.
+        // A pooler accepts a connection before it has a session for it. Once it has one, only a pooler that
+        // shares sessions refuses a transaction.
         see(&other).await?;
         for _ in 0..ROUNDS {
             other.batch_execute("BEGIN").await.map_err(no_transactions)?;
@@ -213,7 +218,7 @@ impl OwnSession {
     }
 }
 
-/// A pooler in statement mode refuses transactions.
+/// The cause of a failed `BEGIN`: a pooler in statement mode refuses transactions.
 fn no_transactions(error: tokio_postgres::Error) -> OpenFailureCause {
     match error.as_db_error() {
         Some(said) if *said.code() == SqlState::PROTOCOL_VIOLATION => OpenFailureCause::SharedSession,
@@ -222,7 +227,8 @@ fn no_transactions(error: tokio_postgres::Error) -> OpenFailureCause {
     }
 }
 
-/// The process id that came with the connection. The driver discloses it only in a request to cancel, which is written to memory here.
+/// The process id that came with the connection. The driver discloses it only in a cancel request, which is
+/// written to memory here.
 async fn process_id_for_cancelling(client: &Client) -> Option<i32> {
     let mut written = Written(Vec::new());
     client.cancel_token().cancel_query_raw(&mut written, Plain).await.ok()?;
@@ -231,10 +237,10 @@ async fn process_id_for_cancelling(client: &Client) -> Option<i32> {
     Some(i32::from_be_bytes(*ids.first_chunk()?))
 }
 
-/// Keeps what is written to it, and agrees to TLS.
+/// A socket that keeps what is written to it, and accepts TLS.
 struct Written(Vec<u8>);
 
-/// TLS that changes nothing.
+/// A TLS connector that changes nothing.
 struct Plain;
 
 impl AsyncRead for Written {

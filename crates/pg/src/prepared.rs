@@ -1,4 +1,4 @@
-//! A statement with its parameters, ready to be run once or more often.
+//! A statement with its parameters, ready to be run once or repeatedly.
 
 use std::sync::Arc;
 
@@ -10,10 +10,10 @@ use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
 
 /// A statement of the query builder.
 pub trait PostgresBinderRef: Sync {
-    /// Its text and its parameters.
+    /// The text and the parameters of the statement.
     fn build_ref(&self) -> (String, PostgresValues);
 
-    /// A text in the place of one of the parameters: see [`crate::sql::Written::with_text`].
+    /// A text that replaces one of the parameters: see [`crate::sql::Written::with_text`].
     fn shared(&self) -> Option<(usize, Arc<str>)> {
         None
     }
@@ -30,12 +30,13 @@ impl<T: QueryStatementWriter + PostgresBinder + Sync> PostgresBinderRef for T {
 pub struct Prepared {
     pub(crate) sql: String,
     pub(crate) values: PostgresValues,
-    /// The statement that the server has prepared. `None` behind a pooler, where the name may belong to another statement.
+    /// The statement as the server prepared it. `None` behind a pooler, where its name may refer to another
+    /// statement.
     pub(crate) statement: Option<Statement>,
     pub(crate) shared: Option<(usize, SharedText)>,
 }
 
-/// A text that is sent without a copy of it.
+/// A text that is sent without being copied.
 #[derive(Debug)]
 pub(crate) struct SharedText(pub(crate) Arc<str>);
 

@@ -1,15 +1,15 @@
-//! A `timestamptz` as the server keeps it.
+//! A `timestamptz` with the full range that the server stores.
 
 use std::error::Error;
 
 use ambient::Timestamp;
 use tokio_postgres::types::{FromSql, Type};
 
-/// 2000-01-01T00:00:00Z in microseconds since 1970: where the server counts from.
+/// 2000-01-01T00:00:00Z in microseconds since 1970: the server's epoch.
 const SERVER_EPOCH_MICROS: i64 = 946_684_800_000_000;
 
-/// Any value of a `timestamptz`, the infinities and the years before 1 and after 9999 among them, so that it goes back to the
-/// server as it came. It sorts as the server sorts it.
+/// Any value of a `timestamptz`, including the infinities and the years before 1 and after 9999, so that it
+/// returns to the server unchanged. It sorts as on the server.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct RawTimestamp(i64);
 
@@ -19,17 +19,18 @@ impl RawTimestamp {
     /// `infinity`, after all others.
     pub const INFINITY: Self = Self(i64::MAX);
 
-    /// The time, if it is one between the years 1 and 9999.
+    /// The time, if it is between the years 1 and 9999.
     pub fn timestamp(self) -> Option<Timestamp> {
         Timestamp::from_micros(self.0.checked_add(SERVER_EPOCH_MICROS)?).ok()
     }
 
-    /// The microseconds since 2000, to be kept elsewhere; the infinities are the largest and the smallest number.
+    /// The microseconds since 2000, for storage elsewhere; the infinities are the largest and the smallest
+    /// number.
     pub fn as_server_micros(self) -> i64 {
         self.0
     }
 
-    /// The time that [`RawTimestamp::as_server_micros`] gave.
+    /// The time for a value of [`RawTimestamp::as_server_micros`].
     pub fn from_server_micros(micros: i64) -> Self {
         Self(micros)
     }
@@ -46,7 +47,7 @@ impl RawTimestamp {
         Self(self.0.saturating_add(1))
     }
 
-    /// In the server's own format.
+    /// The bytes of the server's wire format.
     pub(crate) fn to_wire(self) -> [u8; 8] {
         self.0.to_be_bytes()
     }

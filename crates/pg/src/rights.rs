@@ -1,4 +1,4 @@
-//! Whether the role may do what the statements do: the server checks rights when a statement runs, not when it is prepared.
+//! Checks the role's rights on tables: the server checks them when a statement runs, not when it is prepared.
 
 use std::collections::BTreeSet;
 
@@ -7,16 +7,16 @@ use sea_query::{Expr, ExprTrait, Iden, Query, SelectStatement};
 use crate::sql::unnest;
 use crate::{PgError, Session, bind, row};
 
-/// What the role must be allowed to do in one table.
+/// The rights that the role needs on one table.
 #[derive(Clone, Copy, Debug)]
 pub struct RequiredRights<'a> {
-    /// The table's name, unquoted, in the schema that `search_path` names first.
+    /// The table's name, unquoted, in the first schema of `search_path`.
     pub table: &'a str,
     /// `SELECT`, `INSERT`, `UPDATE` or `DELETE`.
     pub rights: &'a [&'a str],
 }
 
-/// Those of `required` of which the role lacks at least one right, in their order. The tables must exist.
+/// The tables of `required` on which the role lacks at least one right, in their order. They must exist.
 pub async fn missing_rights<'a>(
     session: &Session,
     required: &[RequiredRights<'a>],
@@ -37,7 +37,8 @@ enum Required {
     Privilege,
 }
 
-/// Each right is queried on its own: for a list of rights, the server returns whether the role has any of them.
+/// The tables without a required right. Each right is queried separately: for a list of rights, the server
+/// returns true if the role has any of them.
 fn tables_without(required: &[RequiredRights<'_>]) -> SelectStatement {
     let each = || required.iter().flat_map(|table| table.rights.iter().map(|right| (table.table, *right)));
     let given = Query::select()

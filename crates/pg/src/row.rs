@@ -1,25 +1,25 @@
-//! Reading rows: a column is named, never numbered, and a value of another type is an error, not a panic.
+//! Reading rows: a column has a name, never a number, and a value of another type is an error, not a panic.
 
 use ambient::Timestamp;
 use chrono::{DateTime, Utc};
 use tokio_postgres::Row;
 use tokio_postgres::types::FromSql;
 
-/// A column that is not there, or whose value is not what its reader expects.
+/// A column that does not exist, or whose value has another type or range than expected.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{problem}")]
 pub struct ColumnError {
     problem: String,
 }
 
-/// A column of a result set. Its name is looked up once; the rows are then read without another look-up.
+/// A column of a result set. Its name is looked up once; the rows are then read without another lookup.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Column {
     index: usize,
 }
 
 impl Column {
-    /// The column called `name`, in `row` and in all rows of the same result set.
+    /// The column `name`, for `row` and all rows of the same result set.
     pub fn find(row: &Row, name: &str) -> Result<Self, ColumnError> {
         let index = row.columns().iter().position(|column| column.name() == name);
         index
@@ -41,7 +41,7 @@ impl Column {
         Timestamp::try_from(value).map_err(|error| ColumnError { problem: error.to_string() })
     }
 
-    /// As [`Column::get_instant`], for a column that may be NULL.
+    /// Like [`Column::get_instant`], for a column that may be NULL.
     pub fn get_optional_instant(self, row: &Row) -> Result<Option<Timestamp>, ColumnError> {
         let value: Option<DateTime<Utc>> = self.get(row)?;
         let value = value.map(Timestamp::try_from).transpose();
@@ -49,12 +49,12 @@ impl Column {
     }
 }
 
-/// The value of the column called `name`. For large results of many columns see [`Column`].
+/// The value of the column `name`. For large results of many columns see [`Column`].
 pub fn get<'a, T: FromSql<'a>>(row: &'a Row, name: &str) -> Result<T, ColumnError> {
     Column::find(row, name)?.get(row)
 }
 
-/// The value of the `timestamptz` column called `name`. Infinity and years beyond 9999 are errors.
+/// The value of the `timestamptz` column `name`. Infinity and years beyond 9999 are errors.
 pub fn get_instant(row: &Row, name: &str) -> Result<Timestamp, ColumnError> {
     Column::find(row, name)?.get_instant(row)
 }

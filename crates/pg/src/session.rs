@@ -15,45 +15,49 @@ use crate::error::{DeadlinePassed, leaves_connection_usable};
 use crate::pool::{Connections, PooledClient};
 use crate::prepared::{PostgresBinderRef, Prepared, SharedText, untyped};
 
-/// How much longer than the server the client waits, so that the server's own error arrives first.
+/// The time that the client waits longer than the server, so that the server's own error arrives first.
 const CLIENT_DEADLINE_MARGIN: Duration = Duration::from_millis(500);
 
-/// The most statements of varying texts that a connection keeps prepared, and the longest of them, in bytes. Each takes memory of the
-/// server, some sixty times its text.
+/// The maximum number of statements of varying texts that a connection keeps prepared, and the longest of
+/// them, in bytes. Each takes memory of the server, some sixty times its text.
 pub const MAX_PREPARED: usize = 100;
 const MAX_PREPARED_BYTES: usize = 8 * 1024;
 
-/// How long a connection whose statement was given up may count against its pool, while the server runs the statement.
+/// The longest that a connection whose statement was given up counts against its pool while the server runs
+/// the statement.
 pub const MAX_GIVEN_UP: Duration = Duration::from_secs(10);
 
 /// A connection, borrowed for one operation.
 ///
-/// It goes back to the pool only if its state is known: not after a broken connection or a timeout, nor when it is
-/// dropped while a statement is on its way or a transaction is open.
+/// It returns to the pool only if its state is known: not after a broken connection or a timeout, nor if it
+/// is dropped during a statement or with an open transaction.
 ///
-/// A statement is given up when its caller stops waiting or its deadline passes. It is cancelled then, because no caller needs its result.
-/// Until the server has ended it, for at most [`MAX_GIVEN_UP`], its connection counts against the pool: otherwise any number of statements
-/// that cannot be interrupted would run beside those of the connections that replace it. Two kinds of statements are not cancelled:
+/// A statement is given up when its caller stops waiting or its deadline passes. It is then cancelled,
+/// because no caller needs its result. Until the server has ended it, for at most [`MAX_GIVEN_UP`], its
+/// connection counts against the pool: otherwise any number of statements that cannot be interrupted would
+/// run beside those of the connections that replace it. Two kinds of statements are not cancelled:
 ///
-/// - COMMIT, because cancelling ends its wait for a synchronous standby, and the transaction would be visible without being replicated.
-///   Such a COMMIT waits in the server for as long as the standby is unavailable, whatever its client does.
-/// - A statement without a deadline, such as the build of an index: it continues, and the next process finds its result.
+/// - COMMIT, because cancelling ends its wait for a synchronous standby, and the transaction would be visible
+///   without being replicated. Such a COMMIT waits in the server for as long as the standby is unavailable,
+///   whatever its client does.
+/// - A statement without a deadline, such as the build of an index: it continues, and the next process finds
+///   its result.
 #[derive(Debug)]
 pub struct Session {
     object: Option<Object<Connections>>,
     operation: &'static str,
     pub(crate) deadline: Option<Deadline>,
     in_flight: AtomicUsize,
-    /// The deadline passed before the server responded.
+    /// True if the deadline passed before the server responded.
     given_up: AtomicBool,
     committing: AtomicBool,
     broken: AtomicBool,
-    /// The connection is not used again, whatever ends its transaction.
+    /// True if the connection must not be used again, however its transaction ends.
     discarded: AtomicBool,
     checks: bool,
 }
 
-/// Until when an operation may take, and how long that was when it began.
+/// The deadline of an operation, and the time it had at its start.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Deadline {
     at: Instant,
@@ -61,7 +65,7 @@ pub(crate) struct Deadline {
 }
 
 impl Session {
-    /// The deadline of the operation begins now.
+    /// A session whose deadline starts now.
     pub(crate) fn new(
         object: Object<Connections>,
         operation: &'static str,
@@ -81,7 +85,8 @@ impl Session {
         }
     }
 
-    /// Lets [`Session::prepare`] check behind a pooler, too, whether the server accepts a statement. Each check costs a round trip.
+    /// Makes [`Session::prepare`] check, behind a pooler too, that the server accepts a statement. Each check
+    /// costs a round trip.
     pub fn checking(mut self) -> Self {
         self.checks = true;
         self
@@ -89,8 +94,8 @@ impl Session {
 
     /// Prepares `query` (once for each connection and text) and keeps its parameters with it.
     ///
-    /// The text must not vary with the data: each text stays prepared for as long as the connection lives. Behind a pooler nothing is
-    /// prepared: the server gets the text with each run.
+    /// The text must not vary with the data: each text stays prepared for as long as the connection lives.
+    /// Behind a pooler nothing is prepared: each run sends the text.
     pub async fn prepare(&self, query: &impl PostgresBinderRef) -> Result<Prepared, PgError> {
         let (sql, values) = query.build_ref();
         let prepare = async |client: &PooledClient| match &client.behind_pooler {
@@ -107,17 +112,19 @@ impl Session {
         Ok(Prepared { sql, values, statement, shared })
     }
 
-    /// Runs a statement that is not needed again, in one round trip: the server does not keep it. Its text may vary.
+    /// Runs a statement that is not needed again, in one round trip: the server does not keep it. Its text
+    /// may vary.
     pub async fn query_once(&self, query: &impl PostgresBinderRef) -> Result<Vec<Row>, PgError> {
         let (sql, values) = query.build_ref();
         self.guard(async |client| client.query_typed(&sql, &untyped(&values.as_params())).await).await
     }
 
-    /// Prepares and runs a statement whose text may vary, and makes of each row what `read` says. No further row is read once `reads_on`
-    /// says no. The connection is closed then, because the server would send the others.
+    /// Prepares and runs a statement whose text may vary, and converts each row with `read`. Stops reading
+    /// once `reads_on` returns false. The connection is then closed, because the server would send the
+    /// remaining rows.
     ///
-    /// A connection on which it has prepared more than [`MAX_PREPARED`] statements forgets them all. A long text is prepared for this one
-    /// time only.
+    /// If it has prepared more than [`MAX_PREPARED`] statements on a connection, it forgets them all. A long
+    /// text is prepared for one run only.
     pub async fn query_while<T>(
         &self,
         query: &impl PostgresBinderRef,
@@ -155,17 +162,18 @@ impl Session {
         .await
     }
 
-    /// Whether a pooler is between this process and the server.
+    /// True if a pooler is between this process and the server.
     pub fn is_behind_pooler(&self) -> bool {
         self.object.as_deref().is_some_and(|client| client.behind_pooler.is_some())
     }
 
-    /// What the connection was borrowed for.
+    /// The operation that the connection was borrowed for.
     pub fn operation(&self) -> &'static str {
         self.operation
     }
 
-    /// Runs a prepared statement. Several at once are sent one after the other, in the order of their first poll.
+    /// Runs a prepared statement. Concurrent runs are sent one after another, in the order of their first
+    /// poll.
     pub async fn run(&self, prepared: &Prepared) -> Result<Vec<Row>, PgError> {
         let params = prepared.params();
         self.guard(async |client| match &prepared.statement {
@@ -175,12 +183,13 @@ impl Session {
         .await
     }
 
-    /// Prepares and runs.
+    /// Prepares and runs `query`, and returns its rows.
     pub async fn query(&self, query: &impl PostgresBinderRef) -> Result<Vec<Row>, PgError> {
         self.run(&self.prepare(query).await?).await
     }
 
-    /// Runs a prepared statement for the number of rows that it changed. Several at once go like those of [`Session::run`].
+    /// Runs a prepared statement and returns the number of rows that it changed. Concurrent runs are ordered
+    /// as in [`Session::run`].
     pub async fn change(&self, prepared: &Prepared) -> Result<u64, PgError> {
         let params = prepared.params();
         self.guard(async |client| match &prepared.statement {
@@ -190,15 +199,16 @@ impl Session {
         .await
     }
 
-    /// Runs a `COPY … FROM STDIN` in an open transaction and sends its data piece by piece. For what is too large for a parameter, of
-    /// which several copies are in memory at once.
+    /// Runs a `COPY … FROM STDIN` in an open transaction and sends its data piece by piece. It serves data
+    /// too large for a parameter, of which several copies are in memory at once.
     pub async fn copy_in(
         &self,
         sql: &str,
         pieces: impl Iterator<Item = Bytes> + Send,
     ) -> Result<u64, PgError> {
         self.guard(async |client| {
-            // Prepared for this call only. The driver cannot copy without a name, and within the transaction the name means this statement.
+            // Prepared for this call only. The driver cannot copy without a name, and within the transaction
+            // the name refers to this statement.
             let statement = client.prepare(sql).await?;
             let mut sink = std::pin::pin!(client.copy_in(&statement).await?);
             for piece in pieces {
@@ -209,17 +219,18 @@ impl Session {
         .await
     }
 
-    /// Gives the connection back to be closed, whatever its state.
+    /// Closes the connection instead of returning it to the pool, whatever its state.
     pub fn close(self) {
         self.broken.store(true, Ordering::SeqCst);
     }
 
-    /// Closes the connection when it is given back: its buffers are as large as the largest message that went through them.
+    /// Closes the connection when it is returned: its buffers are as large as the largest message that passed
+    /// through them.
     pub fn retire(&self) {
         self.broken.store(true, Ordering::SeqCst);
     }
 
-    /// Prepares and runs, for the number of rows that were changed.
+    /// Prepares and runs `query`, and returns the number of rows that it changed.
     pub async fn execute(&self, query: &impl PostgresBinderRef) -> Result<u64, PgError> {
         self.change(&self.prepare(query).await?).await
     }
@@ -229,7 +240,8 @@ impl Session {
         self.guard(async |client| client.batch_execute(sql).await).await
     }
 
-    /// Runs a text without parameters and gives the first column of its rows, as text. For tools, not for data.
+    /// Runs a text without parameters and returns the first column of its rows, as text. For tools, not for
+    /// data.
     pub async fn raw(&self, sql: &str) -> Result<Vec<String>, PgError> {
         let messages = self.guard(async |client| client.simple_query(sql).await).await?;
         let first = |message| match message {
@@ -239,20 +251,20 @@ impl Session {
         Ok(messages.into_iter().filter_map(first).collect())
     }
 
-    /// Opens a transaction. If the session is dropped before [`Session::commit`] or [`Session::rollback`], the
-    /// connection is closed, and the server rolls back.
+    /// Opens a transaction. If the session is dropped before [`Session::commit`] or [`Session::rollback`],
+    /// the connection is closed, and the server rolls back.
     pub async fn begin(&self) -> Result<(), PgError> {
         self.begin_with("BEGIN").await
     }
 
-    /// Opens a transaction by a text that begins with `BEGIN`, such as one with an isolation level, or with further statements
-    /// without rows. Otherwise like [`Session::begin`].
+    /// Opens a transaction with a text that begins with `BEGIN`, such as one with an isolation level, or with
+    /// further statements without rows. Otherwise like [`Session::begin`].
     pub async fn begin_with(&self, text: &str) -> Result<(), PgError> {
         self.broken.store(true, Ordering::SeqCst);
         self.execute_batch(text).await
     }
 
-    /// Commits. An error leaves it unknown whether the transaction was committed.
+    /// Commits. After an error the transaction may or may not have been committed.
     pub async fn commit(&self) -> Result<(), PgError> {
         self.committing.store(true, Ordering::SeqCst);
         self.execute_batch("COMMIT").await?;
@@ -261,15 +273,15 @@ impl Session {
         Ok(())
     }
 
-    /// Takes everything back since [`Session::begin`].
+    /// Rolls back everything since [`Session::begin`].
     pub async fn rollback(&self) -> Result<(), PgError> {
         self.execute_batch("ROLLBACK").await?;
         self.broken.store(false, Ordering::SeqCst);
         Ok(())
     }
 
-    /// Discards this connection and the idle ones, which probably lead to the same unreachable or demoted server: each
-    /// of them would cost its next caller a whole timeout.
+    /// Discards this connection and the idle ones, which probably lead to the same unreachable or demoted
+    /// server: each of them would cost its next caller a whole timeout.
     fn discard(&self) {
         self.discarded.store(true, Ordering::SeqCst);
         if let Some(pool) = self.object.as_ref().and_then(Object::pool) {
@@ -314,7 +326,7 @@ impl Drop for Session {
         let given_up = self.in_flight.load(Ordering::SeqCst) > 0 || self.given_up.load(Ordering::SeqCst);
         let unknown = given_up || self.broken.load(Ordering::SeqCst) || self.discarded.load(Ordering::SeqCst);
         let Some(object) = self.object.take().filter(|_| unknown) else { return };
-        // Without a runtime nothing can be sent: the process ends.
+        // Without a runtime nothing can be sent: the process is ending.
         match (Object::pool(&object), Handle::try_current()) {
             (Some(pool), Ok(runtime)) if given_up && self.deadline.is_some() => {
                 let cancels = !self.committing.load(Ordering::SeqCst);
@@ -325,16 +337,17 @@ impl Drop for Session {
     }
 }
 
-/// Keeps the connection's place in the pool until the server has ended what it ran, and closes it.
+/// Keeps the connection's place in the pool until the server has ended its statement, then closes it.
 async fn end_given_up(pool: Pool<Connections>, object: Object<Connections>, cancels: bool) {
     let ended = async {
         if cancels {
             pool.manager().cancel(object.cancel_token()).await;
         }
-        // The server responds to this after everything that was sent before it. A closed connection ends the wait, too.
+        // The server responds to this after everything that was sent before it. A closed connection ends the
+        // wait, too.
         drop(object.simple_query("").await);
     };
-    // Without a response the bound ends the wait.
+    // Without a response, the wait ends at the limit.
     drop(timeout(MAX_GIVEN_UP, ended).await);
     drop(Object::take(object));
 }

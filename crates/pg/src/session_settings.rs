@@ -1,5 +1,5 @@
-//! The settings of every session: the caller's own, and the deadlines with which the server and the kernels of both ends notice a
-//! peer that is gone.
+//! The settings of every session: the caller's own, and the deadlines with which the server and the kernels
+//! of both ends detect a peer that is gone.
 
 use std::time::Duration;
 
@@ -7,32 +7,33 @@ use tokio_postgres::Config;
 
 use crate::Dsn;
 
-/// When the first keepalive probe is sent on an idle connection, the interval of the next ones, and how many may remain
-/// unanswered before the connection is closed: 15 s in all, which is less than another process waits for a migration
-/// ([`crate::MIGRATION_LOCK_TIMEOUT`]).
+/// The idle time before the first keepalive probe, the interval of the next ones, and the number that may
+/// remain unanswered before the connection is closed: 15 s in all, which is less than another process waits
+/// for a migration ([`crate::MIGRATION_LOCK_TIMEOUT`]).
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(5);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const KEEPALIVE_COUNT: u32 = 2;
-/// The longest that a statement waits for a row or key that another transaction has locked. Transactions of a service
-/// take milliseconds, so what holds a lock for longer is an open transaction of another client, and the caller decides
-/// what to do without that row.
+/// The longest that a statement waits for a row or key that another transaction has locked. Transactions of a
+/// service take milliseconds, so a lock that is held longer belongs to an open transaction of another client,
+/// and the caller decides how to continue without that row.
 const LOCK_TIMEOUT_MAX: Duration = Duration::from_millis(500);
-/// For sessions without a statement timeout, as in a migration: how long the server waits for an acknowledgement,
-/// and for the next statement of a transaction.
+/// The time that the server waits for an acknowledgement, and for the next statement of a transaction, in
+/// sessions without a statement timeout, as in a migration.
 const MIGRATION_IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The caller's own settings for its sessions, besides the deadlines that every session has.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct SessionSettings {
-    /// Shown in `pg_stat_activity`, unless the connection string has another name; empty for none.
+    /// The name in `pg_stat_activity`, unless the connection string has another; empty for none.
     pub application_name: &'static str,
-    /// Server parameters by name, such as those of the planner that the caller's statements need.
+    /// Server parameters by name, such as the planner's that the caller's statements need.
     pub parameters: &'static [(&'static str, &'static str)],
 }
 
-/// The settings of every session: the caller's own, and the deadlines of [`crate::PgPool`]. Dates are ISO dates in UTC.
+/// The settings of every session: the caller's own, and the deadlines of [`crate::PgPool`]. Dates are ISO
+/// dates in UTC.
 ///
-/// The DSN's own `options` come first, so what is set here wins.
+/// The DSN's own `options` come first, so the settings here take precedence.
 pub(crate) fn session_config(
     dsn: &Dsn,
     settings: SessionSettings,

@@ -7,8 +7,8 @@ use sea_query_postgres::{PostgresBinder, PostgresValues};
 
 use crate::PostgresBinderRef;
 
-/// A statement that is written out, for those that the query builder would make harder to read. `$1`, `$2`, … in its text are
-/// the parameters in their order, wherever they stand. The text must contain nothing that came from outside.
+/// A statement in plain SQL, for those that the query builder would make harder to read. `$1`, `$2`, … in its
+/// text are the parameters in their order, wherever they stand. The text must contain no input from outside.
 #[derive(Clone, Debug)]
 pub struct Written {
     text: String,
@@ -17,12 +17,13 @@ pub struct Written {
 }
 
 impl Written {
-    /// The statement with its parameters, which [`crate::bind`] makes.
+    /// A statement with its parameters, which [`crate::bind`] makes.
     pub fn new(text: impl Into<String>, parameters: impl IntoIterator<Item = Expr>) -> Self {
         Self { text: text.into(), parameters: parameters.into_iter().collect(), shared: None }
     }
 
-    /// The same with this text in the place of a parameter, counted from 0, that is a `text`: a large one is not copied into the statement.
+    /// Replaces a parameter of type `text`, counted from 0, with this text: a large text is then not copied
+    /// into the statement.
     #[must_use]
     pub fn with_text(self, parameter: usize, text: Arc<str>) -> Self {
         Self { shared: Some((parameter, text)), ..self }
@@ -35,7 +36,8 @@ impl PostgresBinderRef for Written {
     }
 
     fn build_ref(&self) -> (String, PostgresValues) {
-        // Each by itself: `SELECT CAST($1 AS text)`. The builder's own templates take what is in brackets for a quoted name.
+        // Renders each parameter separately: `SELECT CAST($1 AS text)`. The builder's own templates treat
+        // text in brackets as a quoted name.
         const SELECT: &str = "SELECT ";
         let mut values = Vec::new();
         let casts: Vec<String> = (self.parameters.iter().enumerate())
@@ -53,7 +55,7 @@ impl PostgresBinderRef for Written {
             let number = part[..digits].parse::<usize>().ok();
             match number.and_then(|number| casts.get(number.checked_sub(1)?)) {
                 Some(cast) => text.push_str(cast),
-                // Not the name of a parameter; the server says what it thinks of it.
+                // Not the name of a parameter; the server reports the error.
                 None => text.extend(["$", &part[..digits]]),
             }
             text.push_str(&part[digits..]);
@@ -62,7 +64,7 @@ impl PostgresBinderRef for Written {
     }
 }
 
-/// Any element of an array parameter, for `column = ANY(array)`.
+/// Matches any element of an array parameter, for `column = ANY(array)`.
 pub fn any(array: Expr) -> Expr {
     Expr::expr(Func::cust("ANY").arg(array))
 }

@@ -9,11 +9,12 @@ use crate::connect::{Connector, Opened};
 use crate::error::DeadlinePassed;
 use crate::{Dsn, PgError};
 
-/// How long the server may take to answer once the connection is open.
+/// The time limit of the server's response once the connection is open.
 const VERSION_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The server's `server_version_num`, such as 150018 for 15.18. It is asked on a connection with the settings of the connection
-/// string alone: a server that is too old refuses sessions whose settings it does not know.
+/// The server's `server_version_num`, such as 150018 for 15.18. It is queried on a connection with the
+/// settings of the connection string alone: a server that is too old refuses sessions with settings that it
+/// does not support.
 pub async fn server_version(dsn: &Dsn) -> Result<u32, PgError> {
     const OPERATION: &str = "reach PostgreSQL";
     let connector =

@@ -1,37 +1,39 @@
-//! On what a write depends, and what became of it.
+//! Preconditions of writes, and the outcomes of writes.
 
 use std::sync::Arc;
 
 use crate::Version;
 
-/// What must hold of the row's version for a write to happen.
+/// The precondition of a write on the row's version.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum VersionCondition {
-    /// Nothing.
+    /// No condition.
     #[default]
     Any,
-    /// The row must be there: `If-Match: *`.
+    /// The row must exist: `If-Match: *`.
     Exists,
-    /// The row must be there with this version; `None` stands for a quoted value that can be no version and never matches.
+    /// The row must exist with this version; `None` stands for a quoted value that cannot be a version and
+    /// never matches.
     Is(Option<Version>),
-    /// There must be no row: `If-None-Match: *`.
+    /// The row must not exist: `If-None-Match: *`.
     Absent,
 }
 
-/// What must hold of the value's member `status`: it must be this string, and the row must be there.
+/// The precondition of a write on the value's member `status`: the row must exist and the member must be this
+/// string.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StatusCondition(pub Arc<str>);
 
-/// All conditions of a write. If both fail, the one on the version is reported.
+/// All preconditions of a write. If both fail, the one on the version is reported.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct WriteConditions {
-    /// That on the version.
+    /// The condition on the version.
     pub version: VersionCondition,
-    /// That on the status.
+    /// The condition on the status.
     pub status: Option<StatusCondition>,
 }
 
-/// What of a row decides about a write.
+/// The parts of a row that the preconditions of a write need.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Seen {
     pub(crate) version: Version,
@@ -40,7 +42,7 @@ pub(crate) struct Seen {
 }
 
 impl VersionCondition {
-    /// Whether it holds of a row with this version, or of no row.
+    /// Returns true if the condition holds for a row with this version, or for a missing row.
     pub(crate) fn holds(self, row: Option<Version>) -> bool {
         match self {
             Self::Any => true,
@@ -52,7 +54,8 @@ impl VersionCondition {
 }
 
 impl WriteConditions {
-    /// What a write of this row, or of none, answers if the conditions do not hold of it; `None` if they do.
+    /// The outcome of a write to this row, or to a missing row, if a condition does not hold; `None` if all
+    /// hold.
     pub(crate) fn refusal(&self, row: Option<&Seen>) -> Option<Write> {
         if !self.version.holds(row.map(|row| row.version)) {
             return Some(Write::VersionMismatch);
@@ -63,40 +66,40 @@ impl WriteConditions {
     }
 }
 
-/// What became of a `put`.
+/// The outcome of a `put`.
 #[must_use]
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Write {
-    /// It is stored under this version.
+    /// The value is stored under this version.
     Applied(Version),
     /// The condition on the version does not hold. Nothing was changed.
     VersionMismatch,
-    /// The status is another one, or there is no row. Nothing was changed.
+    /// The status differs, or the row does not exist. Nothing was changed.
     StatusMismatch {
         /// The member `status` of the row if it is a string.
         current: Option<String>,
     },
 }
 
-/// What became of a `patch`.
+/// The outcome of a `patch`.
 #[must_use]
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Patch {
-    /// There is no row, whatever the conditions.
+    /// The row does not exist, whatever the conditions.
     NotFound,
-    /// As of a `put`.
+    /// The outcome of the write, as for a `put`.
     Written(Write),
     /// The merged value would be nested too deeply, or larger than a body may be. Nothing was changed.
     Invalid(String),
 }
 
-/// What became of a `delete`.
+/// The outcome of a `delete`.
 #[must_use]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Delete {
-    /// It is gone.
+    /// The document was deleted.
     Applied,
-    /// There is no row, whatever the condition.
+    /// The row does not exist, whatever the condition.
     NotFound,
     /// The condition on the version does not hold. Nothing was changed.
     VersionMismatch,

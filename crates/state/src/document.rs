@@ -1,4 +1,4 @@
-//! A document: what a row of the table is.
+//! A document: the content of one row of the table.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,23 +9,24 @@ use crate::json::Json;
 use crate::room::Held;
 use crate::{Key, StateError};
 
-/// The version of a document. It comes from one sequence for each table and never repeats, not even for a key that was
-/// deleted. Every write raises it. Rows that were taken over from an older table have version 0 until their next write.
+/// The version of a document. It comes from one sequence for each table and never repeats, not even for a key
+/// that was deleted. Every write raises it. Rows that were taken over from an older table have version 0
+/// until their next write.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Version(pub i64);
 
-/// JSON text that PostgreSQL's `jsonb` takes. Numbers keep every digit.
+/// JSON text that PostgreSQL's `jsonb` accepts. Numbers keep every digit.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Value {
     text: Arc<str>,
-    /// The bytes of the text that PostgreSQL writes for it.
+    /// The length of the text as PostgreSQL writes it.
     stored_bytes: usize,
     held: Held,
 }
 
 impl Value {
-    /// Any JSON that `jsonb` takes, of at most [`crate::json::MAX_LEVELS`] levels. The text is kept as it is.
-    /// [`StateError::InvalidValue`] says what is wrong with it, and where.
+    /// Accepts any JSON that `jsonb` accepts, with at most [`crate::json::MAX_LEVELS`] levels. The text is
+    /// kept unchanged. [`StateError::InvalidValue`] contains the fault and its place.
     pub fn parse(text: impl AsRef<[u8]>) -> Result<Self, StateError> {
         let text = text.as_ref();
         let stored_bytes = Json::check(text).map_err(|error| StateError::InvalidValue(error.to_string()))?;
@@ -34,23 +35,23 @@ impl Value {
         Ok(Self { text, stored_bytes, held: Held::default() })
     }
 
-    /// The text as a tree, which takes many times its bytes. [`StateError::InvalidValue`] if it came from a row that another program wrote
-    /// and that is nested too deeply to be read.
+    /// The text as a tree, which takes many times the memory of the text. [`StateError::InvalidValue`] if the
+    /// value came from a row that another program wrote and that is nested too deeply to read.
     pub fn to_json(&self) -> Result<Json, StateError> {
         Json::parse_stored(&self.text).map_err(|error| StateError::InvalidValue(error.to_string()))
     }
 
-    /// What the store read back: the database has checked it.
+    /// A value that the store read back; the database has validated it.
     pub(crate) fn from_store(text: &str) -> Self {
         Self { text: text.into(), stored_bytes: text.len(), held: Held::default() }
     }
 
-    /// The same, which counts as a part of what is held.
+    /// The same value, counted as part of `held`.
     pub(crate) fn within(self, held: &Held) -> Self {
         Self { held: held.clone(), ..self }
     }
 
-    /// The room that it is counted in.
+    /// The reserved room that counts this value.
     pub(crate) fn held(&self) -> &Held {
         &self.held
     }
@@ -60,7 +61,7 @@ impl Value {
         Arc::clone(&self.text)
     }
 
-    /// [`StateError::InvalidValue`] if PostgreSQL's text of it has more bytes.
+    /// [`StateError::InvalidValue`] if PostgreSQL's text of the value is longer than `most` bytes.
     pub(crate) fn check_stored(&self, most: usize) -> Result<(), StateError> {
         if self.stored_bytes <= most {
             return Ok(());
@@ -83,7 +84,7 @@ impl fmt::Debug for Value {
     }
 }
 
-/// In the form in which PostgreSQL writes it.
+/// Writes the value in PostgreSQL's form.
 impl From<&Json> for Value {
     fn from(json: &Json) -> Self {
         Self::from_store(&json.to_string())
@@ -93,14 +94,14 @@ impl From<&Json> for Value {
 /// One row.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Document {
-    /// Its name.
+    /// The key.
     pub key: Key,
-    /// Its content.
+    /// The content.
     pub value: Value,
-    /// Of its last write.
+    /// The version of the last write.
     pub version: Version,
-    /// When the key was written first.
+    /// The time at which the key was first written.
     pub created_at: Timestamp,
-    /// When it was written last; grows strictly with every write.
+    /// The time of the last write; increases strictly with every write.
     pub updated_at: Timestamp,
 }

@@ -1,4 +1,4 @@
-//! What can go wrong, by name. A condition that does not hold is an outcome, not an error.
+//! Errors of the store. A condition that does not hold is an outcome, not an error.
 
 use std::error::Error;
 
@@ -7,49 +7,52 @@ use tokio_postgres::error::SqlState;
 
 use crate::{Key, TableName};
 
-/// Why an operation failed. After [`StateError::Postgres`] it is unknown whether a write was carried out.
+/// The reason why an operation failed. After [`StateError::Postgres`] it is unknown whether a write was
+/// carried out.
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
-    /// A key or a prefix that cannot be; nothing was sent.
+    /// An invalid key or prefix; nothing was sent.
     #[error("{0}")]
     InvalidKey(String),
     /// JSON that `jsonb` cannot hold or that is nested too deeply; nothing was stored.
     #[error("{0}")]
     InvalidValue(String),
-    /// A query that is none, or a cursor of another one; nothing was sent.
+    /// An invalid query, or a cursor of another query; nothing was sent.
     #[error("{0}")]
     InvalidQuery(String),
-    /// The documents that were asked for together have more bytes than [`crate::MAX_ANSWER_BYTES`].
+    /// The requested documents together have more bytes than [`crate::MAX_ANSWER_BYTES`].
     #[error("the documents have more than {} bytes together; ask for fewer", crate::MAX_ANSWER_BYTES)]
     TooLarge,
-    /// A document that another program wrote, or that was written before there was this limit. It is in the table as it was.
+    /// A document that another program wrote, or that was written before this limit existed. It remains
+    /// unchanged in the table.
     #[error(
         "the document {key} has {bytes} bytes as PostgreSQL writes it; at most {most} can be read, so replace or delete it"
     )]
     DocumentTooLarge {
-        /// Its key.
+        /// The document's key.
         key: Key,
-        /// Of its text.
+        /// The bytes of its text.
         bytes: usize,
-        /// The most that can be read.
+        /// The most bytes that can be read.
         most: usize,
     },
     /// Other documents that are being read leave no room for these. Nothing was changed.
     #[error("there is no room in memory beside the documents that are being read")]
     NoRoom,
-    /// The statement took longer than it may.
+    /// The statement exceeded its time limit.
     #[error("could not {operation} within the statement timeout; narrow it or add an index")]
     TimedOut {
-        /// What was tried.
+        /// The attempted operation.
         operation: &'static str,
-        /// Which limit passed.
+        /// The limit that passed.
         #[source]
         source: Box<dyn Error + Send + Sync>,
     },
-    /// PostgreSQL takes no writes, as a standby, or because the role or the database is set so. Nothing was changed.
+    /// PostgreSQL accepts no writes: it is a standby, or the role or the database is read-only. Nothing was
+    /// changed.
     #[error("PostgreSQL is read-only; nothing was changed")]
     ReadOnly,
-    /// All connections were in use for as long as an operation may take. Nothing was sent.
+    /// All connections were in use for the whole time limit of an operation. Nothing was sent.
     #[error("no connection to PostgreSQL was free; nothing was changed")]
     Busy(#[source] PgError),
     /// The role lacks rights on the table.
@@ -57,7 +60,7 @@ pub enum StateError {
         "permission denied: the role may not read, write and delete in: {0}; GRANT it or make the role the owner"
     )]
     NoRights(String),
-    /// A row that this crate did not write and that is no document.
+    /// A row that this crate did not write and that is not a valid document.
     #[error("a row of the table {table} has a {column} that cannot be")]
     Corrupt {
         /// The table.
@@ -65,30 +68,31 @@ pub enum StateError {
         /// The column.
         column: &'static str,
     },
-    /// What has the name of the table cannot be used as one.
+    /// The relation with the name of the table cannot be used as a table of documents.
     #[error("the table {table} cannot be used: {problem}")]
     NotATable {
         /// The table.
         table: String,
-        /// What is wrong with it.
+        /// The problem.
         problem: String,
     },
-    /// PostgreSQL refused a declared index; nothing of it is left.
+    /// PostgreSQL rejected a declared index; nothing of it remains.
     #[error("the index {item} cannot be built")]
     Index {
         /// The index as it was declared.
         item: String,
-        /// Why.
+        /// PostgreSQL's error.
         #[source]
         source: PgError,
     },
-    /// The database could not be reached, or refused.
+    /// The database could not be reached, or returned an error.
     #[error(transparent)]
     Postgres(#[from] PgError),
 }
 
 impl StateError {
-    /// An error of a statement on `table`, by what a caller can do about it. A value that PostgreSQL refuses is the caller's.
+    /// Maps an error of a statement on `table` by what a caller can do about it. A value that PostgreSQL
+    /// rejects is the caller's error.
     pub(crate) fn of_table(table: &TableName, error: PgError) -> Self {
         match error {
             source @ PgError::TimedOut { operation, .. } => {
@@ -104,7 +108,7 @@ impl StateError {
         }
     }
 
-    /// An error of making the table ready, which no client's value has caused.
+    /// Maps an error of the table's setup, which no client's value can cause.
     pub(crate) fn of_setup(table: &TableName, error: PgError) -> Self {
         match error.sql_state() {
             Some(state) if *state == SqlState::INSUFFICIENT_PRIVILEGE => Self::NoRights(table.to_string()),

@@ -1,14 +1,15 @@
-//! The store over HTTP: the requests of the original's clients, and those that were added.
+//! The store over HTTP: the requests of the original's clients, and the added ones.
 //!
-//! [`router`] answers on any listener of the crate `http-server`, over TCP and over a Unix socket alike. It tells paths apart by
-//! itself, because a key is everything after `/keys/`, taken literally: a router would join `//` and resolve what it decodes.
-//! Errors are JSON, `{"error":"<code>","message":"…"}`, also those that the listener gives by itself ([`refuse`]).
+//! [`router`] serves any listener of the crate `http-server`, over TCP and over a Unix socket alike. It
+//! matches paths itself, because a key is everything after `/keys/`, taken literally: a router would join
+//! `//` and resolve what it decodes. Errors are JSON, `{"error":"<code>","message":"…"}`, including those
+//! that the listener itself returns ([`refuse`]).
 //!
-//! A request passes these checks in this order: its path (404), its method (405), its token (401), what the token allows (403),
-//! the media type (415), the length (413) and the form (400) of what it sends, whether the document is there (404), its version
-//! (412), its status (409).
+//! A request passes these checks in this order: its path (404), its method (405), its token (401), the
+//! token's permissions (403), the media type (415), the length (413) and the form (400) of the body, the
+//! existence of the document (404), its version (412), its status (409).
 //!
-//! What it deliberately lacks: tables, listeners, metrics and the environment.
+//! The module deliberately lacks tables, listeners, metrics and the environment.
 
 mod access;
 mod answer;
@@ -41,18 +42,18 @@ use self::error::ApiError;
 use self::target::{Operation, Target};
 use crate::{StateError, Store};
 
-/// By how much an answer may come after the statement timeout: the store's own error arrives within it, and the second that
-/// clients are promised is not over.
+/// The time after the statement timeout within which a response is sent: the store's own error arrives within
+/// it, and it stays below the one second that clients are promised.
 const ANSWER_MARGIN: Duration = Duration::from_millis(900);
 
-/// What answers requests.
+/// The parts that serve requests.
 #[derive(Debug)]
 pub struct Service<S> {
     /// The documents.
     pub store: Arc<S>,
-    /// Who may ask.
+    /// The access rules.
     pub access: Access,
-    /// How long a statement of the store may take; an answer comes at most a second later.
+    /// The time limit of a statement of the store; a response follows at most a second later.
     pub statement_timeout: Duration,
 }
 
@@ -67,7 +68,7 @@ pub fn router<S: Store>(service: Service<S>) -> Router {
     })
 }
 
-/// What all requests share.
+/// The state that all requests share.
 struct Http<S> {
     store: Arc<S>,
     access: Access,
@@ -96,7 +97,7 @@ impl<S: Store> Http<S> {
         answered.map_err(|error| if target.operation.writes() { error } else { error.of_reading() })
     }
 
-    /// Runs `work`, which only reads from the store, within the time of a request.
+    /// Runs `work`, which only reads from the store, within the time limit of a request.
     fn ask<T>(
         &self,
         work: impl Future<Output = Result<T, StateError>>,
@@ -104,13 +105,13 @@ impl<S: Store> Http<S> {
         self.ask_for(Need::Read, work)
     }
 
-    /// Runs `work` on the store within the time of a request.
+    /// Runs `work` on the store within the time limit of a request.
     fn ask_for<T>(
         &self,
         need: Need,
         work: impl Future<Output = Result<T, StateError>>,
     ) -> impl Future<Output = Result<T, ApiError>> {
-        // On the heap: it has kilobytes, which would be copied with every future around it.
+        // On the heap: the future has kilobytes, which would be copied with every future around it.
         let work = timeout(self.answer_within, Box::pin(work));
         async move {
             let outcome = work.await;

@@ -1,4 +1,4 @@
-//! Which indexes on members a table is declared to have.
+//! The declared indexes on members of a table's documents.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -8,11 +8,11 @@ use sha2::{Digest, Sha256};
 use crate::TableName;
 use crate::query::expressions::{IndexType, Member};
 
-/// The most indexes of one table that can be declared.
+/// The maximum number of declared indexes of one table.
 pub const MAX_DECLARED_INDEXES: usize = 64;
 /// The longest identifier of PostgreSQL, in bytes.
 const MAX_IDENTIFIER_BYTES: usize = 63;
-/// How many bytes of a hash keep two names apart of which the ends had to be cut off.
+/// The bytes of the hash that keeps shortened index names distinct.
 const NAME_HASH_BYTES: usize = 8;
 
 /// A declared index: on a top-level member of the value, as one type.
@@ -22,22 +22,22 @@ pub struct IndexSpec {
     kind: IndexType,
 }
 
-/// Items of a list that declare no index.
+/// The items of a list that do not declare an index.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{}", .0.join("; "))]
 pub struct IndexSpecErrors(Vec<String>);
 
 impl IndexSpecErrors {
-    /// What is wrong, one sentence for each item.
+    /// The problems, one sentence for each item.
     pub fn reasons(&self) -> &[String] {
         &self.0
     }
 }
 
 impl IndexSpec {
-    /// Reads `status,(deadline_at)::timestamptz`: items separated by commas, each a member, which is indexed as text, or
-    /// `(member)::type`. Empty items are left out, and so is the second of two equal ones. The error names every item that is
-    /// wrong.
+    /// Parses `status,(deadline_at)::timestamptz`: items separated by commas, each a member, which is indexed
+    /// as text, or `(member)::type`. Empty items and repeated items are skipped. The error names every item
+    /// that is wrong.
     pub fn parse_list(text: &str) -> Result<Vec<Self>, IndexSpecErrors> {
         let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
         let (mut specs, mut errors, mut seen) = (Vec::new(), Vec::new(), BTreeSet::new());
@@ -81,7 +81,7 @@ impl IndexSpec {
         self.kind
     }
 
-    /// The name of the index. No other index of any table has it: neither a table nor a member contains `-`.
+    /// The name of the index. It is unique over all tables: neither a table nor a member contains `-`.
     pub(crate) fn index_name(&self, table: &TableName) -> String {
         let kind = self.kind.as_str();
         let whole = format!("{table}-{}-{kind}", self.member.as_str());
@@ -89,13 +89,13 @@ impl IndexSpec {
             return whole;
         }
         let hash = hex::encode(&Sha256::digest(&whole)[..NAME_HASH_BYTES]);
-        // All are ASCII. Two dashes in a row are in no whole name.
+        // All are ASCII. A name that was not shortened never contains two dashes in a row.
         let kept = MAX_IDENTIFIER_BYTES - "--".len() - hash.len() - "-".len() - kind.len();
         format!("{}--{hash}-{kind}", &whole[..kept])
     }
 }
 
-/// As it is declared.
+/// Writes the index as it is declared.
 impl fmt::Display for IndexSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "({})::{}", self.member.as_str(), self.kind.as_str())

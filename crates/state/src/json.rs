@@ -1,7 +1,7 @@
-//! JSON as `jsonb` keeps it: numbers digit by digit, of a repeated member the last, written in the form in which PostgreSQL
-//! writes it.
+//! JSON as `jsonb` keeps it: numbers digit by digit, the last of repeated members, written in PostgreSQL's
+//! form.
 //!
-//! What [`Json::parse`] accepts, `jsonb` accepts, and the reverse, with two bounds of its own: [`MAX_LEVELS`] and
+//! [`Json::parse`] accepts exactly what `jsonb` accepts, with two bounds of its own: [`MAX_LEVELS`] and
 //! [`MAX_WRITTEN_BYTES`].
 
 mod merge;
@@ -18,16 +18,16 @@ pub use number::Number;
 pub(crate) use parser::{Builder, Fault, Scalar, read};
 pub(crate) use raw::{member, merge_texts, shallow};
 
-/// How deep arrays and objects may nest; the outermost one is level 1.
+/// The maximum nesting of arrays and objects; the outermost one is level 1.
 pub const MAX_LEVELS: usize = 64;
-/// How deep a value may nest that is read from the database: so deep that only another program writes it, and no deeper than a
-/// thread's stack takes.
+/// The maximum nesting of a value that is read from the database. Only another program can nest a value more
+/// deeply than [`MAX_LEVELS`]; this limit still fits into a thread's stack.
 const MAX_STORED_LEVELS: usize = 1_000;
-/// The most bytes that the numbers of a value may take when they are written out. `1e131071` is 8 bytes in a body and
-/// 131,072 where it is read, and PostgreSQL cannot return a text of a gigabyte.
+/// The most bytes that the numbers of a value may take when they are written out. `1e131071` has 8 bytes in a
+/// body and 131,072 when it is read back, and PostgreSQL cannot return a text of a gigabyte.
 pub const MAX_WRITTEN_BYTES: usize = 64 * 1024 * 1024;
 
-/// A JSON value. Two are equal if `jsonb` calls them equal: 1 equals 1.0.
+/// A JSON value. Two values are equal if `jsonb` treats them as equal: 1 equals 1.0.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Json {
     /// `null`.
@@ -40,39 +40,40 @@ pub enum Json {
     String(String),
     /// An array.
     Array(Vec<Json>),
-    /// An object, by the bytes of its members' names.
+    /// An object, ordered by the bytes of its members' names.
     Object(BTreeMap<String, Json>),
 }
 
-/// A text is not JSON, or not JSON that `jsonb` can hold.
+/// The error for a text that is not JSON, or not JSON that `jsonb` can hold.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{reason} at line {line} column {column}")]
 pub struct JsonError {
-    /// What is wrong.
+    /// The fault.
     pub reason: String,
-    /// From 1.
+    /// The line, counted from 1.
     pub line: usize,
-    /// In bytes, from 1.
+    /// The column in bytes, counted from 1.
     pub column: usize,
 }
 
 impl Json {
-    /// Reads one value and nothing after it. The error says where the text is wrong.
+    /// Parses one value with nothing after it. The error contains the place of the fault.
     pub fn parse(text: &[u8]) -> Result<Self, JsonError> {
         read(text, MAX_LEVELS, Tree).map_err(|fault| fault.in_text(text))
     }
 
-    /// Whether a text is a value, without a copy of it in memory: how many bytes PostgreSQL's text of it has at most.
+    /// Checks that a text is a value, without copying it in memory. Returns the most bytes that PostgreSQL's
+    /// text of it can have.
     pub(crate) fn check(text: &[u8]) -> Result<usize, JsonError> {
         read(text, MAX_LEVELS, Check).map_err(|fault| fault.in_text(text))
     }
 
-    /// Reads what the database holds, which another program may have nested more deeply.
+    /// Parses a value from the database, which another program may have nested more deeply.
     pub(crate) fn parse_stored(text: &str) -> Result<Self, JsonError> {
         read(text.as_bytes(), MAX_STORED_LEVELS, Tree).map_err(|fault| fault.in_text(text.as_bytes()))
     }
 
-    /// The member of an object; `None` if there is none, or if this is no object.
+    /// The member of an object; `None` if there is none, or if the value is not an object.
     pub fn get(&self, name: &str) -> Option<&Json> {
         match self {
             Self::Object(members) => members.get(name),
@@ -80,7 +81,7 @@ impl Json {
         }
     }
 
-    /// The number that it is.
+    /// The number; `None` for another type.
     pub fn as_number(&self) -> Option<&Number> {
         match self {
             Self::Number(number) => Some(number),
@@ -88,7 +89,7 @@ impl Json {
         }
     }
 
-    /// The text of a string.
+    /// The text of a string; `None` for another type.
     pub fn as_str(&self) -> Option<&str> {
         match self {
             Self::String(text) => Some(text),
@@ -97,10 +98,10 @@ impl Json {
     }
 }
 
-/// Builds nothing, and counts the bytes of what PostgreSQL writes. Of repeated members it counts all.
+/// Builds nothing; counts the bytes of PostgreSQL's text. Repeated members all count.
 struct Check;
 
-/// Between two elements or members, and between name and value.
+/// The bytes between two elements or members, and between name and value.
 const SEPARATOR_BYTES: usize = 2;
 
 fn enclosed(within: usize) -> usize {

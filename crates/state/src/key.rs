@@ -1,4 +1,4 @@
-//! Keys and their beginnings.
+//! Keys and key prefixes.
 
 use std::sync::Arc;
 
@@ -7,12 +7,13 @@ use crate::StateError;
 /// The longest key, in bytes.
 pub const MAX_KEY_BYTES: usize = 1_024;
 
-/// Names one document: 1 to [`MAX_KEY_BYTES`] bytes of UTF-8 without NUL. Keys sort by their bytes.
+/// The name of one document: 1 to [`MAX_KEY_BYTES`] bytes of UTF-8 without NUL. Keys sort by their bytes.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Key(Arc<str>);
 
 impl Key {
-    /// [`StateError::InvalidKey`] if it is empty, too long, or contains NUL, which PostgreSQL cannot store.
+    /// [`StateError::InvalidKey`] if the text is empty, too long, or contains NUL, which PostgreSQL cannot
+    /// store.
     pub fn new(text: &str) -> Result<Self, StateError> {
         if text.is_empty() || text.len() > MAX_KEY_BYTES {
             return Err(invalid(format!("a key has 1 to {MAX_KEY_BYTES} bytes, not {}", text.len())));
@@ -20,28 +21,29 @@ impl Key {
         no_nul(text).map(Self)
     }
 
-    /// As a table has it. One of a table that was taken over may be longer than a new one.
+    /// A key read from a table. A key of a table that was taken over may exceed the length limit.
     pub(crate) fn from_store(text: &str) -> Self {
         Self(text.into())
     }
 
-    /// Of a cursor, whose row another program may have given a longer key.
+    /// A key of a cursor. Its row may have a longer key that another program wrote.
     pub(crate) fn from_cursor(text: &str) -> Option<Self> {
         (!text.contains('\0')).then(|| Self(text.into()))
     }
 
-    /// As it was given.
+    /// The key's text, unchanged.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-/// The beginning of keys, taken literally. The empty one is the beginning of every key.
+/// A prefix of keys, taken literally. The empty prefix matches every key.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Prefix(Arc<str>);
 
 impl Prefix {
-    /// [`StateError::InvalidKey`] if it contains NUL or is longer than [`MAX_KEY_BYTES`]: no key can begin with it.
+    /// [`StateError::InvalidKey`] if the text contains NUL or is longer than [`MAX_KEY_BYTES`]: no key can
+    /// start with it.
     pub fn new(text: &str) -> Result<Self, StateError> {
         if text.len() > MAX_KEY_BYTES {
             return Err(invalid(format!(
@@ -52,14 +54,14 @@ impl Prefix {
         no_nul(text).map(Self)
     }
 
-    /// As it was given.
+    /// The prefix's text, unchanged.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
 impl Prefix {
-    /// The least text, by bytes, that is after everything that begins with this; `None` if nothing is.
+    /// The smallest text, by bytes, that is after every text with this prefix; `None` if there is none.
     pub fn end(&self) -> Option<String> {
         let mut text = self.0.to_string();
         while let Some(last) = text.pop() {
@@ -72,7 +74,7 @@ impl Prefix {
         None
     }
 
-    /// Whether the key begins with it.
+    /// Returns true if the key starts with this prefix.
     pub fn is_of(&self, key: &Key) -> bool {
         key.0.starts_with(&*self.0)
     }

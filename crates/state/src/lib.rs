@@ -1,15 +1,15 @@
-//! Documents of JSON under keys, in one PostgreSQL table, with conditional writes and a query language.
+//! JSON documents under keys, in one PostgreSQL table, with conditional writes and a query language.
 //!
-//! **The promise.** Every write is one atomic step that makes the document's version higher: of many writers that expect the same
-//! version or the same status one wins, and the others learn why they did not. What a client can send is an outcome or an error
-//! that names it, never an outage.
+//! **The promise.** Every write is one atomic step that raises the document's version: of many writers that
+//! expect the same version or the same status one succeeds, and the others learn why they failed. No input of
+//! a client can cause an outage: it leads to an outcome or to an error that names it.
 //!
-//! [`Store`] has the operations. [`PostgresStore`] and [`MemoryStore`] implement them and pass one contract suite.
-//! [`PostgresStore::setup`] creates the table or takes over one of the original, and builds the declared indexes.
-//! [`query`] is the query language, [`json`] what it and the stores know of JSON.
+//! [`Store`] has the operations. [`PostgresStore`] and [`MemoryStore`] implement them and pass one contract
+//! suite. [`PostgresStore::setup`] creates the table or takes over a table of the original, and builds the
+//! declared indexes. [`query`] is the query language, [`json`] the JSON types that it and the stores use.
 //!
-//! What it deliberately lacks: transactions over several documents, except within one of the caller ([`put_many_in`]); documents
-//! that expire; and notice of changes.
+//! The crate deliberately lacks transactions over several documents, except within a transaction of the
+//! caller ([`put_many_in`]); documents that expire; and change notifications.
 
 mod condition;
 mod document;
@@ -50,7 +50,7 @@ pub use status::{Advance, Status, advance_status};
 pub use store::{KeyPage, MAX_ANSWER_BYTES, Page, Store};
 pub use table::{MAX_TABLE_NAME_BYTES, TableName, TableNameError};
 
-/// The examples of the README are compiled.
+/// Compiles the examples of the README.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

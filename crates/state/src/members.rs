@@ -1,30 +1,31 @@
-//! Some members of documents, for a reader who does not want whole documents, however large others have made them.
+//! Selected members of documents, for a reader that must not depend on how large other programs have made the
+//! documents.
 
 use crate::json::Json;
 use crate::{Document, Key, StateError, Value};
 
-/// What a document has under a member's name.
+/// The value of a document's member.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Member {
-    /// Nothing.
+    /// The document has no such member.
     Absent,
     /// A value, as PostgreSQL writes it.
     Value(Value),
-    /// A value whose text has more bytes than was asked for.
+    /// A value whose text exceeds the requested limit in bytes.
     TooLarge,
 }
 
 /// Some members of one document.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Members {
-    /// Of the document.
+    /// The document's key.
     pub key: Key,
-    /// In the order of the names asked for; `None` if the document is no object.
+    /// The members in the order of the requested names; `None` if the document is not an object.
     pub members: Option<Vec<Member>>,
 }
 
 impl Members {
-    /// Those of a document that was read whole.
+    /// The members of a document that was read whole.
     pub(crate) fn of(document: &Document, names: &[&str], max_bytes: usize) -> Result<Self, StateError> {
         let json = document.value.to_json()?;
         let member = |name: &&str| match json.get(name).map(Value::from) {
@@ -39,7 +40,7 @@ impl Members {
 }
 
 impl Member {
-    /// As the statement returns it: NULL for nothing, and no text for one that is too large.
+    /// The member as the statement returns it: NULL for a missing one, and no text for one that is too large.
     pub(crate) fn from_column(text: Option<&str>) -> Self {
         match text {
             None => Self::Absent,

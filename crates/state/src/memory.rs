@@ -1,4 +1,4 @@
-//! Documents in memory, for tests of what uses a store and for small uses: nothing survives the process.
+//! Documents in memory, for tests of a store's users and for small uses: nothing survives the process.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -62,13 +62,13 @@ impl MemoryStore {
         Self { table: Arc::default(), clock, max_stored_bytes: max_stored_bytes(MAX_VALUE_BYTES) }
     }
 
-    /// The same, with another limit for values.
+    /// The same store, with another limit for values.
     #[must_use]
     pub fn with_max_value_bytes(self, max_value_bytes: usize) -> Self {
         Self { max_stored_bytes: max_stored_bytes(max_value_bytes), ..self }
     }
 
-    /// Stores many documents without conditions: all or none. Of equal keys the last one counts.
+    /// Stores many documents without conditions: all or none. Of equal keys the last one is stored.
     pub fn put_many(&self, documents: &[(Key, Value)]) -> Result<(), StateError> {
         let values = documents.iter().map(|(_, value)| Ok(Value::from(&value.to_json()?)));
         let values = values.collect::<Result<Vec<Value>, StateError>>()?;

@@ -1,8 +1,8 @@
-//! Documents in a table of PostgreSQL.
+//! Documents in a PostgreSQL table.
 //!
-//! A write without conditions is one statement. One with conditions is one statement too, which also says what the row was: if
-//! that fulfils the conditions although nothing was written, another writer was faster, and the write is decided again with
-//! the row locked, once. A patch locks the row first.
+//! A write without conditions is one statement. A conditional write is one statement too, which also returns
+//! the previous state of the row: if that state fulfils the conditions although nothing was written, another
+//! writer was faster, and the write is decided again with the row locked, once. A patch locks the row first.
 
 mod in_transaction;
 mod operation;
@@ -32,39 +32,41 @@ use crate::{
     StateError, Store, TableName, Value, Version, VersionCondition, Write, WriteConditions, statements,
 };
 
-/// The largest text of a value that is put, unless [`PostgresStore::with_max_value_bytes`] says otherwise.
+/// The default maximum size of a value that is put; [`PostgresStore::with_max_value_bytes`] changes it.
 pub const MAX_VALUE_BYTES: usize = 10 * 1024 * 1024;
-/// How often a document is read that becomes larger between two looks.
+/// The number of reads of a document that becomes larger between two of them.
 const MAX_READS: u32 = 3;
-/// How many of the largest responses are read at a time.
+/// The number of responses of the largest size that are read at a time.
 const MAX_LARGE_ANSWERS: usize = 3;
 
-/// The most bytes that PostgreSQL's text of a value may have, if the value was put with at most `max_value_bytes`: PostgreSQL writes a space
-/// after each comma and colon. Numbers count as PostgreSQL writes them, without an exponent.
+/// The most bytes that PostgreSQL's text of a value may have, if the value was put with at most
+/// `max_value_bytes`: PostgreSQL writes a space after each comma and colon. Numbers count as PostgreSQL
+/// writes them, without an exponent.
 pub(crate) fn max_stored_bytes(max_value_bytes: usize) -> usize {
     max_value_bytes / 2 * 3
 }
 
-/// Documents in one table, which [`PostgresStore::setup`] or a migration with [`crate::schema_sql`] has made.
+/// Documents in one table, which [`PostgresStore::setup`] or a migration with [`crate::schema_sql`] has
+/// created.
 ///
-/// Its pool should have [`crate::PLANNER_PARAMETERS`] as session parameters. Every operation ends within the pool's operation
-/// timeout and a second, waits for a connection included.
+/// The pool should have [`crate::PLANNER_PARAMETERS`] as session parameters. Every operation ends within the
+/// pool's operation timeout plus one second, including waits for a connection.
 #[derive(Clone, Debug)]
 pub struct PostgresStore {
-    /// For single documents.
+    /// The pool for single documents.
     pool: PgPool,
-    /// For lists and batches.
+    /// The pool for lists and batches.
     list_pool: PgPool,
     query_pool: PgPool,
     table: Arc<TableName>,
-    /// As queries know it: with its declared indexes.
+    /// The table as queries use it: with its declared indexes.
     target: Arc<compile::Table>,
     max_stored_bytes: usize,
     room: Room,
 }
 
 impl PostgresStore {
-    /// A store on a table that is there.
+    /// A store on an existing table.
     pub fn new(pool: PgPool, table: TableName) -> Self {
         let target = Arc::new(compile::Table::new(table.as_str(), Vec::new()));
         let (list_pool, query_pool) = (pool.clone(), pool.clone());
@@ -72,23 +74,26 @@ impl PostgresStore {
         Self { pool, list_pool, query_pool, table: Arc::new(table), target, max_stored_bytes, room }
     }
 
-    /// The same, with a pool for lists and batches, so that slow ones take no connection from single documents, and one for queries for the
-    /// same reason. That of queries should have [`crate::QUERY_PARAMETERS`] as session parameters; queries find the same without, by
+    /// The same store, with one pool for lists and batches, so that slow ones take no connection from single
+    /// documents, and one for queries for the same reason. The pool for queries should have
+    /// [`crate::QUERY_PARAMETERS`] as session parameters; without them queries return the same documents with
     /// slower plans.
     #[must_use]
     pub fn with_pools(self, list_pool: PgPool, query_pool: PgPool) -> Self {
         Self { list_pool, query_pool, ..self }
     }
 
-    /// The same, whose queries use the indexes that [`PostgresStore::setup`] was told of. They find the same without.
+    /// The same store, whose queries use the indexes that were given to [`PostgresStore::setup`]. Without
+    /// them queries return the same documents.
     #[must_use]
     pub fn with_indexes(self, indexes: &[IndexSpec]) -> Self {
         let indexes = indexes.iter().map(|spec| (spec.member().clone(), spec.kind())).collect();
         Self { target: Arc::new(compile::Table::new(self.table.as_str(), indexes)), ..self }
     }
 
-    /// The same, for values whose texts have at most so many bytes when they are put. As PostgreSQL writes them they may have half as many
-    /// more: what would have more is refused, and what another program has written is [`StateError::DocumentTooLarge`].
+    /// The same store, for values whose texts have at most `max_value_bytes` when they are put. PostgreSQL's
+    /// text may be half as long again: a longer one is rejected, and a longer one that another program wrote
+    /// is [`StateError::DocumentTooLarge`].
     #[must_use]
     pub fn with_max_value_bytes(self, max_value_bytes: usize) -> Self {
         let (max_stored_bytes, room) = sizes(max_value_bytes);
@@ -100,14 +105,14 @@ impl PostgresStore {
         &self.table
     }
 
-    /// Whether PostgreSQL answers.
+    /// Checks that PostgreSQL responds.
     pub async fn ping(&self) -> Result<(), StateError> {
         let operation = self.operation("reach PostgreSQL").await?;
         operation.run(operation.session.execute_batch("SELECT 1")).await
     }
 
-    /// Stores many documents without conditions, in one statement: all or none. Of equal keys the last one counts. For memory's
-    /// sake keep a batch to some MiB.
+    /// Stores many documents without conditions, in one statement: all or none. Of equal keys the last one is
+    /// stored. Keep a batch to some MiB, to limit memory.
     pub async fn put_many(&self, documents: &[(Key, Value)]) -> Result<(), StateError> {
         documents.iter().try_for_each(|(_, value)| value.check_stored(self.max_stored_bytes))?;
         let operation = self.operation("put documents").await?;
@@ -122,7 +127,7 @@ impl PostgresStore {
         Operation::open(&self.list_pool, &self.table, name, deadline_of(&self.list_pool)).await
     }
 
-    /// What a row of a conditional statement says of the document; `None` if there was none.
+    /// Reads the document's state from a row of a conditional statement; `None` if there was no document.
     fn seen(&self, row: &Row) -> Result<Option<Seen>, StateError> {
         let version: Option<i64> = self.column(row, "version")?;
         let status = self.column(row, "status")?;
@@ -225,7 +230,8 @@ impl Store for PostgresStore {
                 Ok(outcome) => return Ok(outcome),
                 Err(bytes) if bytes <= self.max_stored_bytes => {
                     drop(operation);
-                    // Of what is made, and for as long as it is made of what was read.
+                    // Room for the merged value. The previous room is released first: an operation that
+                    // waits for room holds none.
                     _held = Held::default();
                     _held = self.room.take(bytes + patch.as_str().len(), deadline).await?;
                     most = bytes;
@@ -244,7 +250,7 @@ impl Store for PostgresStore {
         let version = match condition {
             VersionCondition::Any | VersionCondition::Exists => None,
             VersionCondition::Is(Some(version)) => Some(version),
-            // Fulfilled by no row that could be deleted.
+            // Never fulfilled by an existing row.
             VersionCondition::Is(None) | VersionCondition::Absent => {
                 let rows = operation.query(&statements::get_version(&self.table, key)).await?;
                 return Ok(if rows.is_empty() { Delete::NotFound } else { Delete::VersionMismatch });
@@ -255,9 +261,10 @@ impl Store for PostgresStore {
         Ok(match (applied, seen) {
             (Some(_), _) => Delete::Applied,
             (None, None) => Delete::NotFound,
-            // It was there when the statement began, and another transaction has deleted it since.
+            // The row existed when the statement began, and another transaction has deleted it since.
             (None, Some(_)) if version.is_none() => Delete::NotFound,
-            // It had this version when the statement began, and another transaction has deleted or replaced it since.
+            // The row had this version when the statement began, and another transaction has deleted or
+            // replaced it since.
             (None, Some(seen)) if version == Some(seen) => {
                 let rows = operation.query(&statements::get_version(&self.table, key)).await?;
                 if rows.is_empty() { Delete::NotFound } else { Delete::VersionMismatch }

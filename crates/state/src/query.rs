@@ -1,8 +1,8 @@
-//! The query language: read from JSON, evaluated in memory, compiled to SQL. Both ways give the same rows in the same order
-//! whatever the documents hold, and neither ever fails because of a document.
+//! The query language: parsed from JSON, evaluated in memory, compiled to SQL. Both ways return the same rows
+//! in the same order whatever the documents contain, and neither ever fails because of a document.
 //!
-//! A [`Filter`] knows nothing of where its names lead: [`Names`] says which there are, [`compile::Target`] which SQL each stands
-//! for. So another table may be searched by the same language.
+//! A [`Filter`] does not depend on the table: [`Names`] defines the valid names, [`compile::Target`] the SQL
+//! that each stands for. So other tables can be searched in the same language.
 
 pub mod compile;
 mod containment;
@@ -26,50 +26,52 @@ pub use sort::{MAX_SORT_TERMS, SortName, SortTerm, SortValue};
 
 use crate::{Key, Prefix, StateError, Version};
 
-/// The most documents of a page, and how many one has if the query does not say.
+/// The most documents of a page, and the default.
 pub const MAX_PAGE: u32 = 10_000;
 
-/// Which documents, in which order, and how many of them.
+/// A query: the filter, the order and the number of documents.
 #[derive(Clone, Debug)]
 pub struct Query {
-    /// The beginning of their keys.
+    /// The prefix of the documents' keys.
     pub prefix: Prefix,
-    /// What must hold of their values.
+    /// The condition on the documents' values.
     pub filter: Filter,
-    /// The order. Where it leaves two documents equal, their keys ascend.
+    /// The order. Documents that are equal in it are sorted by ascending key.
     pub sort: Vec<SortTerm>,
     /// The most documents of a page, 1 to [`MAX_PAGE`].
     pub limit: u32,
-    /// How many are left out first.
+    /// The number of documents that are skipped first.
     pub offset: u64,
-    /// Only the number of documents is wanted.
+    /// True if only the number of documents is requested.
     pub count: bool,
-    /// The number of documents is wanted beside the page.
+    /// True if the number of documents is requested in addition to the page.
     pub matched: bool,
-    /// After which document the page begins.
+    /// The document after which the page begins.
     position: Option<Position>,
-    /// Of prefix, filter and order.
+    /// The fingerprint of prefix, filter and order.
     fingerprint: [u8; 32],
 }
 
 impl Query {
-    /// Reads a query. [`StateError::InvalidQuery`] says what is wrong, with its name, and where.
+    /// Parses a query. [`StateError::InvalidQuery`] contains the fault, its name and its place.
     pub fn parse(text: &[u8]) -> Result<Self, StateError> {
         parse::query(text)
     }
 
-    /// After which document the page begins, if it is known: not before [`Query::with_row`] if [`Query::row_needed`].
+    /// The document after which the page begins, if known: if [`Query::row_needed`], not before
+    /// [`Query::with_row`].
     pub fn position(&self) -> Option<&Position> {
         self.position.as_ref()
     }
 
-    /// The document that must be read before the query can be carried on: some of its values were too large for the cursor.
+    /// The document that must be read before the query can continue: some of its values were too large for
+    /// the cursor.
     pub fn row_needed(&self) -> Option<(&Key, Version)> {
         self.position.as_ref().and_then(Position::row_needed)
     }
 
-    /// Takes from the document what the cursor lacks. [`StateError::InvalidQuery`] if it is not the same as when the cursor was
-    /// made: where the next page begins is then not known.
+    /// Takes the values that the cursor lacks from the document. [`StateError::InvalidQuery`] if the document
+    /// has changed since the cursor was made: the start of the next page is then unknown.
     pub fn with_row(mut self, row: Option<&crate::Document>) -> Result<Self, StateError> {
         if let Some(position) = &mut self.position {
             position.complete(&self.sort, row)?;

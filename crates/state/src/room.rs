@@ -1,8 +1,9 @@
-//! The bytes that documents which were read may occupy, all operations of a store together.
+//! The bytes that documents being read may occupy, for all operations of a store together.
 //!
-//! Small documents are not counted: the connections bound how many are read at a time. For more, an operation takes room before it
-//! reads, and the documents that it read keep the room until their last copy is dropped, which for a response is when it was written. An operation that
-//! waits for room holds neither room nor a connection, so that there is no deadlock.
+//! Small documents are not counted: the number of connections bounds how many are read at a time. To read
+//! more, an operation reserves room first, and its documents keep the room until their last copy is dropped;
+//! for a response, that is when it has been written. An operation that waits for room holds neither room nor
+//! a connection, so that there is no deadlock.
 
 use std::sync::Arc;
 
@@ -25,13 +26,13 @@ pub(crate) struct Room {
     units: u32,
 }
 
-/// A part of the room, or nothing; given back when its last clone is dropped.
+/// A reserved part of the room, or nothing; released when its last clone is dropped.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Held {
     _units: Option<Arc<OwnedSemaphorePermit>>,
 }
 
-/// All are equal: the room that is held is not a part of a document's value.
+/// All are equal: reserved room is not a part of a document's value.
 impl PartialEq for Held {
     fn eq(&self, _: &Self) -> bool {
         true
@@ -46,7 +47,7 @@ impl Room {
         Self { free: Arc::new(Semaphore::new(units as usize)), units }
     }
 
-    /// Waits for room for so many bytes, or for all that there is if that is less. [`StateError::NoRoom`] after the deadline.
+    /// Waits for room for `bytes`, at most for the whole room. [`StateError::NoRoom`] after the deadline.
     pub(crate) async fn take(&self, bytes: usize, deadline: Option<Instant>) -> Result<Held, StateError> {
         let taken = Arc::clone(&self.free).acquire_many_owned(self.units_of(bytes));
         let taken = match deadline {
@@ -57,7 +58,7 @@ impl Room {
         taken.map(|units| Held { _units: Some(Arc::new(units)) }).map_err(|_| StateError::NoRoom)
     }
 
-    /// The same if it is there at once.
+    /// Reserves room only if it is free now.
     pub(crate) fn try_take(&self, bytes: usize) -> Option<Held> {
         let taken = Arc::clone(&self.free).try_acquire_many_owned(self.units_of(bytes));
         taken.ok().map(|units| Held { _units: Some(Arc::new(units)) })

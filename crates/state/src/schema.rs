@@ -5,7 +5,7 @@ use pg::rights::RequiredRights;
 use crate::TableName;
 use crate::query::expressions::helper_functions_sql;
 
-/// What the role must be allowed to do with the table.
+/// The rights on the table that the role needs.
 pub(crate) const RIGHTS: [&str; 4] = ["SELECT", "INSERT", "UPDATE", "DELETE"];
 
 /// The name of the sequence of the table's versions.
@@ -18,23 +18,25 @@ pub(crate) fn gin_index_name(table: &TableName) -> String {
     format!("{table}_value_gin")
 }
 
-/// The name of the index on the key by its bytes. A table that [`schema_sql`] made has it in its primary key.
+/// The name of the index on the key by its bytes. In a table that [`schema_sql`] created, the primary key is
+/// that index.
 pub(crate) fn key_index_name(table: &TableName) -> String {
     format!("{table}_key_bytes")
 }
 
-/// The expression that takes the next version.
+/// The expression that draws the next version.
 pub(crate) fn next_version(table: &TableName) -> String {
     format!("nextval('\"{}\"')", sequence_name(table))
 }
 
-/// The next version of a row `d`: of the sequence, and higher than the row's own even if the sequence was reset.
+/// The next version of a row `d`: from the sequence, and higher than the row's own version even if the
+/// sequence was reset.
 pub(crate) fn higher_version(table: &TableName) -> String {
     format!("GREATEST({}, d.version + 1)", next_version(table))
 }
 
-/// The SQL that creates the table, and the function that its queries call, in the schema that `search_path` names first, for a migration of the caller. Two tables of a
-/// schema share no name.
+/// The SQL that creates the table, and the function that its queries call, in the first schema of
+/// `search_path`, for a migration of the caller. Two tables of a schema share no name.
 pub fn schema_sql(table: &TableName) -> String {
     let (name, sequence, next) = (table.quoted(), sequence_name(table), next_version(table));
     let gin = gin_index_name(table);
@@ -57,7 +59,7 @@ CREATE INDEX "{gin}" ON {name} USING gin (value jsonb_path_ops);
     )
 }
 
-/// The comments of the table and its columns.
+/// The SQL comments of the table and its columns.
 pub(crate) fn comments_sql(table: &TableName) -> String {
     let name = table.quoted();
     let columns = [
@@ -72,7 +74,7 @@ pub(crate) fn comments_sql(table: &TableName) -> String {
     format!("COMMENT ON TABLE {name} IS 'JSON documents under keys.';\n{}", comments.concat())
 }
 
-/// What the role must be allowed to do in the table. It also needs `USAGE` on the sequence.
+/// The rights on the table that the role needs. It also needs `USAGE` on the sequence.
 pub fn required_rights(table: &TableName) -> [RequiredRights<'_>; 1] {
     [RequiredRights { table: table.as_str(), rights: &RIGHTS }]
 }

@@ -1,8 +1,9 @@
-//! Making a table ready: creating it, or taking over one that is there, and building its indexes.
+//! Setup of a table: creates it, or takes over an existing one, and builds its indexes.
 //!
-//! The catalogue is read first, and where nothing is missing nothing is locked: `IF NOT EXISTS` takes its lock before it looks,
-//! and behind a lock that waits for one open transaction every writer waits. What must lock the table is tried for a moment at a
-//! time. Indexes are built beside the writers, without a timeout. Of several processes one works and the others wait.
+//! The catalogue is read first, and if nothing is missing, nothing is locked: `IF NOT EXISTS` takes its lock
+//! before it looks, and every writer queues up after a lock that waits for one open transaction. A change
+//! that must lock the table tries for a short time, repeatedly. Indexes are built concurrently with writers,
+//! without a timeout. Of several processes one works and the others wait.
 
 mod catalogue;
 mod index;
@@ -21,30 +22,31 @@ use crate::query::expressions::{HELPER_BODY, helper_functions_sql, helper_name};
 use crate::schema::{next_version, schema_sql, sequence_name};
 use crate::{IndexSpec, PostgresStore, StateError, TableName, schema};
 
-/// How long a change of the table waits for its lock at a time; the writers that come meanwhile wait behind it.
+/// The time for which a change of the table waits for its lock in each try; writers that arrive meanwhile
+/// wait for it.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(100);
-/// How long the writers are left alone before the next try.
+/// The pause between two tries, in which writers proceed.
 const LOCK_RETRY_PAUSE: Duration = Duration::from_millis(900);
-/// How often the lock is tried for.
+/// The number of tries for the lock.
 const MAX_LOCK_TRIES: u32 = 60;
-/// How often another process is asked whether it is done with the table.
+/// The interval at which a waiting process checks whether another one is done with the table.
 const SETUP_POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// How long another process may take, which may be building indexes.
+/// The time that another process may take; it may be building indexes.
 const SETUP_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
-/// How far beyond the highest version a sequence is moved that was below it.
+/// The distance above the highest version to which a sequence is moved that was below it.
 const VERSION_GAP: i64 = 1_000_000;
-/// How often the table is looked at: after each step, and after another process changed it meanwhile.
+/// The number of inspections of the table: after each step, and after another process changed it meanwhile.
 const MAX_LOOKS: u32 = 8;
-/// Advisory locks begin with it: "statetbl" in ASCII.
+/// The seed of the hash that is the advisory lock's key: "statetbl" in ASCII.
 const SETUP_LOCK: i64 = 0x73_74_61_74_65_74_62_6c;
 
 impl PostgresStore {
-    /// Creates the table where it is missing, in the schema that `search_path` names first, or adds what a table that is there
-    /// lacks, without rewriting it; builds the declared indexes; and checks that the role may use it. Several processes may do
-    /// so at once. Where nothing is missing nothing is locked.
+    /// Creates the table if it is missing, in the first schema of `search_path`, or adds what an existing
+    /// table lacks, without rewriting it; builds the declared indexes; and checks that the role may use it.
+    /// Several processes may call this at once. If nothing is missing, nothing is locked.
     ///
-    /// It takes a connection of its own, whose statements have no timeout. Cancelled, it leaves at worst an index half built,
-    /// which the next one rebuilds.
+    /// It uses a connection of its own, whose statements have no timeout. A cancelled call leaves at worst a
+    /// half-built index, which the next call rebuilds.
     pub async fn setup(
         dsn: &Dsn,
         session: SessionSettings,
@@ -60,8 +62,8 @@ impl PostgresStore {
     }
 }
 
-/// What the role may not do with the table: the rights that it lacks, and `USAGE of its sequence`.
-/// [`StateError::NotATable`] if it is not there.
+/// The rights on the table that the role lacks, and `USAGE of its sequence` if it lacks that.
+/// [`StateError::NotATable`] if the table does not exist.
 pub async fn missing_rights(session: &Session, table: &TableName) -> Result<Vec<String>, StateError> {
     let error = |error| StateError::of_setup(table, error);
     let relation = catalogue::relation(session, table).await.map_err(error)?;
@@ -79,17 +81,17 @@ struct Setup<'a> {
     table: &'a TableName,
 }
 
-/// What a look at the catalogue says is to be done next.
+/// The next step of the setup, according to the catalogue.
 enum Looked {
-    /// Nothing. The schema of the table.
+    /// No step is left. Contains the schema of the table.
     Ready(String),
-    /// There is no such table.
+    /// The table does not exist.
     Absent,
-    /// It lacks columns or its sequence.
+    /// The table lacks columns or its sequence.
     LacksColumns(Relation),
-    /// The function that its queries and indexes call is not there, or another one.
+    /// The function that its queries and indexes call is missing or differs.
     LacksHelpers,
-    /// Its indexes are missing or half built. The schema of the table.
+    /// Indexes are missing or half-built. Contains the schema of the table.
     LacksIndexes(String, Vec<MissingIndex>),
 }
 
@@ -100,8 +102,8 @@ impl Setup<'_> {
         match self.look(declared).await {
             Ok(Looked::Ready(schema)) => return self.finish(&schema).await,
             Ok(_) => {}
-            // Another process may have changed the table between two statements of the look. If it is wrong, it is wrong again when
-            // it is looked at alone.
+            // Another process may have changed the table between two statements of the inspection. A real
+            // problem appears again when the table is inspected under the lock.
             Err(StateError::NotATable { .. }) => {
                 self.session.rollback().await.map_err(|error| self.error(error))?;
             }
@@ -120,7 +122,8 @@ impl Setup<'_> {
         Err(self.no_table("other processes keep changing it".to_owned()))
     }
 
-    /// In another encoding than UTF-8 a text of a client may be none that can be stored, or be stored as another one.
+    /// Rejects a server encoding other than `UTF8` or `SQL_ASCII`: a client's text may be impossible to store
+    /// there, or be stored as a different one.
     async fn check_encoding(&self) -> Result<(), StateError> {
         let encoding = self.session.raw("SHOW server_encoding").await.map_err(|error| self.error(error))?;
         match encoding.first().map(String::as_str) {
@@ -153,8 +156,8 @@ impl Setup<'_> {
         }
     }
 
-    /// Waits until no other process is at work on the table, without holding up its index builds: they wait for every
-    /// statement that began before them.
+    /// Waits until no other process is setting up the table. The wait must not delay the other's index
+    /// builds, which wait for every statement that began before them.
     async fn lock(&self) -> Result<(), StateError> {
         let statement = Written::new(
             "SELECT pg_try_advisory_lock(hashtextextended(current_schema() || '.' || $1, $2)) AS locked",
@@ -176,8 +179,8 @@ impl Setup<'_> {
         Err(self.no_table(problem))
     }
 
-    /// Adds what a table of the original lacks. Constants as defaults are stored once, so that no row is rewritten; the default
-    /// that takes versions is set afterwards, for inserts by hand.
+    /// Adds what a table of the original lacks. Constant defaults are stored once, so that no row is
+    /// rewritten; the default that draws versions is set afterwards, for inserts by hand.
     async fn take_over(&self, relation: &Relation) -> Result<(), StateError> {
         let (name, sequence) = (self.table.quoted(), sequence_name(self.table));
         if !relation.sequence {
@@ -208,8 +211,8 @@ impl Setup<'_> {
         self.change(&sql).await
     }
 
-    /// Runs a text in one transaction, whose locks are tried for a moment at a time. If another process was faster, the next
-    /// look finds what it has made.
+    /// Runs SQL in one transaction, with a short lock timeout for each try. If another process was faster,
+    /// the next inspection finds its result.
     async fn change(&self, sql: &str) -> Result<(), StateError> {
         let error = |error| self.error(error);
         for _ in 1..MAX_LOCK_TRIES {
@@ -249,8 +252,9 @@ impl Setup<'_> {
         self.make_statistics().await
     }
 
-    /// Moves the sequence of versions beyond the highest version in the table if it is below it, as after a copy of the rows alone: a version
-    /// must not be used again. Deleted documents may have had higher versions, so the sequence moves further than the table requires.
+    /// Moves the sequence of versions above the highest version in the table if it is below it, for example
+    /// after only the rows were copied: a version must not be used again. Deleted documents may have had
+    /// higher versions, so the sequence moves further than the table requires.
     async fn raise_sequence(&self) -> Result<(), StateError> {
         let Some(highest) = catalogue::version_beyond_sequence(self.session, self.table)
             .await
@@ -296,7 +300,7 @@ impl Setup<'_> {
     }
 }
 
-/// Whether a name that is to be made was made by another process in between.
+/// Returns true if another process has created the name in between.
 fn is_taken(error: &PgError) -> bool {
     let states = [
         SqlState::DUPLICATE_TABLE,

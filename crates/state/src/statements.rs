@@ -1,8 +1,10 @@
-//! The SQL of documents, built and not run. Each text is the same for every key and value, so that it is prepared once a
-//! connection. Each of them reaches its rows by an index on the key, whatever the table's statistics say.
+//! The SQL of documents, built and not run. Each text is the same for every key and value, so that it is
+//! prepared once per connection. Each statement reaches its rows by an index on the key, whatever the table's
+//! statistics are.
 //!
-//! A write takes its version after it holds the row: the update of a conflict takes it when the row is locked, and an update
-//! that waited for another one is computed again. So the versions of a row rise in the order of its writes.
+//! A write draws its version after it holds the row: the update of a conflict draws it when the row is
+//! locked, and an update that waited for another one is computed again. So the versions of a row rise in the
+//! order of its writes.
 
 use pg::bind;
 use pg::sql::Written;
@@ -15,8 +17,9 @@ use crate::{
     Key, MAX_ANSWER_BYTES, Prefix, StateError, TableName, Value, Version, VersionCondition, WriteConditions,
 };
 
-/// The planner settings that these statements need: each row is reached by an index, with a plan that does not depend on
-/// statistics, which are taken while the table is nearly empty. Queries have [`crate::QUERY_PARAMETERS`].
+/// The planner settings that these statements need: each row is reached by an index, with a plan that does
+/// not depend on statistics, which are taken while the table is nearly empty. Queries use
+/// [`crate::QUERY_PARAMETERS`].
 pub const PLANNER_PARAMETERS: &[(&str, &str)] = &[
     ("jit", "off"),
     ("plan_cache_mode", "force_generic_plan"),
@@ -29,18 +32,20 @@ pub const PLANNER_PARAMETERS: &[(&str, &str)] = &[
 /// Begins the transaction of a query with two statements, which see the same rows.
 pub(crate) const SNAPSHOT_BEGIN: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
 
-/// The columns of a document `d`, by the names under which they are read. The value comes as text, which keeps its digits.
+/// The columns of a document `d`, with the names under which they are read. The value is text, which keeps
+/// its digits.
 pub(crate) const DOCUMENT: &str = "d.key, d.value::text AS value, d.version, d.created_at, d.updated_at";
 
 /// The member `status` of a document `d` if it is a string.
 const STATUS: &str = "CASE jsonb_typeof(d.value -> 'status') WHEN 'string' THEN d.value ->> 'status' END";
 
-/// Of a row `d` that is written again: strictly later than it was. The time now if an infinite time, or one beyond 9999-12-30, was
-/// written there by hand.
+/// The update time of a row `d` that is written again: strictly later than before. The current time if an
+/// infinite time, or one beyond 9999-12-30, was written there by hand.
 const UPDATED_AT: &str = "GREATEST(clock_timestamp(), \
      CASE WHEN d.updated_at < '9999-12-31' THEN d.updated_at + interval '1 microsecond' END)";
 
-/// The columns of a row whose value has become the text `text`: the text only if it has at most so many bytes.
+/// The columns of a row whose value was converted to the text `text`: the text only if it has at most `most`
+/// bytes.
 fn up_to(most: &str) -> String {
     format!(
         "key, CASE WHEN octet_length(text) <= {most} THEN text END AS value, octet_length(text)::bigint AS bytes, version, \
@@ -52,8 +57,8 @@ fn bytes(number: usize) -> Expr {
     bind::bigint(i64::try_from(number).unwrap_or(i64::MAX))
 }
 
-/// One document, without its value if that has more than `most` bytes. A sub-query with a limit makes the text once. Plan: the index on
-/// the key by equality.
+/// One document, without its value if that has more than `most` bytes. A sub-query with a limit converts the
+/// value to text once. Plan: the index on the key by equality.
 pub(crate) fn get(table: &TableName, key: &Key, most: usize) -> Written {
     let text = format!(
         "SELECT {} FROM (SELECT d.key, d.value::text AS text, d.version, d.created_at, d.updated_at \
@@ -70,7 +75,7 @@ pub(crate) fn get_version(table: &TableName, key: &Key) -> Written {
     Written::new(text, [bind::text(key.as_str())])
 }
 
-/// Whether the transaction may write; the table is read, too. Plan: the index on the key by equality.
+/// Checks that the transaction may write; also reads the table. Plan: the index on the key by equality.
 pub(crate) fn probe(table: &TableName, key: &Key) -> Written {
     let text = format!(
         "SELECT current_setting('transaction_read_only')::boolean AS read_only, \
@@ -80,11 +85,12 @@ pub(crate) fn probe(table: &TableName, key: &Key) -> Written {
     Written::new(text, [bind::text(key.as_str())])
 }
 
-/// Those documents that there are, in no order, at most one for each key, and not many more than fit into a response; a document of
-/// more than `most` bytes comes without its value. Plan: the index on the key, once for each key.
+/// The existing documents, in no order, at most one for each key, and not many more than fit into a response;
+/// a document of more than `most` bytes comes without its value. Plan: the index on the key, once for each
+/// key.
 pub(crate) fn get_many(table: &TableName, keys: &[&Key], most: usize) -> Written {
-    // How many bytes the values before the previous one have; NULL for the first two rows. A window without an order passes rows on as
-    // they come.
+    // The bytes of the values before the previous one; NULL for the first two rows. A window without an order
+    // passes rows on as they come.
     let bytes_before = "sum(octet_length(text)) OVER (ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING)";
     let text = format!(
         "SELECT {} FROM ( \
@@ -98,8 +104,9 @@ pub(crate) fn get_many(table: &TableName, keys: &[&Key], most: usize) -> Written
     Written::new(text, [bind::texts(keys.iter().map(|key| key.as_str())), bytes(most)])
 }
 
-/// Members of those documents that there are, in no order, as texts in the order of their names: NULL for one that is not there, and
-/// no text for one that is too large. NULL in their place if the document is no object. Plan: as of [`get_many`].
+/// Members of the existing documents, in no order, as texts in the order of their names: NULL for a missing
+/// member, and no text for one that is too large. NULL in their place if the document is not an object. Plan:
+/// as for [`get_many`].
 pub(crate) fn get_members(table: &TableName, keys: &[Key], names: &[&str], max_bytes: usize) -> Written {
     let text = format!(
         "SELECT d.key, CASE jsonb_typeof(d.value) WHEN 'object' THEN ARRAY( \
@@ -113,8 +120,8 @@ pub(crate) fn get_members(table: &TableName, keys: &[Key], names: &[&str], max_b
     Written::new(text, [keys, bind::texts(names.iter().copied()), bind::bigint(max_bytes)])
 }
 
-/// As [`get_many`], locked until the transaction ends, in the order of their keys' bytes. Plan: the index on the key, once for each
-/// key; rows are sorted before they are locked.
+/// As [`get_many`], but locked until the transaction ends, in the order of the keys' bytes. Plan: the index
+/// on the key, once for each key; rows are sorted before they are locked.
 pub(crate) fn lock_many(table: &TableName, keys: &[&Key]) -> Written {
     let text = format!(
         "SELECT {DOCUMENT} FROM {} AS d WHERE d.key = ANY ($1) ORDER BY d.key COLLATE \"C\" FOR UPDATE",
@@ -123,7 +130,7 @@ pub(crate) fn lock_many(table: &TableName, keys: &[&Key]) -> Written {
     Written::new(text, [bind::texts(keys.iter().map(|key| key.as_str()))])
 }
 
-/// The place of the value among the parameters of a write: it is not copied into the statement.
+/// The place of the value among the parameters of a write: the value is not copied into the statement.
 const VALUE: usize = 1;
 
 /// A statement whose parameters are a key and a value.
@@ -143,7 +150,8 @@ pub(crate) fn upsert(table: &TableName, key: &Key, value: &Value) -> Written {
     with_value(text, key, value)
 }
 
-/// Inserts the document and returns its version; no row if there is one. Plan: the index on the key, as arbiter.
+/// Inserts the document and returns its version; no row if the key exists. Plan: the index on the key, as
+/// arbiter.
 pub(crate) fn insert(table: &TableName, key: &Key, value: &Value) -> Written {
     let (name, next) = (table.quoted(), next_version(table));
     let text = format!(
@@ -154,9 +162,10 @@ pub(crate) fn insert(table: &TableName, key: &Key, value: &Value) -> Written {
     with_value(text, key, value)
 }
 
-/// Replaces the document if there is one and the conditions hold. One row: `applied` is its new version, or NULL; `version` and
-/// `status` are what the row had when the statement began, NULL if there was none. If these fulfil the conditions and nothing
-/// was applied, another writer was faster. Plan: the index on the key by equality, twice.
+/// Replaces the document if it exists and the conditions hold. One row: `applied` is its new version, or
+/// NULL; `version` and `status` are those of the row when the statement began, NULL if there was none. If
+/// these fulfil the conditions and nothing was applied, another writer was faster. Plan: the index on the key
+/// by equality, twice.
 pub(crate) fn update(table: &TableName, key: &Key, value: &Value, conditions: &WriteConditions) -> Written {
     let mut parameters = vec![bind::text(key.as_str()), bind::text("")];
     let mut holds = String::new();
@@ -187,7 +196,8 @@ pub(crate) fn update(table: &TableName, key: &Key, value: &Value, conditions: &W
     Written::new(text, parameters).with_text(VALUE, value.shared())
 }
 
-/// Replaces a document that the transaction has locked, and returns its version. Plan: the index on the key by equality.
+/// Replaces a document that the transaction has locked, and returns its version. Plan: the index on the key
+/// by equality.
 pub(crate) fn replace(table: &TableName, key: &Key, value: &Value) -> Written {
     let text = format!(
         "UPDATE {} AS d SET value = $2::jsonb, version = {}, updated_at = {UPDATED_AT} \
@@ -198,7 +208,8 @@ pub(crate) fn replace(table: &TableName, key: &Key, value: &Value) -> Written {
     with_value(text, key, value)
 }
 
-/// Locks the row of a document until the transaction ends, and reads what decides about a write. Plan: the index on the key by equality.
+/// Locks the row of a document until the transaction ends, and reads what the conditions of a write need.
+/// Plan: the index on the key by equality.
 pub(crate) fn lock(table: &TableName, key: &Key) -> Written {
     let text = format!(
         "SELECT d.version, {STATUS} AS status FROM {} AS d WHERE d.key = $1 FOR UPDATE",
@@ -207,7 +218,7 @@ pub(crate) fn lock(table: &TableName, key: &Key) -> Written {
     Written::new(text, [bind::text(key.as_str())])
 }
 
-/// The same with the value, unless that has more than `most` bytes as a text. Plan: as of [`lock`].
+/// As [`lock`], with the value unless its text has more than `most` bytes. Plan: as for [`lock`].
 pub(crate) fn lock_value(table: &TableName, key: &Key, most: usize) -> Written {
     let text = format!(
         "WITH one AS MATERIALIZED ( \
@@ -220,8 +231,9 @@ pub(crate) fn lock_value(table: &TableName, key: &Key, most: usize) -> Written {
     Written::new(text, [bind::text(key.as_str()), bytes(most)])
 }
 
-/// Deletes the document, of that version if one is given. One row: `applied` is NULL if nothing was deleted; `version` is
-/// what the row had when the statement began, NULL if there was none. Plan: the index on the key by equality, twice.
+/// Deletes the document, if given only with that version. One row: `applied` is NULL if nothing was deleted;
+/// `version` is that of the row when the statement began, NULL if there was none. Plan: the index on the key
+/// by equality, twice.
 pub(crate) fn delete(table: &TableName, key: &Key, version: Option<Version>) -> Written {
     let name = table.quoted();
     let mut parameters = vec![bind::text(key.as_str())];
@@ -239,8 +251,8 @@ pub(crate) fn delete(table: &TableName, key: &Key, version: Option<Version>) -> 
     Written::new(text, parameters)
 }
 
-/// Deletes those documents that there are, locked in the order of their keys' bytes. Plan: the index on the key, once for each
-/// key.
+/// Deletes the existing documents, locked in the order of the keys' bytes. Plan: the index on the key, once
+/// for each key.
 pub(crate) fn delete_many(table: &TableName, keys: &[&Key]) -> Written {
     let name = table.quoted();
     let text = format!(
@@ -252,8 +264,8 @@ pub(crate) fn delete_many(table: &TableName, keys: &[&Key]) -> Written {
     Written::new(text, [bind::texts(keys.iter().map(|key| key.as_str()))])
 }
 
-/// Inserts or replaces documents under distinct keys, in the order of the keys' bytes: statements that meet never deadlock.
-/// Plan: the index on the key, as arbiter.
+/// Inserts or replaces documents under distinct keys, in the order of the keys' bytes: concurrent statements
+/// never deadlock. Plan: the index on the key, as arbiter.
 pub(crate) fn upsert_many(table: &TableName, documents: &[(&Key, &Value)]) -> Written {
     let higher = higher_version(table);
     let replace =
@@ -261,13 +273,15 @@ pub(crate) fn upsert_many(table: &TableName, documents: &[(&Key, &Value)]) -> Wr
     write_many(table, documents, &replace)
 }
 
-/// Inserts those of the documents, under distinct keys, whose key has none, and returns their keys. In the order of the keys' bytes, and
-/// it waits for no row but one that is being inserted: statements that meet never deadlock. Plan: the index on the key, as arbiter.
+/// Inserts the documents, under distinct keys, whose key does not exist, and returns their keys. It writes in
+/// the order of the keys' bytes and waits for no row but one that is being inserted: concurrent statements
+/// never deadlock. Plan: the index on the key, as arbiter.
 pub(crate) fn insert_many(table: &TableName, documents: &[(&Key, &Value)]) -> Written {
     write_many(table, documents, "DO NOTHING RETURNING d.key")
 }
 
-/// Inserts documents in the order of their keys' bytes; `on_conflict` says what happens to one whose key is there.
+/// Inserts documents in the order of their keys' bytes; `on_conflict` defines the handling of an existing
+/// key.
 fn write_many(table: &TableName, documents: &[(&Key, &Value)], on_conflict: &str) -> Written {
     let text = format!(
         "INSERT INTO {} AS d (key, value, version, created_at, updated_at) \
@@ -281,8 +295,8 @@ fn write_many(table: &TableName, documents: &[(&Key, &Value)], on_conflict: &str
     Written::new(text, [keys, bind::texts(documents.iter().map(|(_, value)| value.as_str()))])
 }
 
-/// Keys that begin with `prefix`, after `after`, ascending by their bytes. Plan: a range of the index on the key in byte order,
-/// which is the primary key of a table of this crate; nothing is sorted.
+/// Keys that start with `prefix`, after `after`, ascending by their bytes. Plan: a range of the index on the
+/// key in byte order, which is the primary key of a table of this crate; nothing is sorted.
 pub(crate) fn list(table: &TableName, prefix: &Prefix, after: Option<&Key>, limit: u32) -> Written {
     let mut parameters = vec![bind::bigint(i64::from(limit))];
     let lower = match after {
@@ -303,9 +317,10 @@ pub(crate) fn list(table: &TableName, prefix: &Prefix, after: Option<&Key>, limi
     Written::new(text, parameters)
 }
 
-/// The documents of a query, and one more than its page has; without its value one of more than `most` bytes. Plan: see
-/// [`compile::page`]. Values become texts above the limit: within it, each document that matches would be read whole before it is sorted.
-/// And below another one, so that each becomes a text once. A sub-query with a limit keeps its order.
+/// The documents of a query, and one more than its page has; a document of more than `most` bytes comes
+/// without its value. Plan: see [`compile::page`]. Values are converted to text outside the limit: inside it,
+/// each matching document would be read whole before the sort. They are converted inside another limit, so
+/// that each is converted once. A sub-query with a limit keeps its order.
 pub(crate) fn page(
     table: &TableName,
     query: &Query,
@@ -329,7 +344,7 @@ pub(crate) fn page(
     Ok(Statement::select().expr(columns).from_subquery(texts, Alias::new("texts")).take())
 }
 
-/// How many documents match a query. Plan: as of [`page`], without an order.
+/// The number of documents that match a query. Plan: as for [`page`], without an order.
 pub(crate) fn count(table: &TableName, query: &Query, target: &compile::Table) -> SelectStatement {
     compile::count(query, target).from(Alias::new(table.as_str())).take()
 }

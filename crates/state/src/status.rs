@@ -1,35 +1,35 @@
-//! A status that only ever rises: of reports that arrive in any order, the highest one stays.
+//! A status that only rises: of reports that arrive in any order, the highest one remains.
 
 use crate::{
     Key, Patch, StateError, StatusCondition, Store, Value, Version, VersionCondition, Write, WriteConditions,
 };
 
-/// How far the work on something has come. The order is that of [`Status::may_follow`].
+/// The progress of some work. The order is that of [`Status::may_follow`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Status {
-    /// Not begun.
+    /// Not started.
     Pending,
-    /// Begun.
+    /// Started.
     Running,
-    /// Begun and halted.
+    /// Started and halted.
     Paused,
-    /// Ended well.
+    /// Finished successfully.
     Succeeded,
-    /// Ended badly.
+    /// Finished with a failure.
     Failed,
-    /// Ended before its time.
+    /// Ended early.
     Canceled,
 }
 
-/// How often a status that rises meanwhile is tried again: it can rise three times, and then nothing follows it.
+/// The number of tries if the status rises meanwhile: it can rise three times, and then nothing follows.
 const MAX_STATUS_TRIES: u32 = 4;
 
 impl Status {
-    /// All of them.
+    /// All statuses.
     pub const ALL: [Self; 6] =
         [Self::Pending, Self::Running, Self::Paused, Self::Succeeded, Self::Failed, Self::Canceled];
 
-    /// As it is written in a document.
+    /// The text in a document.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Pending => "pending",
@@ -41,7 +41,7 @@ impl Status {
         }
     }
 
-    /// By its text; `None` for any other text.
+    /// Parses a status; `None` for any other text.
     pub fn parse(text: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|status| status.as_str() == text)
     }
@@ -55,32 +55,33 @@ impl Status {
         }
     }
 
-    /// Whether it may take the place of `old`: only if it is higher. The ends are equally high.
+    /// Returns true if this status may replace `old`: only if it is higher. The final statuses are equally
+    /// high.
     #[must_use]
     pub fn may_follow(self, old: Self) -> bool {
         self.rank() > old.rank()
     }
 }
 
-/// What became of a report.
+/// The outcome of a report.
 #[must_use]
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Advance {
-    /// It is stored under this version.
+    /// The report is stored under this version.
     Applied(Version),
-    /// The document has a status that it may not follow, or none that is known. Nothing was changed.
+    /// The document's status may not be followed by this one, or is unknown. Nothing was changed.
     Stale {
         /// The member `status` if it is a string.
         current: Option<String>,
     },
-    /// There is no such document.
+    /// The document does not exist.
     NotFound,
     /// The merged value would be nested too deeply, or larger than it may be. Nothing was changed.
     Invalid(String),
 }
 
-/// Merges `patch`, whose member `status` is a [`Status`], into the document if that status may follow the one it has. Other
-/// members of the document stay. Reports that arrive at once and in any order leave the highest status.
+/// Merges `patch`, whose member `status` is a [`Status`], into the document if that status may follow the
+/// current one. Other members of the document stay. Concurrent reports in any order leave the highest status.
 ///
 /// [`StateError::InvalidValue`] if `patch` has no such member.
 pub async fn advance_status<S: Store>(store: &S, key: &Key, patch: &Value) -> Result<Advance, StateError> {

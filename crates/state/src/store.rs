@@ -1,4 +1,4 @@
-//! What is asked of a store, and what it answers.
+//! The interface of a store, and its results.
 
 use crate::query::Query;
 use crate::room::Held;
@@ -7,14 +7,15 @@ use crate::{
     WriteConditions,
 };
 
-/// The most bytes that the values of one answer have together, as text, so that no request makes a process hold all of a table. A
-/// page of a query ends earlier; [`Store::get_many`] fails with [`StateError::TooLarge`].
+/// The most bytes that the values of one response have together, as text, so that no request makes a process
+/// hold a whole table. A page of a query ends earlier; [`Store::get_many`] fails with
+/// [`StateError::TooLarge`].
 pub const MAX_ANSWER_BYTES: usize = 16 * 1024 * 1024;
 
-/// The key by which a probe reads the table. It need not be there.
+/// The key with which a probe reads the table. It need not exist.
 pub(crate) const PROBE_KEY: &str = "readyz";
 
-/// How many of the documents, from the first on, fit into one answer.
+/// The number of documents, from the first on, that fit into one response.
 pub(crate) fn fitting<'a>(documents: impl Iterator<Item = &'a Document>) -> usize {
     let mut bytes = 0_usize;
     let fits = |document: &&Document| {
@@ -24,7 +25,7 @@ pub(crate) fn fitting<'a>(documents: impl Iterator<Item = &'a Document>) -> usiz
     documents.take_while(fits).count()
 }
 
-/// The documents, if they fit into one answer.
+/// The documents, if they fit into one response.
 pub(crate) fn if_fitting(documents: Vec<Document>) -> Result<Vec<Document>, StateError> {
     if fitting(documents.iter()) < documents.len() { Err(StateError::TooLarge) } else { Ok(documents) }
 }
@@ -32,15 +33,15 @@ pub(crate) fn if_fitting(documents: Vec<Document>) -> Result<Vec<Document>, Stat
 /// Keys of a list, ascending by their bytes.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct KeyPage {
-    /// At most as many as were asked for.
+    /// The keys, at most as many as requested.
     pub keys: Vec<Key>,
-    /// The last of them if there are more after it.
+    /// The last key if there are more after it.
     pub next_after: Option<Key>,
     pub(crate) held: Held,
 }
 
 impl KeyPage {
-    /// A page of at most `limit` keys, of keys of which one more was read.
+    /// A page of at most `limit` keys, made from up to one more key.
     pub(crate) fn of(mut keys: Vec<Key>, limit: u32) -> Self {
         let limit = limit as usize;
         let is_more = keys.len() > limit;
@@ -52,38 +53,40 @@ impl KeyPage {
 /// Documents of a query.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Page {
-    /// In the order of the query.
+    /// The documents in the order of the query.
     pub rows: Vec<Document>,
-    /// How many match in all, if the query asked for it.
+    /// The number of all matching documents, if the query requested it.
     pub matched: Option<u64>,
-    /// Where the next page begins; `None` at the end. Opaque to clients.
+    /// The start of the next page; `None` at the end. Opaque to clients.
     pub next_cursor: Option<String>,
 }
 
 /// Documents under keys, shared by all processes that use the table.
 ///
-/// Each write is one atomic step: of several writers with conditions on the same version or status one wins.
+/// Each write is one atomic step: of several writers with conditions on the same version or status one
+/// succeeds.
 pub trait Store: Send + Sync + 'static {
-    /// One document. [`StateError::DocumentTooLarge`] if it is one that could not be stored. A store may wait with a large one until others
-    /// that it has read were dropped, and end with [`StateError::NoRoom`].
+    /// Returns one document. [`StateError::DocumentTooLarge`] if it exceeds the limit for values. For a large
+    /// document, a store may wait until others that it has read are dropped, and fail with
+    /// [`StateError::NoRoom`].
     fn get(&self, key: &Key) -> impl Future<Output = Result<Option<Document>, StateError>> + Send;
 
-    /// The version of a document, of which nothing else is read.
+    /// Returns the version of a document and reads nothing else.
     fn get_version(&self, key: &Key) -> impl Future<Output = Result<Option<Version>, StateError>> + Send {
         async move { Ok(self.get(key).await?.map(|document| document.version)) }
     }
 
-    /// Whether documents can be read and written.
+    /// Checks that documents can be read and written.
     fn check_ready(&self) -> impl Future<Output = Result<(), StateError>> + Send {
         async move { self.get_version(&Key::new(PROBE_KEY)?).await.map(drop) }
     }
 
-    /// The documents of those keys that exist, in the order asked; a key that is asked twice once. [`StateError::TooLarge`] if their
-    /// values have more than [`MAX_ANSWER_BYTES`] together.
+    /// Returns the documents of the keys that exist, in the requested order; a repeated key counts once.
+    /// [`StateError::TooLarge`] if their values have more than [`MAX_ANSWER_BYTES`] together.
     fn get_many(&self, keys: &[Key]) -> impl Future<Output = Result<Vec<Document>, StateError>> + Send;
 
-    /// The members of these names of those documents that exist, in the order of `keys`; a key that is asked twice once. A member
-    /// whose text has more than `max_bytes` is not read.
+    /// Returns the named members of the documents that exist, in the order of `keys`; a repeated key counts
+    /// once. A member whose text has more than `max_bytes` is not read.
     fn get_members(
         &self,
         keys: &[Key],
@@ -96,7 +99,7 @@ pub trait Store: Send + Sync + 'static {
         }
     }
 
-    /// Stores the value if the conditions hold: inserts it, or replaces the one that is there.
+    /// Stores the value if the conditions hold: inserts it, or replaces the existing one.
     fn put(
         &self,
         key: &Key,
@@ -104,7 +107,7 @@ pub trait Store: Send + Sync + 'static {
         conditions: &WriteConditions,
     ) -> impl Future<Output = Result<Write, StateError>> + Send;
 
-    /// Merges `patch` into the value that is there by RFC 7396.
+    /// Merges `patch` into the existing value by RFC 7396.
     fn patch(
         &self,
         key: &Key,
@@ -119,7 +122,7 @@ pub trait Store: Send + Sync + 'static {
         condition: VersionCondition,
     ) -> impl Future<Output = Result<Delete, StateError>> + Send;
 
-    /// At most `limit` keys that begin with `prefix`, after `after`.
+    /// Returns at most `limit` keys that start with `prefix`, after `after`.
     fn list(
         &self,
         prefix: &Prefix,
@@ -127,6 +130,6 @@ pub trait Store: Send + Sync + 'static {
         limit: u32,
     ) -> impl Future<Output = Result<KeyPage, StateError>> + Send;
 
-    /// The documents of a query. [`StateError::InvalidQuery`] if its cursor cannot be carried on.
+    /// Returns the documents of a query. [`StateError::InvalidQuery`] if its cursor cannot be continued.
     fn query(&self, query: &Query) -> impl Future<Output = Result<Page, StateError>> + Send;
 }

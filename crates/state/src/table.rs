@@ -2,14 +2,16 @@
 
 use std::fmt;
 
-/// The longest name of a table, in bytes. With what is added to it, names of indexes fit into PostgreSQL's 63 bytes.
+/// The longest name of a table, in bytes. With the suffixes that are added, names of indexes fit into
+/// PostgreSQL's 63 bytes.
 pub const MAX_TABLE_NAME_BYTES: usize = 41;
 
-/// The name of a table of documents: a lower-case letter or `_`, then up to 40 lower-case letters, digits and `_`.
+/// The name of a table of documents: a lower-case letter or `_`, then up to 40 lower-case letters, digits and
+/// `_`.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct TableName(String);
 
-/// The text is no name of a table of documents.
+/// The error for a text that is not a valid name of a table of documents.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
     "{0:?} is no name of a table: a lower-case letter or _, then up to 40 lower-case letters, digits and _"
@@ -17,7 +19,7 @@ pub struct TableName(String);
 pub struct TableNameError(String);
 
 impl TableName {
-    /// Reads a name.
+    /// Parses a name.
     pub fn parse(text: &str) -> Result<Self, TableNameError> {
         let first = text.bytes().next().is_some_and(|byte| byte.is_ascii_lowercase() || byte == b'_');
         let rest =
@@ -29,18 +31,18 @@ impl TableName {
         }
     }
 
-    /// As it was given.
+    /// The name, unchanged.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// As SQL. A name can be a key word, such as `user`.
+    /// The name as quoted SQL. A name can be a keyword, such as `user`.
     pub fn quoted(&self) -> String {
         format!("\"{}\"", self.0)
     }
 }
 
-/// `kv`, as in the original.
+/// The name `kv`, as in the original.
 impl Default for TableName {
     fn default() -> Self {
         Self("kv".to_owned())

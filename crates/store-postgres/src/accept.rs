@@ -1,11 +1,14 @@
-//! Acceptance is a committed row: records, routes, malformed rows and, for a stream, its checkpoint in one transaction.
+//! Acceptance is a committed row: records, routes, malformed rows and, for a stream, its checkpoint in one
+//! transaction.
 //!
-//! Two round trips: the first stores answers, if there are any, moves the checkpoint, if there is one, and inserts the records. The second, sent only if all of
-//! that happened, inserts the routes and the malformed rows and commits. The routes cannot be sent with the first: where a
-//! record was not inserted because its id was taken, they would belong to another record.
+//! Two round trips: the first stores responses, if there are any, moves the checkpoint, if there is one, and
+//! inserts the records. The second, sent only if all of that succeeded, inserts the routes and the malformed
+//! rows and commits. The routes cannot be sent with the first: if a record was not inserted because its id
+//! was taken, they would belong to another record.
 //!
-//! Crash recovery: after a crash before COMMIT nothing is left; after a later one, intake resumes after the committed
-//! checkpoint; a lost answer to COMMIT is one or the other. A probe leaves nothing: its transaction is never committed.
+//! Crash recovery: a crash before COMMIT leaves nothing; after a later one, intake resumes after the
+//! committed checkpoint; if the response to COMMIT is lost, either may be the case. A probe leaves nothing:
+//! its transaction is never committed.
 
 use std::collections::{HashMap, HashSet};
 
@@ -26,8 +29,8 @@ use crate::error::store_error;
 use crate::records::{ids_taken, requests, requests_of};
 use crate::{PgStore, checkpoint, malformed_intents, records, routes};
 
-/// A connection that has carried a transaction with more bytes than this is closed after it: its buffers never shrink, and the
-/// pool has many connections.
+/// The size in bytes of a transaction after which its connection is closed: the buffers of a connection never
+/// shrink, and the pool has many connections.
 const MAX_KEPT_BUFFER: usize = 1024 * 1024;
 
 impl AcceptanceStore for PgStore {
@@ -78,8 +81,8 @@ impl AcceptanceStore for PgStore {
                 session.rollback().await.map(|()| Commit::CheckpointMoved).map_err(store_error)
             }
             Err(error) => {
-                // The connection stays good if the server only refused a value; otherwise this fails, too, and the
-                // session closes it. Either way the error that matters is the first one.
+                // The connection stays usable if the server only rejected a value; otherwise this fails, too,
+                // and the session closes it. Either way the first error is the one to report.
                 drop(session.rollback().await);
                 Err(store_error(error))
             }
@@ -103,11 +106,11 @@ impl AcceptanceStore for PgStore {
     }
 }
 
-/// What a batch writes, table by table.
+/// The rows that a batch writes, table by table.
 struct Rows<'a> {
     acceptances: Vec<&'a Acceptance>,
     malformed: Vec<&'a MalformedIntent>,
-    /// Those of them that are copied.
+    /// The malformed rows that are copied.
     large: Vec<&'a MalformedIntent>,
 }
 
@@ -117,12 +120,13 @@ impl<'a> Rows<'a> {
         let rows = outcomes().filter_map(Outcome::malformed_row);
         let (large, malformed) = rows.partition(|row| malformed_intents::is_large(row));
         let mut acceptances: Vec<_> = outcomes().filter_map(Outcome::acceptance).collect();
-        // The order of the unique index: two batches that insert the same keys wait for each other in one direction only.
+        // The order of the unique index: two batches that insert the same keys then wait for each other in
+        // one direction only.
         acceptances.sort_unstable_by(|one, other| one.record.scope.cmp(&other.record.scope));
         Self { acceptances, malformed, large }
     }
 
-    /// About how many bytes are parameters.
+    /// The approximate size of the parameters in bytes.
     fn bytes(&self) -> usize {
         let payloads = self.acceptances.iter().map(|acceptance| acceptance.record.content.payload_json.len());
         payloads.chain(self.malformed.iter().map(|row| row.raw_fields.json_length())).sum()
@@ -132,11 +136,11 @@ impl<'a> Rows<'a> {
 /// The outcome of the transaction.
 enum Written {
     Committed,
-    /// Some records were not inserted: their key or their id has been taken.
+    /// Some records were not inserted: their key or their id is taken.
     IdsOrKeysTaken,
     /// The checkpoint is not the expected one.
     CheckpointRefused,
-    /// An answer was not stored, because its claim has ended or because its key is not free.
+    /// A response was not stored: its claim has ended, or its key is not free.
     AnswerRefused,
 }
 
@@ -163,7 +167,7 @@ async fn write(
         some => Some(session.prepare(&statements::complete_free(some)).await?),
     };
 
-    // A statement without rows is left out.
+    // A statement without rows is omitted.
     let with_checkpoint = async {
         match &moving {
             Some(statement) => session.change(statement).await.map(|rows| rows > 0),
@@ -172,8 +176,9 @@ async fn write(
     };
     let with_records =
         async { if rows.acceptances.is_empty() { Ok(0) } else { session.change(&inserting).await } };
-    // First of all, because claims may have ended and keys may be taken. A claim's row is locked before a key is taken, and all of
-    // them before the records: transactions that meet wait for each other in one direction.
+    // First of all, because claims may have ended and keys may be taken. A claim's row is locked before a key
+    // is taken, and all of them before the records: concurrent transactions then wait for each other in one
+    // direction.
     let with_answers = async {
         let stored = async |statement: &Option<Prepared>, answers: usize| match statement {
             Some(statement) => session.change(statement).await.map(|rows| rows == answers as u64),
@@ -207,7 +212,7 @@ async fn write(
         async { if rows.malformed.is_empty() { Ok(0) } else { session.change(&for_malformed).await } };
     // COPY cannot be pipelined with other statements.
     copy_large(session, &rows.large).await?;
-    // A COMMIT after a failed statement rolls back without an error of its own, so every answer is looked at.
+    // A COMMIT after a failed statement rolls back without an error of its own, so every result is checked.
     let (routes, malformed, committed) = join3(with_routes, with_malformed, session.commit()).await;
     routes?;
     malformed?;
@@ -215,11 +220,11 @@ async fn write(
     Ok(Written::Committed)
 }
 
-/// Rolls back, and fails if something else than a key or an id that is taken kept the records from being inserted: a unique
-/// index that an operator has added, or a trigger. To decide the batch again would come to the same.
+/// Rolls back, and fails if the records were not inserted for another reason than a taken key or id: a unique
+/// index that an operator added, or a trigger. Deciding the batch again would have the same result.
 async fn check_taken(session: &Session, acceptances: &[&Acceptance]) -> Result<(), PgError> {
     session.rollback().await?;
-    // Asked first: PostgreSQL would log each key that is taken as an error.
+    // Queried first: PostgreSQL would log each taken key as an error.
     if any_is_taken(session, acceptances).await? {
         return Ok(());
     }
@@ -239,7 +244,7 @@ async fn check_taken(session: &Session, acceptances: &[&Acceptance]) -> Result<(
     }
 }
 
-/// Whether there is a record with a key or an id of these.
+/// True if a record has one of these keys or ids.
 async fn any_is_taken(session: &Session, acceptances: &[&Acceptance]) -> Result<bool, PgError> {
     let scopes = acceptances.iter().map(|acceptance| &acceptance.record.scope);
     let ids = acceptances.iter().map(|acceptance| acceptance.record.notification_id.to_string());
@@ -247,7 +252,8 @@ async fn any_is_taken(session: &Session, acceptances: &[&Acceptance]) -> Result<
     Ok(!by_scope.is_empty() || !session.query(&ids_taken(ids)).await?.is_empty())
 }
 
-/// Copies the rows that are not there yet. No other replica writes rows of the stream meanwhile: the checkpoint's row is locked.
+/// Copies the rows that do not exist yet. No other replica writes rows of the stream meanwhile: the
+/// checkpoint's row is locked.
 async fn copy_large(session: &Session, rows: &[&MalformedIntent]) -> Result<(), PgError> {
     for row in rows {
         let entry = (row.entry_id, row.fields_fingerprint.as_str());
@@ -266,7 +272,7 @@ async fn try_rows(session: &Session, rows: &Rows<'_>) -> Result<(), PgError> {
     }
     session.execute(&routes::insert(&rows.acceptances)).await?;
     session.execute(&malformed_intents::insert(&rows.malformed)).await?;
-    // What would be checked at COMMIT.
+    // Checks the constraints that would be checked at COMMIT.
     session.execute_batch("SET CONSTRAINTS ALL IMMEDIATE").await
 }
 

@@ -1,7 +1,8 @@
-//! The answers to submissions, in the table of the crate `idempotency`: an endpoint and a producer are a scope, the intent's
-//! idempotency key is the key, its fingerprint the fingerprint.
+//! The stored responses of submissions, in the table of the crate `idempotency`: its scope is the endpoint
+//! and the producer, its key the intent's idempotency key, its fingerprint the intent's.
 //!
-//! Claims are a transaction of their own. Answers are stored by the transaction of acceptance ([`completions`]).
+//! Claims are a transaction of their own. Responses are stored by the transaction of acceptance
+//! ([`completions`]).
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -25,7 +26,7 @@ use crate::PgStore;
 use crate::error::store_error;
 use crate::records::{accepted_of, accepted_requests};
 
-/// What a request is told to wait whose key another transaction holds open.
+/// The retry delay of a request whose key is locked by an open transaction.
 const BUSY_RETRY: Duration = Duration::from_secs(1);
 
 impl AnswerStore for PgStore {
@@ -100,17 +101,17 @@ impl KeySweep for PgStore {
 
 impl PgStore {
     fn keys(&self) -> PostgresStore {
-        // Answers are stored in the transaction of acceptance, which is fenced if its claim was lost.
+        // Responses are stored in the transaction of acceptance, which is fenced if its claim was lost.
         PostgresStore::new(self.pool.clone()).with_asynchronous_claims()
     }
 }
 
-/// The answers of a batch, each in the list of the statement that stores it.
+/// The responses of a batch, each in the list of the statement that stores it.
 #[derive(Default)]
 pub(crate) struct Completions {
-    /// For [`idempotency::statements::complete`].
+    /// The input of [`idempotency::statements::complete`].
     pub(crate) claimed: Vec<Completion>,
-    /// For [`idempotency::statements::complete_free`].
+    /// The input of [`idempotency::statements::complete_free`].
     pub(crate) free: Vec<FreeCompletion>,
 }
 
@@ -138,7 +139,7 @@ impl Completions {
             AnswerCondition::Claimed(token) => self.claimed.push(completion(token)?),
             AnswerCondition::Free { fingerprint } => {
                 let fingerprint = Fingerprint::new(&fingerprint)?;
-                // No claim will ever have it: a completed key is claimed under no token.
+                // No claim ever has this token: a completed key is claimed under no token.
                 let completion = completion(ClaimToken([0; 16]))?;
                 self.free.push(FreeCompletion { completion, fingerprint });
             }
@@ -149,7 +150,7 @@ impl Completions {
 
 /// The endpoint, which precedes the producer in a scope.
 const ENDPOINT: &str = "POST /v1/intents ";
-// One key that cannot be claimed would fail the whole group.
+// A key that cannot be claimed would fail its whole group.
 const _: () = assert!(ENDPOINT.len() + MAX_NAME <= MAX_SCOPE_BYTES && MAX_IDENTIFIER <= MAX_KEY_BYTES);
 
 fn claim_id(scope: &IdempotencyScope, token: ClaimToken) -> Result<ClaimId, IdempotencyError> {

@@ -1,7 +1,8 @@
 //! Reading records, routes, dead letters and malformed intents to compare them with the streams (ADR 0038).
 //!
-//! On the pool of the queries, whose sessions cannot write. Pages are cut by rows and by bytes before they are read. The routes of a record and
-//! their dead letters come from one statement, so that they are of one moment.
+//! The reads use the pool of the queries, whose sessions cannot write. Pages are limited by rows and by bytes
+//! before they are read. One statement reads the routes of a record and their dead letters, so that they are
+//! from the same moment.
 
 mod entries;
 mod orphans;

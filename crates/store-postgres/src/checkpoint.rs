@@ -1,4 +1,5 @@
-//! The durable checkpoint of each intents stream: everything up to and including its entry has an outcome.
+//! The durable checkpoint of each intents stream: all entries up to and including the checkpoint's have an
+//! outcome.
 
 use std::collections::HashSet;
 
@@ -101,7 +102,8 @@ fn traces(entries: &[ProcessedTrace]) -> impl Iterator<Item = (EntryId, &str)> +
     entries.iter().map(|entry| (entry.entry_id, entry.fields_fingerprint.as_str()))
 }
 
-/// A row that could not be claimed has a higher fence; claimed or not, it has the checkpoint.
+/// Claims the checkpoint for a term. A row that could not be claimed has a higher fence; in both cases the
+/// result contains its checkpoint.
 async fn claim_for(session: &Session, stream: &str, fence: Fence, begins: bool) -> Result<Claim, StoreError> {
     let claimed = session.execute(&claim(stream, fence, begins)).await.map_err(store_error)?;
     Ok(match load(session, stream).await? {
@@ -151,8 +153,8 @@ fn witness_of(stream: &str) -> SelectStatement {
         .take()
 }
 
-/// Saves the server beside the checkpoint, by the primary key. Another leader that writes at the same time saw the same server, or a
-/// later one that the next term notices.
+/// Saves the server beside the checkpoint, by the primary key. Another leader that writes at the same time
+/// saw the same server, or a later one that the next term notices.
 fn save_server(stream: &str, server: &ServerId) -> UpdateStatement {
     Query::update()
         .table(Intake::Table)
@@ -162,8 +164,8 @@ fn save_server(stream: &str, server: &ServerId) -> UpdateStatement {
         .take()
 }
 
-/// Moves the checkpoint, but only if it is the expected one. Compared for equality: a lower one means that PostgreSQL has
-/// lost outcomes, and those entries must be read again.
+/// Moves the checkpoint if it is the expected one. It is compared for equality: a lower one means that
+/// PostgreSQL has lost outcomes, and those entries must be read again.
 pub(crate) fn advance(to: &CheckpointMove<'_>, expected: EntryId) -> UpdateStatement {
     Query::update()
         .table(Intake::Table)
@@ -177,8 +179,8 @@ pub(crate) fn advance(to: &CheckpointMove<'_>, expected: EntryId) -> UpdateState
         .take()
 }
 
-/// As [`advance`], in a stream that lost its newest entries. In the same statement as the server, so that the next term compares both with
-/// the same state of Redis.
+/// Moves the checkpoint like [`advance`], in a stream that lost its newest entries. The same statement saves
+/// the server, so that the next term compares both with the same state of Redis.
 fn move_back(to: &CheckpointMove<'_>, expected: EntryId, server: &ServerId) -> UpdateStatement {
     advance(to, expected)
         .value(Intake::ServerRunId, bind::text(&*server.run_id))
@@ -186,7 +188,7 @@ fn move_back(to: &CheckpointMove<'_>, expected: EntryId, server: &ServerId) -> U
         .take()
 }
 
-/// The first checkpoint of a stream, if it is the first.
+/// Inserts the first checkpoint of a stream, unless there is one.
 pub(crate) fn begin(to: &CheckpointMove<'_>) -> InsertStatement {
     let mut insert = Query::insert();
     insert
@@ -213,12 +215,13 @@ fn last_entry_id(to: &CheckpointMove<'_>) -> Expr {
     bind::text(to.last_entry_id.to_string())
 }
 
-/// With the id of the entry, because a former release moves the checkpoint and leaves the fingerprint.
+/// The fingerprint with the id of its entry: an earlier release moves the checkpoint and leaves the
+/// fingerprint.
 fn fingerprint(to: &CheckpointMove<'_>) -> Expr {
     bind::text(format!("{} {}", to.last_entry_id, to.fingerprint))
 }
 
-/// By the primary key.
+/// The checkpoint of a stream, by the primary key.
 fn checkpoint_of(stream: &str) -> SelectStatement {
     Query::select()
         .columns([Intake::Fence, Intake::LastEntryId])
@@ -227,7 +230,8 @@ fn checkpoint_of(stream: &str) -> SelectStatement {
         .take()
 }
 
-/// Raises the fence of the checkpoint to that of the new term. A term that `begins` needs a higher fence than the stored one.
+/// Raises the fence of the checkpoint to that of the new term. A term that `begins` needs a higher fence than
+/// the stored one.
 fn claim(stream: &str, fence: Fence, begins: bool) -> UpdateStatement {
     let (stored, own) = (Expr::col(Intake::Fence), fence_value(fence));
     Query::update()
@@ -239,7 +243,7 @@ fn claim(stream: &str, fence: Fence, begins: bool) -> UpdateStatement {
         .take()
 }
 
-/// A fence has 15 digits: it always fits.
+/// The fence as a `bigint`. It has 15 digits, so it always fits.
 fn fence_value(fence: Fence) -> Expr {
     bind::bigint(i64::try_from(fence).unwrap_or(i64::MAX))
 }

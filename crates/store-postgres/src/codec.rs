@@ -1,4 +1,4 @@
-//! Rows become domain values or say where they are wrong: a row is parsed, not trusted.
+//! Converts rows into domain values, or reports where they are wrong: a row is parsed, not trusted.
 
 use std::collections::HashSet;
 use std::str::FromStr;
@@ -12,7 +12,7 @@ use pg::row::{Column, ColumnError};
 use tokio_postgres::Row;
 use tokio_postgres::types::FromSql;
 
-/// A column of a result set, with the `table.column` that an error names. What a statement computes has no table.
+/// A column of a result set, with the `table.column` for errors. A computed column has no table.
 #[derive(Clone, Copy)]
 struct Place {
     column: Column,
@@ -20,7 +20,7 @@ struct Place {
 }
 
 impl Place {
-    /// Looks the column up by its name; the rest of the rows are read without another look-up.
+    /// Looks the column up by its name; all rows are then read without another lookup.
     fn find(row: &Row, place: &'static str, key: &str) -> Result<Self, StoreError> {
         let name = place.rsplit_once('.').map_or(place, |(_, name)| name);
         let column = Column::find(row, name).map_err(|error| corrupt(place, key, error.to_string()))?;
@@ -45,7 +45,7 @@ impl Place {
     }
 }
 
-/// One column of a row; `place` is its `table.column`, `key` names the row in the error.
+/// One column of a row; `place` is its `table.column`, `key` identifies the row in the error.
 pub(crate) fn column<'a, T: FromSql<'a>>(
     row: &'a Row,
     place: &'static str,
@@ -59,7 +59,7 @@ pub(crate) fn instant(row: &Row, place: &'static str, key: &str) -> Result<Times
     Place::find(row, place, key)?.instant(row, key)
 }
 
-/// As [`instant`], for a column that may be NULL.
+/// Like [`instant`], for a column that may be NULL.
 pub(crate) fn optional_instant(
     row: &Row,
     place: &'static str,
@@ -69,12 +69,12 @@ pub(crate) fn optional_instant(
     found.column.get_optional_instant(row).map_err(|error| found.corrupt(key, &error))
 }
 
-/// An `int` column that counts something.
+/// An `int` column that contains a count.
 pub(crate) fn small_count(row: &Row, place: &'static str, key: &str) -> Result<u32, StoreError> {
     Place::find(row, place, key)?.count(row, key)
 }
 
-/// A text column that holds one of several names.
+/// A text column that contains one of several names.
 pub(crate) fn name<T: FromStr<Err = UnknownName>>(
     row: &Row,
     place: &'static str,
@@ -84,7 +84,7 @@ pub(crate) fn name<T: FromStr<Err = UnknownName>>(
     text.parse().map_err(|error: UnknownName| corrupt(place, key, error.to_string()))
 }
 
-/// What a statement counted.
+/// The count that a statement returned.
 pub(crate) fn count(row: &Row, name: &'static str, key: &str) -> Result<u64, StoreError> {
     column::<i64>(row, name, key).map(i64::unsigned_abs)
 }
@@ -96,7 +96,7 @@ pub(crate) fn route_key(row: &Row) -> Result<RouteKey, StoreError> {
     Ok(RouteKey { notification_id: NotificationId::from(notification_id), route_id })
 }
 
-/// The keys of routes, each of which may come once.
+/// The keys of routes, without duplicates.
 pub(crate) fn route_keys(rows: &[Row]) -> Result<HashSet<RouteKey>, StoreError> {
     let mut keys = HashSet::with_capacity(rows.len());
     for key in rows.iter().map(route_key) {
@@ -107,13 +107,13 @@ pub(crate) fn route_keys(rows: &[Row]) -> Result<HashSet<RouteKey>, StoreError> 
     Ok(keys)
 }
 
-/// A route's name in an error: without an administrator's address.
+/// A route's name for errors: without an administrator's address.
 pub(crate) fn loggable(key: &RouteKey) -> String {
     format!("{}/{}", key.notification_id, key.loggable_route_id())
 }
 
-/// The rows of a statement with `routes::live_columns`. Each row is read by itself, so that a corrupt one does not affect
-/// others. Neighbours of one notification share its content.
+/// The rows of a statement with `routes::live_columns`. Each row is read separately, so that a corrupt one
+/// does not affect others. Adjacent rows of one notification share its content.
 pub(crate) fn live_routes(rows: &[Row]) -> Result<DuePage, StoreError> {
     let mut page = DuePage::default();
     let Some(first) = rows.first() else { return Ok(page) };
@@ -127,7 +127,8 @@ pub(crate) fn live_routes(rows: &[Row]) -> Result<DuePage, StoreError> {
     Ok(page)
 }
 
-/// The columns of a live route and its record, looked up once for all rows: this is the largest result of the hot path.
+/// The columns of a live route and its record, looked up once for all rows: this is the largest result of the
+/// hot path.
 struct LiveColumns {
     notification_id: Place,
     route_id: Place,
@@ -170,7 +171,7 @@ impl LiveColumns {
         })
     }
 
-    /// If `neighbour` is of the same notification, its content is taken.
+    /// Reads a row. Reuses the content of `neighbour` if it belongs to the same notification.
     fn read(&self, row: &Row, neighbour: Option<&LiveRoute>) -> Result<LiveRoute, StoreError> {
         let notification_id: String = self.notification_id.get(row, "")?;
         let route_id = self.route_id.get(row, &notification_id)?;

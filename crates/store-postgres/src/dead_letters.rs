@@ -1,4 +1,4 @@
-//! Dead letters: written in the transaction in which the last attempt of a route failed.
+//! Dead letters, written in the transaction in which the last attempt of a route failed.
 
 use domain::dead_letter::recovery_hint;
 use domain::ports::Failed;
@@ -9,8 +9,8 @@ use sea_query::{Expr, InsertStatement, OnConflict, Query};
 use crate::routes::{given_keys, on_key};
 use crate::schema::{DeadLetters, Input, Routes};
 
-/// A dead letter for each of the routes, by their primary key. A route that an operator has retried may become a dead letter
-/// again: its row is then replaced.
+/// Inserts a dead letter for each of the routes, by their primary key. A route that an operator has retried
+/// may become a dead letter again: its row is then replaced.
 pub(crate) fn insert(routes: &[&Failed]) -> InsertStatement {
     let texts = |value: fn(&Failed) -> &str| unnest(bind::texts(routes.iter().copied().map(value)));
     let given = given_keys(routes.iter().map(|route| &route.key))
@@ -41,7 +41,7 @@ pub(crate) fn insert(routes: &[&Failed]) -> InsertStatement {
                 DeadLetters::RecoveryHint,
                 DeadLetters::CreatedAt,
             ])
-            // It needs attention again.
+            // The dead letter needs attention again.
             .value(DeadLetters::DiscardedAt, Expr::cust("NULL"))
             .to_owned(),
     );

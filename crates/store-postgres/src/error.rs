@@ -1,4 +1,4 @@
-//! PostgreSQL's errors as errors of the ports.
+//! Converts PostgreSQL's errors into errors of the ports.
 
 use domain::ports::StoreError;
 use pg::PgError;

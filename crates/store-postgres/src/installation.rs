@@ -1,7 +1,8 @@
-//! The installation: which intents stream this schema serves, and the id that Redis holds for it (ADR 0019).
+//! The installation: the intents stream that this schema serves, and the id that Redis stores for it (ADR
+//! 0019).
 //!
-//! The first start writes the one row; every later one, and every replica that starts at the same time, reads it. A crash in
-//! between leaves either no row or the whole one.
+//! The first start writes the only row; every later one, and every replica that starts at the same time,
+//! reads it. A crash in between leaves either no row or the whole one.
 
 use domain::ports::StoreError;
 use pg::sql::insert_rows;
@@ -13,17 +14,17 @@ use crate::codec::{column, corrupt};
 use crate::error::store_error;
 use crate::schema::Installation as Columns;
 
-/// The one row.
+/// The content of the only row.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Installation {
-    /// An id that no other schema has.
+    /// The id of the installation, unique to this schema.
     pub id: String,
     /// The intents stream that the schema serves.
     pub intents_stream: String,
 }
 
 impl PgStore {
-    /// The installation of this schema; at the first start that is `proposed`.
+    /// Returns the installation of this schema; the first start stores `proposed`.
     pub async fn installation(&self, proposed: &Installation) -> Result<Installation, StoreError> {
         const PLACE: &str = "installation";
         let session = self.session("read the installation").await?;
@@ -57,7 +58,7 @@ fn insert(proposed: &Installation) -> InsertStatement {
     insert
 }
 
-/// The primary key allows one row.
+/// The primary key allows one row only.
 fn select() -> SelectStatement {
     Query::select().columns([Columns::Id, Columns::IntentsStream]).from(Columns::Table).limit(1).take()
 }

@@ -1,12 +1,13 @@
-//! The durable state in PostgreSQL: records, routes and what became of them.
+//! The durable state in PostgreSQL: records, routes and their outcomes.
 //!
-//! A file for each table (`records`, `checkpoint`, `routes`, `dead_letters`, `malformed_intents`, `installation`,
-//! `replicas` with `activity` and `step_down`, `receipts`, `answers` of submissions) and for each transaction or comparison over several of them (`accept`, `retention`,
-//! `republish`, `operations`, `queries`, `audit`); together they implement the stores of [`domain::ports`] on [`PgStore`], and the queries on
-//! [`PgQueries`], which has a pool of its own. Each statement is a function of its own, next to the comment that says what
-//! plan it needs; building a statement is apart from running it. Column names are defined in `schema.rs` alone and read
-//! by name in `codec.rs`. Every change of a route is guarded by the version it was decided on. The rules about what should
-//! happen to a route are in `domain`, not here.
+//! A file for each table (`records`, `checkpoint`, `routes`, `dead_letters`, `malformed_intents`,
+//! `installation`, `replicas` with `activity` and `step_down`, `receipts`, `answers` of submissions) and for
+//! each transaction or comparison over several of them (`accept`, `retention`, `republish`, `operations`,
+//! `queries`, `audit`); together they implement the stores of [`domain::ports`] on [`PgStore`], and the
+//! queries on [`PgQueries`], which has a pool of its own. Each statement is a function of its own, next to
+//! the comment on the plan that it needs; building a statement is separate from running it. Column names are
+//! defined in `schema.rs` alone and read by name in `codec.rs`. Every change of a route is guarded by the
+//! version it was decided on. The rules for a route's next state are in `domain`, not here.
 
 mod accept;
 mod answers;
@@ -49,29 +50,30 @@ use domain::ports::StoreError;
 #[derive(Clone, Debug)]
 pub struct PgStore {
     pool: PgPool,
-    /// The pool for the plans of changes, which may read very much.
+    /// The pool for the plans of changes, which may read many rows.
     plans: PgPool,
 }
 
 impl PgStore {
-    /// A store on `pool`, whose `search_path` picks the schema.
+    /// A store on `pool`, whose `search_path` selects the schema.
     pub fn new(pool: PgPool) -> Self {
         Self { plans: pool.clone(), pool }
     }
 
-    /// The same with a pool of its own for the plans of operators' changes, whose sessions have the settings [`QUERY_SESSION`]: however many are
-    /// requested, they take no connection from the traffic.
+    /// Adds a separate pool for the plans of operators' changes, whose sessions have the settings
+    /// [`QUERY_SESSION`]: however many are requested, they take no connection from the traffic.
     pub fn with_plans(self, plans: PgPool) -> Self {
         Self { plans, ..self }
     }
 
-    /// Prepares every statement that the service will run, so that a schema that is too old, or a missing right, is
-    /// reported at start and not at the first intent. A newer schema passes if every statement can be prepared on it.
+    /// Prepares every statement of the service, so that a schema that is too old, or a missing right, is
+    /// reported at the start and not at the first intent. A newer schema passes if every statement can be
+    /// prepared on it.
     pub async fn check_needs(&self) -> Result<(), StoreError> {
         let session = self.session("check the schema").await?.checking();
         let answer = idempotency::statements::complete(&[]);
-        // All at the same time, because there are over a hundred: one after the other they would exceed the deadline if the round trip to
-        // the server is long.
+        // Prepared concurrently, because there are over a hundred: sequentially they would exceed the
+        // deadline on a long round trip.
         try_join!(
             accept::prepare_all(&session),
             routes::prepare_all(&session),

@@ -11,7 +11,7 @@ use crate::schema::{Input, MalformedIntents};
 
 pub(crate) mod retention;
 
-/// Inserts the rows that do not exist yet: an entry that is read twice is one row.
+/// Inserts the rows that do not exist yet: an entry that is read twice has one row.
 pub(crate) fn insert(rows: &[&MalformedIntent]) -> InsertStatement {
     let texts =
         |value: fn(&MalformedIntent) -> String| unnest(bind::texts(rows.iter().map(|row| value(row))));
@@ -32,16 +32,16 @@ pub(crate) fn insert(rows: &[&MalformedIntent]) -> InsertStatement {
     insert
 }
 
-/// Whether a row is copied and not inserted: an inserted value is held in memory four times while it is sent.
+/// True if a row is copied instead of inserted: an inserted value is in memory four times while it is sent.
 pub(crate) fn is_large(row: &MalformedIntent) -> bool {
     row.raw_fields.json_length() > MAX_INSERTED
 }
 
-/// The longest raw fields that are a parameter of a statement, in bytes.
+/// The longest raw fields, in bytes, that are sent as a parameter of a statement.
 const MAX_INSERTED: usize = 1024 * 1024;
-/// The format of the data that [`copied`] makes: a signature, no flags and no extension.
+/// The header of the data that [`copied`] makes: a signature, no flags and no extension.
 const BINARY_COPY: &[u8] = b"PGCOPY\n\xff\r\n\0\0\0\0\0\0\0\0\0";
-/// 2000-01-01, from which PostgreSQL counts, in microseconds after the Unix epoch.
+/// 2000-01-01, PostgreSQL's epoch, in microseconds after the Unix epoch.
 const POSTGRES_EPOCH: i64 = 946_684_800_000_000;
 
 /// Copies one row. The caller has checked that it does not exist: unlike [`insert`], this fails if it does.
@@ -81,7 +81,7 @@ pub(crate) fn copied(row: &MalformedIntent) -> impl Iterator<Item = Bytes> + use
         head.put_i32(length(text.len()));
         head.put_slice(text.as_bytes());
     }
-    // The first byte of a jsonb is the version of its format, in which the rest is text.
+    // The first byte of a jsonb is the version of its format; the rest is text.
     head.put_i32(length(row.raw_fields.json_length() + 1));
     head.put_u8(1);
     let mut tail = BytesMut::new();
@@ -94,11 +94,12 @@ pub(crate) fn copied(row: &MalformedIntent) -> impl Iterator<Item = Bytes> + use
 }
 
 fn length(bytes: usize) -> i32 {
-    // Cannot fail: what a row holds is bounded in domain, far below two gigabytes.
+    // Cannot fail: domain limits the content of a row to far below two gigabytes.
     i32::try_from(bytes).expect("a column below two gigabytes")
 }
 
-/// The ids of those of the entries, given by id and fingerprint, that have a row of the same content; by the primary key.
+/// The ids of those entries, given by id and fingerprint, that have a row with the same content; by the
+/// primary key.
 pub(crate) fn known<'a>(
     stream: &str,
     entries: impl Iterator<Item = (EntryId, &'a str)> + Clone,

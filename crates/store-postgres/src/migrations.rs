@@ -1,4 +1,4 @@
-//! Applying migrations to a database that can hold every text.
+//! Applies migrations to a database that can store every text.
 
 use std::time::Duration;
 
@@ -12,15 +12,16 @@ const OPERATION: &str = "apply the migrations";
 /// "notif" in ASCII; no other client uses it.
 const LOCK_KEY: i64 = 0x6e_6f_74_69_66;
 
-/// Applies those of `migrations` that the database lacks and returns how many that were. See [`pg::migrate()`]. A database
-/// that cannot hold every text is refused before anything is written to it.
+/// Applies the migrations that the database lacks and returns their number. See [`pg::migrate()`]. A database
+/// that cannot store every text is refused before anything is written to it.
 pub async fn migrate(dsn: &Dsn, migrations: &[Migration]) -> Result<usize, StoreError> {
     check_encoding(dsn).await?;
     let settings = MigrationSettings { lock_key: LOCK_KEY, session: SESSION };
     pg::migrate(dsn, migrations, settings).await.map_err(store_error)
 }
 
-/// In any other encoding, the first intent with a character that it lacks would block intake permanently.
+/// Refuses other encodings than UTF-8: the first intent with a character that they lack would block intake
+/// permanently.
 async fn check_encoding(dsn: &Dsn) -> Result<(), StoreError> {
     let refused = |source| StoreError::Unavailable { operation: OPERATION, source };
     let settings =

@@ -1,18 +1,21 @@
-//! What operators change: dead letters are replayed or discarded, in chunks that leave a row in `operator_actions`.
+//! Operators' changes: dead letters are replayed or discarded, in chunks that leave a row in
+//! `operator_actions`.
 //!
 //! A chunk is one transaction:
 //!
-//! 1. It locks the routes that still have the version that the operator saw, and their dead letters. It waits for no lock: what
-//!    another transaction holds is left out, be it another operator's, one of retention, or one that was left open in a console.
-//! 2. It changes the locked rows and no others, each of which it counts.
-//! 3. It writes what was done, and commits.
+//! 1. It locks the routes that still have the version that the operator saw, and their dead letters. It waits
+//!    for no lock: rows that another transaction holds are left out, be it another operator's, one of
+//!    retention, or one that was left open in a console.
+//! 2. It changes the locked rows and no others, and counts each of them.
+//! 3. It records the change, and commits.
 //!
-//! Crash recovery: a crash before COMMIT leaves the chunk as it was, a later one leaves it done; the chunks before it are committed. A repeated request
-//! selects what is left. If the answer to COMMIT is lost, the caller learns of an outage, and the repeated request does the rest.
+//! Crash recovery: a crash before COMMIT leaves the chunk unchanged, a later one leaves it done; the chunks
+//! before it are committed. A repeated request selects the remaining dead letters. If the response to COMMIT
+//! is lost, the caller receives an outage error, and the repeated request does the rest.
 //!
-//! Neighbours: a publisher changes live routes only, so it meets a replayed route when it is due, and never a dead one. Retention holds the
-//! locks of the routes it deletes, and leaves a record alone of which a route is locked or live. Of two operators one finds the rows locked or of
-//! another version.
+//! Concurrent transactions: a publisher changes live routes only, so it reads a replayed route when it is
+//! due, and never a dead one. Retention holds the locks of the routes it deletes, and skips a record with a
+//! locked or live route. If two operators collide, one of them finds the rows locked or at another version.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -39,9 +42,10 @@ mod statements;
 pub(crate) use statements::insert_action;
 use statements::{delete, discard, lock, replay_routes, routes_named, touch, unchanged};
 
-/// How many dead letters are read together while they are selected.
+/// The number of dead letters that are read together while they are selected.
 const SELECTED_AT_ONCE: usize = 1_000;
-/// How many pages of dead letters are read to select those of one request: each examines as many rows as a page of a list.
+/// The maximum number of pages of dead letters that are read to select those of one request: each examines as
+/// many rows as a page of a list.
 const MAX_SELECTED_PAGES: usize = 50;
 
 impl Operations for PgStore {
@@ -84,7 +88,8 @@ impl Operations for PgStore {
         let changed = match write(&session, change, chunk, action, now).await {
             Ok(changed) => changed,
             Err(error) => {
-                // If this fails too, the session closes its connection. Either way the first error is the one to report.
+                // If this fails too, the session closes its connection. Either way the first error is the one
+                // to report.
                 drop(session.rollback().await);
                 return Err(error);
             }
@@ -108,7 +113,7 @@ pub(crate) async fn prepare_all(session: &Session) -> Result<(), PgError> {
     retention::prepare_all(session).await
 }
 
-/// The routes that were changed.
+/// Writes the change of a chunk and returns the changed routes.
 async fn write(
     session: &Session,
     change: &DeadLetterChange,
@@ -146,7 +151,7 @@ async fn write(
     Ok(locked)
 }
 
-/// Each locked row must have been changed, and no other.
+/// Checks that each locked row was changed, and no other.
 fn check_all(rows: u64, targets: &[Target], table: &'static str) -> Result<(), StoreError> {
     if rows == targets.len() as u64 {
         return Ok(());
@@ -182,7 +187,7 @@ async fn select_named(
     Ok(targets)
 }
 
-/// A route, with its dead letter and whether that is discarded, if it is one.
+/// A route, with its dead letter, if it has one, and true if that is discarded.
 type Named = (RouteKey, Option<(Target, bool)>);
 
 fn named(row: &Row) -> Result<Named, StoreError> {
@@ -202,8 +207,9 @@ fn named(row: &Row) -> Result<Named, StoreError> {
     Ok((key, Some((target, column(row, "discarded", &shown)?))))
 }
 
-/// Selects dead letters in the order of the list; those beyond the bound of one request are only counted. No page begins after `time`:
-/// the selection is then what was found so far, and more dead letters remain than were counted.
+/// Selects dead letters in the order of the list; those beyond the limit of one request are only counted.
+/// Starts no page after `time`: the selection is then incomplete, and more dead letters remain than were
+/// counted.
 async fn select_listed(
     session: &Session,
     filter: &DeadLetterFilter,

@@ -1,22 +1,26 @@
-//! What consumers report of routes: documents in the table `receipts`, each under the id of its route.
+//! Delivery receipts: consumers' reports on routes, as documents in the table `receipts`, each under the id
+//! of its route.
 //!
-//! Reports are taken in parts, each of which is a transaction:
+//! Reports are processed in parts, each of which is a transaction:
 //!
-//! 1. It locks the routes against their deletion, and against nothing else: publishers go on. Retention leaves a record alone of which a
-//!    route is locked, so no receipt is left without its record. What has no route is unknown.
-//! 2. It reads the receipts that there are and locks them, in the order of their keys.
+//! 1. It locks the routes against their deletion, and against nothing else: publishers continue. Retention
+//!    skips a record with a locked route, so no receipt is left without its record. A report without a route
+//!    is unknown.
+//! 2. It reads the existing receipts and locks them, in the order of their keys.
 //! 3. The domain decides. New receipts are inserted, the others replaced.
 //!
-//! Two transactions may find that a route has no receipt, and insert one. Then the second inserts nothing, and its reports of that route are
-//! decided again in another transaction, which finds the receipt and locks it.
+//! Two transactions may both find that a route has no receipt, and insert one. Then the second inserts
+//! nothing, and its reports of that route are decided again in another transaction, which finds the receipt
+//! and locks it.
 //!
-//! A part of which another transaction has locked a row is halved until that row is found, so that the others are taken. Then the request
-//! fails, and its repetition takes the rest.
+//! If another transaction has locked a row of a part, the part is halved until that row is found, so that the
+//! other reports are processed. Then the request fails, and its repetition processes the rest.
 //!
-//! No deadlock: a transaction that waits for a receipt that is locked holds earlier keys only. One that inserts waits for receipts that
-//! are being inserted and for no others, in the order of their keys, too.
+//! No deadlock: a transaction that waits for a locked receipt holds earlier keys only. A transaction that
+//! inserts waits only for receipts that are being inserted, in the order of their keys, too.
 //!
-//! Crash recovery: a crash leaves the parts that were committed. The consumer has no answer and repeats its request; those reports are stale then.
+//! Crash recovery: a crash leaves the parts that were committed. The consumer gets no response and repeats
+//! its request; the committed reports are then stale.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::LazyLock;
@@ -35,19 +39,20 @@ use crate::error::{document_error, store_error};
 use crate::routes::{given_keys, on_key};
 use crate::schema::{Input, Routes, receipts_table};
 
-/// The most reports of one transaction. With the longest histories their receipts take 30 MB.
+/// The maximum number of reports of one transaction. With the longest histories their receipts take 30 MB.
 const MAX_PART_REPORTS: usize = 100;
-/// How often reports are decided whose receipts other transactions insert meanwhile. The second time these are there, unless they are deleted
-/// by hand.
+/// The maximum number of rounds for reports whose receipts other transactions insert meanwhile. In the second
+/// round these exist, unless they were deleted by hand.
 const MAX_ROUNDS: usize = 4;
-/// How often a request waits for rows that other transactions have locked, half a second each time. Two rows of one part are found by
-/// then.
+/// The maximum number of times that a request waits for rows locked by other transactions, half a second
+/// each. It suffices to find two rows of one part.
 const MAX_LOCK_WAITS: u32 = 16;
-/// Receipts that are read together to be shown. With the longest histories they take 15 MiB, which [`state::MAX_ANSWER_BYTES`] allows.
+/// The number of receipts that are read together for display. With the longest histories they take 15 MiB,
+/// which [`state::MAX_ANSWER_BYTES`] allows.
 const READ_AT_ONCE: usize = 50;
 const OPERATION: &str = "record receipts";
 
-/// The table, made once: it is needed by every statement.
+/// The table, created once: every statement needs it.
 pub(crate) static TABLE: LazyLock<TableName> = LazyLock::new(receipts_table);
 
 impl ReceiptStore for PgStore {
@@ -57,7 +62,8 @@ impl ReceiptStore for PgStore {
         channel: Option<Channel>,
     ) -> Result<Vec<ReportOutcome>, StoreError> {
         let mut outcomes = vec![ReportOutcome::UnknownRoute; reports.len()];
-        // The id of a route is the key of a document. What is too long for one, or holds NUL, is the id of no route.
+        // The id of a route is the key of a document. A text that is too long for one, or contains NUL, is
+        // not the id of a route.
         let placed = reports.iter().enumerate().filter_map(|(place, about)| {
             let key = document_key(&about.key)?;
             Some(Placed { place, key, about })
@@ -67,7 +73,7 @@ impl ReceiptStore for PgStore {
             placed.chunks(MAX_PART_REPORTS).map(<[_]>::to_vec).collect();
         let (mut waits, mut locked) = (0, None);
         while let Some(mut part) = parts.pop_front() {
-            // Each part may take as long as an operation may.
+            // Each part has the time limit of one operation.
             let session = self.session(OPERATION).await?;
             match record_part(&session, &mut part, channel, &mut outcomes).await {
                 Ok(()) => {}
@@ -104,7 +110,7 @@ pub(crate) fn document_key(key: &RouteKey) -> Option<Key> {
     Key::new(&key.to_string()).ok()
 }
 
-/// After an error, `left` are the reports that were not taken.
+/// Processes one part. After an error, `left` contains the reports that were not processed.
 async fn record_part(
     session: &Session,
     left: &mut Vec<Placed<'_>>,
@@ -115,7 +121,8 @@ async fn record_part(
         let written = match write(session, left, channel).await {
             Ok(written) => written,
             Err(error) => {
-                // If this fails too, the session closes its connection. Either way the first error is the one to report.
+                // If this fails too, the session closes its connection. Either way the first error is the one
+                // to report.
                 drop(session.rollback().await);
                 return Err(error);
             }
@@ -132,11 +139,11 @@ async fn record_part(
     Err(StoreError::Unavailable { operation: OPERATION, source })
 }
 
-/// What a transaction did.
+/// The result of a transaction.
 struct Written {
-    /// By place; without those of receipts that were overtaken.
+    /// The outcomes by place, without those of receipts that were overtaken.
     outcomes: Vec<(usize, ReportOutcome)>,
-    /// Receipts that another transaction has inserted meanwhile.
+    /// The receipts that another transaction inserted meanwhile.
     overtaken: HashSet<Key>,
 }
 
@@ -177,17 +184,17 @@ async fn write(
     Ok(Written { outcomes, overtaken })
 }
 
-/// What reports of known routes come to.
+/// The receipts to write for reports of known routes.
 struct Decision<'a> {
     /// Receipts of routes that have none.
     new: Vec<(Key, Value)>,
-    /// Receipts in place of those that there are.
+    /// Receipts that replace existing ones.
     replaced: Vec<(Key, Value)>,
     outcomes: Vec<(&'a Placed<'a>, ReportOutcome)>,
 }
 
-/// `there` are the documents of these routes. One that is no receipt, which another program wrote, is replaced as if there were none: nothing could
-/// follow it.
+/// Decides the reports; `there` are the documents of these routes. A document that is not a receipt, because
+/// another program wrote it, is replaced as if it did not exist: no report could follow it.
 fn decide<'a>(known: &[&'a Placed<'a>], there: &[Document]) -> Result<Decision<'a>, StateError> {
     let readable = |document: &Document| {
         Receipt::from_json(document.value.as_str()).ok().map(|receipt| (document.key.clone(), receipt))
@@ -207,7 +214,7 @@ fn decide<'a>(known: &[&'a Placed<'a>], there: &[Document]) -> Result<Decision<'
     Ok(Decision { new, replaced, outcomes })
 }
 
-/// Opens a transaction, and locks the routes that there are. Their channels.
+/// Opens a transaction, locks the routes that exist, and returns their channels.
 async fn begin_with_routes(
     session: &Session,
     reports: &[Placed<'_>],
@@ -224,7 +231,7 @@ async fn begin_with_routes(
     rows.map_err(store_error)?.iter().map(channel).collect()
 }
 
-/// The receipts of those of the routes that have one.
+/// The receipts of the routes that have one.
 pub(crate) async fn receipts_of(
     session: &Session,
     routes: &[&RouteKey],
@@ -253,7 +260,8 @@ pub(crate) async fn prepare_all(session: &Session) -> Result<(), StoreError> {
     prepared.map_err(|error| document_error(session.operation(), error))
 }
 
-/// The routes of these keys, locked as a row that refers to them would lock them. By the primary key, once for each.
+/// The routes with these keys, locked as a row that refers to them would lock them. By the primary key, once
+/// for each.
 pub(crate) fn lock_routes(keys: &BTreeSet<&RouteKey>) -> SelectStatement {
     Query::select()
         .columns([Routes::NotificationId, Routes::RouteId, Routes::Channel].map(|it| (Routes::Table, it)))

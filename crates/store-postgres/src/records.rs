@@ -17,7 +17,7 @@ use crate::codec::{column, count, instant};
 use crate::error::store_error;
 use crate::schema::{Input, Records, Routes};
 
-/// The number after the highest `~n` of an entry id that is taken.
+/// The number after the highest `~n` in use for an entry id.
 pub(crate) async fn next_suffix(session: &Session, id: EntryId) -> Result<u32, StoreError> {
     let mut highest: u32 = 0;
     for row in session.query(&suffixed_ids(id)).await.map_err(store_error)? {
@@ -60,7 +60,7 @@ fn scope(row: &Row) -> Result<IdempotencyScope, StoreError> {
     Ok(IdempotencyScope { producer, key })
 }
 
-/// As [`requests`], with what the sender of a repeated intent is told.
+/// The accepted intents of [`requests`], with the content of the response to a repeated intent.
 pub(crate) fn accepted_requests(
     rows: &[Row],
 ) -> Result<HashMap<IdempotencyScope, AcceptedRequest>, StoreError> {
@@ -79,12 +79,12 @@ pub(crate) fn accepted_requests(
         .collect()
 }
 
-/// Whether a notification's id is `<id>` or `<id>~<n>`.
+/// True if a notification's id is `<id>` or `<id>~<n>`.
 pub(crate) fn is_id_of(notification_id: &NotificationId, id: EntryId) -> bool {
     notification_id.as_str().split('~').next() == Some(&id.to_string())
 }
 
-/// By the unique key of producer and idempotency key.
+/// The accepted intents, by the unique key of producer and idempotency key.
 pub(crate) fn requests_of<'a>(scopes: impl Iterator<Item = &'a IdempotencyScope> + Clone) -> SelectStatement {
     let producers = bind::texts(scopes.clone().map(|scope| scope.producer.as_str()));
     let keys = bind::texts(scopes.map(|scope| scope.key.as_str()));
@@ -110,7 +110,8 @@ pub(crate) fn requests_of<'a>(scopes: impl Iterator<Item = &'a IdempotencyScope>
         .take()
 }
 
-/// As [`requests_of`], with the time of acceptance and the number of routes, by the primary key of `routes`.
+/// The accepted intents of [`requests_of`], with the time of acceptance and the number of routes, by the
+/// primary key of `routes`.
 pub(crate) fn accepted_of<'a>(scopes: impl Iterator<Item = &'a IdempotencyScope> + Clone) -> SelectStatement {
     let routes = Query::select()
         .expr(Func::count(Expr::col(Asterisk)))
@@ -125,7 +126,7 @@ pub(crate) fn accepted_of<'a>(scopes: impl Iterator<Item = &'a IdempotencyScope>
     statement
 }
 
-/// By the primary key.
+/// The ids that are in use, by the primary key.
 pub(crate) fn ids_taken(ids: impl Iterator<Item = String>) -> SelectStatement {
     let ids = bind::texts(ids);
     Query::select()
@@ -135,7 +136,8 @@ pub(crate) fn ids_taken(ids: impl Iterator<Item = String>) -> SelectStatement {
         .take()
 }
 
-/// All ids of the form `<id>~<n>`: in byte order they lie between `<id>~` and `<id>` followed by the next character.
+/// All ids of the form `<id>~<n>`: in byte order they lie between `<id>~` and `<id>` followed by the next
+/// character.
 fn suffixed_ids(id: EntryId) -> SelectStatement {
     Query::select()
         .column(Records::NotificationId)
@@ -145,19 +147,19 @@ fn suffixed_ids(id: EntryId) -> SelectStatement {
         .take()
 }
 
-/// Inserts the records whose key and id are free; the number of rows says whether that was all of them.
+/// Inserts the records whose key and id are free; the number of rows shows whether all were inserted.
 pub(crate) fn insert(acceptances: &[&Acceptance]) -> InsertStatement {
     let mut insert = insert_all(acceptances);
     insert.on_conflict(OnConflict::new().do_nothing().to_owned());
     insert
 }
 
-/// Whether this is one of the unique indexes by which a record is known: the others are not the service's.
+/// True if this is one of the service's unique indexes of records: an operator may have added others.
 pub(crate) fn is_own_key(constraint: Option<&str>) -> bool {
     matches!(constraint, Some("records_pkey" | "records_idempotency_unique"))
 }
 
-/// Inserts all records or none; the error names the first unique index in the way.
+/// Inserts all records or none; the error names the first violated unique index.
 pub(crate) fn insert_all(acceptances: &[&Acceptance]) -> InsertStatement {
     let records = || acceptances.iter().map(|acceptance| &acceptance.record);
     let texts = |value: fn(&Record) -> &str| unnest(bind::texts(records().map(value)));

@@ -1,7 +1,8 @@
-//! Which replicas run and what they did: the tables `replicas` and `activity`.
+//! The running replicas and their activity: the tables `replicas` and `activity`.
 //!
-//! Each replica writes its own rows and deletes whatever is old; a row that another replica is deleting is skipped. Times are
-//! the server's. No transaction spans the two tables: after a crash in between the replica has reported itself and not its counts.
+//! Each replica writes its own rows and deletes all old rows; a row that another replica is deleting is
+//! skipped. Times are the server's. No transaction spans the two tables: after a crash in between the replica
+//! has reported itself without its counts.
 
 use std::time::Duration;
 
@@ -56,7 +57,7 @@ pub(crate) async fn prepare_all(session: &Session) -> Result<(), PgError> {
     Ok(())
 }
 
-/// `step_down_at` stays: it is an operator's.
+/// Saves a replica's report. `step_down_at` is unchanged: it belongs to the operators.
 fn save(report: &ReplicaReport) -> InsertStatement {
     let workers: Value = report.workers.iter().map(worker).collect();
     let mut insert = insert_rows(
@@ -91,7 +92,7 @@ fn worker(report: &WorkerReport) -> Value {
 fn blocked(report: &BlockedReport) -> Value {
     json!({
         "entry_id": report.entry_id.map(|id| id.to_string()),
-        // The one character that jsonb cannot hold.
+        // The only character that jsonb cannot store.
         "cause": report.cause.replace('\0', "\u{fffd}"),
         "since": report.since.to_string(),
     })
@@ -131,7 +132,7 @@ fn add(replica: &str, activity: &Activity) -> InsertStatement {
     insert
 }
 
-/// The table has a row for each replica of the last hour, so it needs no index.
+/// Deletes old replicas. The table has a row for each replica of the last hour, so it needs no index.
 fn delete_replicas(age: Duration, limit: usize) -> DeleteStatement {
     let old = Query::select()
         .column(R::Replica)
@@ -144,7 +145,7 @@ fn delete_replicas(age: Duration, limit: usize) -> DeleteStatement {
     Query::delete().from_table(R::Table).and_where(Expr::col(R::Replica).in_subquery(old)).take()
 }
 
-/// The first rows of the primary key.
+/// Deletes old activity, from the first rows of the primary key.
 fn delete_activity(age: Duration, limit: usize) -> DeleteStatement {
     let key = [A::Minute, A::Replica];
     let mut old = Query::select();
@@ -159,7 +160,8 @@ fn delete_activity(age: Duration, limit: usize) -> DeleteStatement {
     Query::delete().from_table(A::Table).and_where(Expr::tuple(key.map(Expr::col)).in_subquery(old)).take()
 }
 
-/// `now()` and not `clock_timestamp()`: it stays the same for the statement, so that an index serves the condition.
+/// True for times older than `age`. It uses `now()` instead of `clock_timestamp()`, which is constant during
+/// the statement, so that an index serves the condition.
 fn older_than(column: impl IntoColumnRef, age: Duration) -> Expr {
     let age = bind::bigint(i64::try_from(age.as_secs()).unwrap_or(i64::MAX));
     Expr::col(column).lt(Expr::cust("now()").sub(age.mul(Expr::cust("interval '1 second'"))))

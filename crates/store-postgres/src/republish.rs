@@ -1,4 +1,4 @@
-//! Published routes and the ids of their entries, for the comparison with what Redis still has (ADR 0021).
+//! Published routes and the ids of their entries, for the comparison with the entries in Redis (ADR 0021).
 
 use ambient::Timestamp;
 use domain::entry::EntryId;
@@ -23,9 +23,11 @@ use crate::error::store_error;
 use crate::routes::{given_keys, live_columns, next_version, on_key, versioned};
 use crate::schema::{Input, OutboundNames, OutboundStreams, Records, Routes};
 
-/// The most rows of one page. More than one record can have routes, so that a page holds at least one whole record.
+/// The maximum number of rows of one page. It exceeds the routes of one record, so that a page has at least
+/// one whole record.
 const PAGE_ROWS_MAX: usize = 4_096;
-/// The most names of outbound streams that are listed; two of a channel are enough to refuse its comparison.
+/// The maximum number of names of outbound streams that are listed; two of a channel are enough to refuse its
+/// comparison.
 const MAX_NAMES: u64 = 64;
 
 impl RepublishStore for PgStore {
@@ -139,7 +141,7 @@ fn saved_stream(row: &Row) -> Result<SavedStream, StoreError> {
     })
 }
 
-/// The times are compared with others of this database's clock only.
+/// The times are compared only with others of this database's clock.
 fn save_streams(seen: &[(SeenStream, Option<Timestamp>)]) -> InsertStatement {
     use OutboundStreams as S;
     let texts =
@@ -219,7 +221,7 @@ fn record_cursor(row: &Row) -> Result<RecordCursor, StoreError> {
 }
 
 /// A page of `records_listing_idx`, whose order is newest first, with the published routes of each record by
-/// the primary key. A record without one is a row, too, so that the next page begins after it.
+/// the primary key. A record without one has a row, too, so that the next page begins after it.
 pub(crate) fn published(before: &RecordCursor, since: Timestamp, records: usize) -> SelectStatement {
     let order = [Records::AcceptedAt, Records::NotificationId];
     let place = [bind::instant(before.accepted_at), bind::text(before.notification_id.as_str())];
@@ -250,7 +252,7 @@ pub(crate) fn published(before: &RecordCursor, since: Timestamp, records: usize)
     select.limit(PAGE_ROWS_MAX as u64).take()
 }
 
-/// Of a page that was cut in the middle of a record, that record is left to the next page.
+/// The page of these rows. If it was cut within a record, that record is left to the next page.
 fn published_page(rows: &[Row], records: usize) -> Result<PublishedPage, StoreError> {
     let places = rows.iter().map(record_cursor).collect::<Result<Vec<_>, _>>()?;
     let is_cut = rows.len() == PAGE_ROWS_MAX;
@@ -269,7 +271,7 @@ fn published_page(rows: &[Row], records: usize) -> Result<PublishedPage, StoreEr
     Ok(page)
 }
 
-/// `None` if the record has no published route.
+/// The published entry of a row; `None` if the record has no published route.
 fn published_entry(row: &Row, notification_id: NotificationId) -> Result<Option<PublishedEntry>, StoreError> {
     let route_id: Option<String> = column(row, "routes.route_id", notification_id.as_str())?;
     let Some(route_id) = route_id else { return Ok(None) };
@@ -283,8 +285,8 @@ fn published_entry(row: &Row, notification_id: NotificationId) -> Result<Option<
     Ok(Some(PublishedEntry { key, channel, entry_id }))
 }
 
-/// The columns that publishing needs, by the primary key. A published route has no next attempt: the time at which it was
-/// published takes that place.
+/// The columns that publishing needs, by the primary key. A published route has no next attempt: its
+/// publication time is returned instead.
 fn published_routes(keys: &[&RouteKey]) -> SelectStatement {
     let of_route = |column: Routes| (Routes::Table, column);
     let mut routes = Query::select();
@@ -313,7 +315,7 @@ fn published_routes(keys: &[&RouteKey]) -> SelectStatement {
     select
 }
 
-/// Nothing but the entry id and the version. A route that was changed or deleted since it was read stays as it is, and so does one
+/// Changes only the entry id and the version. Skips a route that was changed or deleted since it was read, or
 /// that another transaction has locked.
 fn replace_entries(routes: &[Published], now: Timestamp) -> UpdateStatement {
     let mut given = versioned(routes.iter().map(|done| (&done.key, done.version)));
@@ -342,7 +344,8 @@ fn replace_entries(routes: &[Published], now: Timestamp) -> UpdateStatement {
         .take()
 }
 
-/// Those of the routes that are published at the version that was read: they could have been changed, had they not been locked.
+/// The routes that are published at the version that was read: they would have been changed if they had not
+/// been locked.
 fn unchanged(routes: &[Published]) -> SelectStatement {
     Query::select()
         .columns([(Routes::Table, Routes::NotificationId), (Routes::Table, Routes::RouteId)])

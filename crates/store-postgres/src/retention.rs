@@ -1,18 +1,21 @@
-//! The deletion of expired records, in chunks that the worker sizes. Routes and dead letters are deleted with their record by cascade,
-//! receipts by a statement of their own.
+//! Deletes expired records, in chunks that the worker sizes. Routes and dead letters are deleted with their
+//! record by cascade, receipts by a statement of their own.
 //!
-//! A record may go only if none of its routes is live, and an operator may be retrying a dead letter of it at this moment
-//! (ADR 0020). So a chunk of records is one transaction that locks, checks again, then deletes:
+//! A record may be deleted only if none of its routes is live, and an operator may be retrying one of its
+//! dead letters at the same time (ADR 0020). So a chunk of records is one transaction that locks, checks
+//! again, then deletes:
 //!
-//! 1. It locks the records, which keeps others from adding routes, and all of their routes, which keeps others from changing
-//!    them. It waits for no lock: what another transaction holds is left out.
-//! 2. A later statement, which sees what was committed before the locks were granted, counts the routes of each record. A
-//!    record stays if a route of it is live, or was not locked.
-//! 3. It deletes the others and the receipts of their routes. A transaction that writes a receipt has locked its route.
+//! 1. It locks the records, so that no other transaction adds routes, and all of their routes, so that no
+//!    other changes them. It waits for no lock: rows that another transaction holds are left out.
+//! 2. A later statement, which sees all changes committed before the locks were granted, counts the routes of
+//!    each record. A record stays if one of its routes is live, or was not locked.
+//! 3. It deletes the others and the receipts of their routes. A transaction that writes a receipt has locked
+//!    its route.
 //!
-//! A record whose key was promised for longer is listed like any other, and stays: neither lock nor count finds it.
+//! A record whose key must be kept for longer is listed like any other, and stays: neither lock nor count
+//! includes it.
 //!
-//! A crash at any of these steps leaves all records of the chunk as they were, or none of them.
+//! A crash at any of these steps leaves all records of the chunk unchanged, or none of them.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -62,8 +65,8 @@ impl RetentionStore<NotificationId> for PgStore {
         let ids: Vec<&str> = keys.iter().map(|id| id.as_str()).collect();
         let result = delete_unless_live_or_locked(&session, &ids, cutoff).await;
         if result.is_err() {
-            // The connection can be kept if the server only refused a statement; otherwise this fails too, and the session
-            // closes it. Either way the first error is the one to report.
+            // The connection stays usable if the server only rejected a statement; otherwise this fails too,
+            // and the session closes it. Either way the first error is the one to report.
             drop(session.rollback().await);
         }
         result
@@ -102,7 +105,7 @@ async fn delete_unless_live_or_locked(
     }
     let receipts = session.prepare(&delete_receipts(&removable)).await.map_err(store_error)?;
     let delete = session.prepare(&delete_records(&removable)).await.map_err(store_error)?;
-    // A COMMIT after a failed statement rolls back without an error of its own, so every answer is looked at.
+    // A COMMIT after a failed statement rolls back without an error of its own, so every result is checked.
     let (receipts, deleted, committed) =
         join3(session.change(&receipts), session.change(&delete), session.commit()).await;
     receipts.map_err(store_error)?;
@@ -111,8 +114,8 @@ async fn delete_unless_live_or_locked(
     Ok(removal)
 }
 
-/// Opens a transaction and sends its locks and its check together; the server runs one after the other. The rows are the
-/// records that were locked, the locked routes of each, and all routes of each.
+/// Opens a transaction and sends its locks and its check together; the server runs them in sequence. Returns
+/// the locked records, the locked routes of each, and all routes of each.
 async fn lock_and_count(
     session: &Session,
     ids: &[&str],
@@ -138,7 +141,7 @@ pub(crate) async fn prepare_all(session: &Session) -> Result<(), PgError> {
     Ok(())
 }
 
-/// The earlier of the two clocks decides.
+/// The time of the cutoff by the earlier of the two clocks.
 pub(crate) fn time_of(cutoff: Cutoff) -> Expr {
     let age = i64::try_from(cutoff.age.as_micros()).unwrap_or(i64::MAX);
     let by_the_database =
@@ -146,8 +149,8 @@ pub(crate) fn time_of(cutoff: Cutoff) -> Expr {
     Expr::expr(Func::least([bind::instant(cutoff.at), by_the_database]))
 }
 
-/// Whether the time has passed for which the key of a record was promised, by both clocks. A replica with a shorter retention than the one that
-/// accepted the record would forget the key too early.
+/// True if the promised time of a record's key has passed, by both clocks. A replica with a shorter retention
+/// than the one that accepted the record would otherwise forget the key too early.
 fn promise_has_passed(cutoff: Cutoff) -> Expr {
     let age = i64::try_from(cutoff.age.as_micros()).unwrap_or(i64::MAX);
     let present = bind::instant(cutoff.at).add(bind::bigint(age).mul(Expr::cust("interval '1 microsecond'")));
@@ -155,13 +158,13 @@ fn promise_has_passed(cutoff: Cutoff) -> Expr {
     Expr::col((Records::Table, Records::IdempotencyExpiresAt)).lte(earlier)
 }
 
-/// The bytes that a column takes in its row, or outside of it, compressed as it is.
+/// The stored size of a column in bytes, in its row or outside of it, as compressed.
 pub(crate) fn stored_bytes<T: sea_query::IntoColumnRef>(column: T) -> Expr {
     Expr::expr(Func::cust("pg_column_size").arg(Expr::col(column)))
 }
 
-/// A page of `records_listing_idx`, read backwards, with the number of routes of each record, and with its receipts by a range of their
-/// primary key.
+/// A page of `records_listing_idx`, read backwards, with the number of routes of each record, and with its
+/// receipts by a range of their primary key.
 pub(crate) fn expired_records(
     cutoff: Cutoff,
     after: Option<&Expired<NotificationId>>,
@@ -203,7 +206,7 @@ pub(crate) fn expired_records(
     select
 }
 
-/// How many receipts the record of the input has, and the bytes that they take.
+/// The number of receipts of the input's record, and their bytes.
 fn receipts_of_record() -> SelectStatement {
     let bytes = Func::sum(stored_bytes(Receipts::Value));
     Query::select()
@@ -217,13 +220,13 @@ fn receipts_of_record() -> SelectStatement {
         .take()
 }
 
-/// Keys of receipts that begin with the id of the record of the input and a slash. The next character after a slash is 0, and keys are sorted by
-/// their bytes.
+/// Matches the keys of receipts that begin with the id of the input's record and a slash. The next character
+/// after a slash is 0, and keys are sorted by their bytes.
 const KEY_OF_RECORD: &str =
     "receipts.key >= input.notification_id || '/' AND receipts.key < input.notification_id || '0'";
 
-/// By the primary key. The foreign key makes every transaction that adds a route lock its record, so none is added from
-/// here on.
+/// Locks records, by the primary key. The foreign key makes every transaction that adds a route lock its
+/// record, so none is added from here on.
 pub(crate) fn lock_records(ids: &[&str], cutoff: Cutoff) -> SelectStatement {
     Query::select()
         .column(Records::NotificationId)
@@ -235,7 +238,7 @@ pub(crate) fn lock_records(ids: &[&str], cutoff: Cutoff) -> SelectStatement {
         .take()
 }
 
-/// By the primary key: how many routes of each record could be locked.
+/// Locks routes, by the primary key, and returns the number locked of each record.
 pub(crate) fn lock_routes(ids: &[&str]) -> SelectStatement {
     let locked = Query::select()
         .column(Routes::NotificationId)
@@ -251,7 +254,7 @@ pub(crate) fn lock_routes(ids: &[&str]) -> SelectStatement {
         .take()
 }
 
-/// By the primary keys: how many routes each of the records has that are still there, and how many of them are live.
+/// The number of existing routes of each record, and of its live ones, by the primary keys.
 pub(crate) fn count_routes(ids: &[&str], cutoff: Cutoff) -> SelectStatement {
     Query::select()
         .column((Records::Table, Records::NotificationId))
@@ -270,8 +273,8 @@ pub(crate) fn count_routes(ids: &[&str], cutoff: Cutoff) -> SelectStatement {
         .take()
 }
 
-/// A range of the primary key for each record. A transaction that writes a receipt locks its route first, and all routes are locked here:
-/// none is added meanwhile.
+/// Deletes receipts, by a range of the primary key for each record. A transaction that writes a receipt locks
+/// its route first, and all routes are locked here: none is added meanwhile.
 pub(crate) fn delete_receipts(ids: &[&str]) -> Written {
     let text = format!(
         "DELETE FROM receipts USING (SELECT unnest($1) AS notification_id) AS input WHERE {KEY_OF_RECORD}"
@@ -279,7 +282,7 @@ pub(crate) fn delete_receipts(ids: &[&str]) -> Written {
     Written::new(text, [bind::texts(ids)])
 }
 
-/// By the primary key. The routes that would prevent it are locked and were checked.
+/// Deletes records, by the primary key. The routes that would prevent it are locked and were checked.
 pub(crate) fn delete_records(ids: &[&str]) -> DeleteStatement {
     Query::delete()
         .from_table(Records::Table)

@@ -1,4 +1,4 @@
-//! The state of routes: what is due (`due.rs`), and the completions (`complete.rs`).
+//! The state of routes: due routes (`due.rs`) and completions (`complete.rs`).
 
 mod complete;
 mod due;
@@ -71,7 +71,7 @@ pub(crate) async fn prepare_all(session: &Session) -> Result<(), PgError> {
 pub(crate) fn insert(acceptances: &[&Acceptance]) -> InsertStatement {
     let routes = || acceptances.iter().flat_map(|acceptance| &acceptance.routes);
     let texts = |value: fn(&NewRoute) -> &str| unnest(bind::texts(routes().map(value)));
-    // A batch is accepted at one time; each route repeats that of its record.
+    // A batch is accepted at one time; each route repeats the time of its record.
     let accepted_at = || {
         let times = acceptances
             .iter()
@@ -118,7 +118,7 @@ pub(crate) fn insert(acceptances: &[&Acceptance]) -> InsertStatement {
     insert_rows(Routes::Table, columns_and_values)
 }
 
-/// The columns that `codec::live_routes` reads; `route` is the table or sub-query of the routes.
+/// The columns that `codec::live_routes` reads; `route` is the table or subquery of the routes.
 pub(crate) fn live_columns<T: sea_query::Iden + Copy + 'static>(select: &mut SelectStatement, route: T) {
     let of_route = [
         Routes::NotificationId,
@@ -174,14 +174,15 @@ pub(crate) fn on_key() -> Expr {
         .and(Expr::col((Routes::Table, Routes::RouteId)).equals((Input::Table, Input::RouteId)))
 }
 
-/// By the status and not by `next_attempt_at`: the planner, whose statistics say that nothing is due, would otherwise read
-/// the whole index of due routes for every element of the batch.
+/// The condition of a live route. It uses the status and not `next_attempt_at`: the planner, whose statistics
+/// show that nothing is due, would otherwise read the whole index of due routes for every element of the
+/// batch.
 pub(crate) fn is_live() -> Expr {
     let live = RouteStatus::ALL.into_iter().filter(|status| status.is_live());
     Expr::col((Routes::Table, Routes::Status)).eq(any(bind::texts(live.map(RouteStatus::as_str))))
 }
 
-/// What `updated_at` becomes when a route is changed at `now`: it rises whatever the clock says.
+/// The new `updated_at` of a route that is changed at `now`: it rises even if the clock does not.
 pub(crate) fn next_version(now: Timestamp) -> Expr {
     let raised = Expr::col((Routes::Table, Routes::UpdatedAt)).add(Expr::cust("interval '1 microsecond'"));
     Expr::expr(Func::greatest([bind::instant(now), raised]))

@@ -1,4 +1,4 @@
-//! The tables: the only place where a column is spelled. `migrations/` explains each of them.
+//! The tables: the only place with column names. `migrations/` explains each of them.
 
 use pg::rights::RequiredRights;
 use sea_query::Iden;
@@ -176,7 +176,7 @@ pub(crate) enum Receipts {
     Value,
 }
 
-/// A batch of parameters that takes part in a statement as a table, and the columns that a statement computes.
+/// A batch of parameters that a statement uses as a table, and the columns that a statement computes.
 #[derive(Iden, Clone, Copy)]
 pub(crate) enum Input {
     Table,
@@ -211,7 +211,7 @@ pub(crate) enum Input {
     OtherReplica,
 }
 
-/// What the service does in each of its tables.
+/// The rights that the service needs on each of its tables.
 pub(crate) fn required_rights(tables: &[String]) -> Vec<RequiredRights<'_>> {
     let rights = &["SELECT", "INSERT", "UPDATE", "DELETE"];
     tables.iter().map(|table| RequiredRights { table, rights }).collect()
@@ -235,7 +235,7 @@ pub(crate) fn tables() -> [String; 12] {
     ]
 }
 
-/// The table of documents that holds the receipts of routes.
+/// The table of documents that contains the receipts of routes.
 pub fn receipts_table() -> TableName {
     // Cannot fail: it is a lower-case word.
     TableName::parse("receipts").expect("the name of a table")

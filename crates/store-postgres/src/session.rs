@@ -2,10 +2,11 @@
 
 use pg::SessionSettings;
 
-/// The planner's choices are pinned: every statement reaches its rows through an index, in the index's order.
+/// The planner's choices are fixed: every statement accesses its rows through an index, in the index's order.
 ///
-/// Left alone, the planner relies on statistics that are usually out of date: a table was empty when they were taken, a
-/// queue is empty most of the time, and a sudden backlog would then be read and sorted whole for every batch (ADR 0005).
+/// By default, the planner relies on statistics that are usually out of date: a table was empty when they
+/// were taken, a queue is empty most of the time, and a sudden backlog would then be read and sorted whole
+/// for every batch (ADR 0005).
 pub const SESSION: SessionSettings = SessionSettings {
     application_name: "notification",
     parameters: &[
@@ -21,8 +22,8 @@ pub const SESSION: SessionSettings = SessionSettings {
     ],
 };
 
-/// [`SESSION`] for reading on behalf of operators and producers: their searches may combine index entries in a bitmap, which is the
-/// only way through the index of recipients.
+/// The settings of [`SESSION`] for reading on behalf of operators and producers: their searches may combine
+/// index entries in a bitmap, which is the only way to use the index of recipients.
 pub const QUERY_SESSION: SessionSettings = SessionSettings {
     application_name: "notification-queries",
     parameters: &[

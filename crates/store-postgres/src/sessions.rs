@@ -1,4 +1,4 @@
-//! Who is signed in to the console: the table `console_sessions`. All times are the server's.
+//! The sessions of console users: the table `console_sessions`. All times are the server's.
 
 use std::time::Duration;
 
@@ -77,7 +77,7 @@ fn insert(id: &SessionHash, token: &TokenHash, lifetime: Duration) -> InsertStat
     )
 }
 
-/// By the primary key.
+/// A session, by the primary key.
 fn get(id: &SessionHash) -> SelectStatement {
     Query::select()
         .column(S::TokenSha256)
@@ -88,12 +88,13 @@ fn get(id: &SessionHash) -> SelectStatement {
         .take()
 }
 
-/// By the primary key.
+/// Deletes a session, by the primary key.
 fn delete(id: &SessionHash) -> DeleteStatement {
     Query::delete().from_table(S::Table).and_where(Expr::col(S::IdSha256).eq(bind::bytea(id.0))).take()
 }
 
-/// The beginning of `console_sessions_expires_idx`. A row that its operator deletes at this moment is skipped.
+/// Deletes the first rows of `console_sessions_expires_idx`. A row that its operator is deleting at the same
+/// time is skipped.
 fn sweep(limit: usize) -> DeleteStatement {
     let ended = Query::select()
         .column(S::IdSha256)

@@ -1,6 +1,7 @@
-//! Operators' requests that a replica step down: `replicas.step_down_at`, which the replica reads back.
+//! Operators' requests that a replica step down: `replicas.step_down_at`, which the replica reads.
 //!
-//! Crash recovery: request and its row in `operator_actions` are one transaction. All times are the server's.
+//! Crash recovery: the request and its row in `operator_actions` are one transaction. All times are the
+//! server's.
 
 use std::time::Duration;
 
@@ -22,7 +23,8 @@ impl StepDownStore for PgStore {
         match write(&session, request).await {
             Ok(found) => Ok(found),
             Err(error) => {
-                // If this fails too, the session closes its connection. Either way the first error is the one to report.
+                // If this fails too, the session closes its connection. Either way the first error is the one
+                // to report.
                 drop(session.rollback().await);
                 Err(error)
             }
@@ -33,7 +35,7 @@ impl StepDownStore for PgStore {
         let session = self.session("look for a request to step down").await?;
         let rows = session.query(&state_of(replica)).await.map_err(store_error)?;
         let Some(row) = rows.first() else {
-            // Not reported yet, so no operator can have asked it.
+            // The replica has not reported yet, so no operator can have made a request.
             return Ok(StepDownState { requested_ago: None, other_replica: false });
         };
         let micros: Option<i64> = column(row, "requested_ago", replica)?;
@@ -69,7 +71,7 @@ async fn write(session: &Session, asked: &StepDown) -> Result<bool, StoreError> 
     Ok(true)
 }
 
-/// By the primary key.
+/// Stores the request, by the primary key.
 fn request(replica: &str) -> UpdateStatement {
     Query::update()
         .table(R::Table)
@@ -78,7 +80,8 @@ fn request(replica: &str) -> UpdateStatement {
         .take()
 }
 
-/// One row by the primary key, and another one that was seen lately: the table has a row for each replica of the last hour.
+/// The row of the replica, by the primary key, and another one that was seen recently: the table has a row
+/// for each replica of the last hour.
 fn state_of(replica: &str) -> SelectStatement {
     let fresh = bind::bigint(REPLICA_FRESH_FOR.as_secs().cast_signed());
     let other = Query::select()

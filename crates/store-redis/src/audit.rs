@@ -1,7 +1,7 @@
 //! Reading a stream from one end to the other, for an audit (ADR 0038).
 //!
-//! The entries are read by `XRANGE` on a connection of its own that takes no more bytes than the read allows, as intake does: a script
-//! would hold Redis while it copies payloads.
+//! The entries are read with `XRANGE` on a connection of its own that accepts no more bytes than the read
+//! allows, as intake does: a script would block Redis while it copies payloads.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,7 +16,8 @@ use crate::connect::{RedisClient, ScriptCall, TimedOut, unexpected};
 use crate::intents::{FIRST_IN_RANGE, MAX_COPY_TIME, entries};
 use crate::stream_state::{self, entry_id, parse_state};
 
-/// How long a read may take beyond the operation timeout: it may return megabytes, and nothing waits for it.
+/// The time that a read may take beyond the operation timeout: it may return megabytes, and nothing waits for
+/// it.
 const MAX_READ_TIME: Duration = Duration::from_secs(5);
 const OBSERVE: &str = "return redis.call('TYPE', KEYS[1]).ok == 'stream' and state(KEYS[1])";
 
@@ -25,7 +26,8 @@ const OBSERVE: &str = "return redis.call('TYPE', KEYS[1]).ok == 'stream' and sta
 pub struct RedisStreamReader {
     client: RedisClient,
     reader: BlockingConnection,
-    /// How many entries the last read that fitted had: the next one asks for twice as many. Zero after an entry that did not fit alone.
+    /// The number of entries of the last read that fitted; the next read requests twice as many. Zero after
+    /// an entry that did not fit alone.
     fitted: Arc<AtomicUsize>,
     first_in_range: Script,
     observe: Script,
@@ -38,7 +40,7 @@ impl std::fmt::Debug for RedisStreamReader {
 }
 
 impl RedisStreamReader {
-    /// The streams that `client` reaches.
+    /// A reader of all streams in the Redis of `client`.
     pub fn new(client: &RedisClient) -> Self {
         Self {
             client: client.clone(),
@@ -49,7 +51,8 @@ impl RedisStreamReader {
         }
     }
 
-    /// The next entry, which could not be read even alone. `Err` if Redis does not answer this either.
+    /// The id of the next entry, which could not be read even alone. An error if Redis does not return the id
+    /// either.
     async fn unread(
         &self,
         stream: &str,
@@ -58,7 +61,7 @@ impl RedisStreamReader {
         why: Unread,
     ) -> Result<Vec<StreamEntry>, StoreError> {
         const OPERATION: &str = "find the id of an entry";
-        // The next one may be like it.
+        // The next entry may be as large or slow.
         self.fitted.store(0, Ordering::Relaxed);
         let mut call = ScriptCall::new(&self.first_in_range, [stream].into_iter());
         call.arg(format!("({after}"));
@@ -71,8 +74,8 @@ impl RedisStreamReader {
 }
 
 impl StreamReader for RedisStreamReader {
-    /// Asks for fewer entries until they fit; an entry that does not fit alone is given without its fields. After a timeout it asks for one:
-    /// halving would take as long each time.
+    /// Requests fewer entries until they fit; an entry that does not fit alone is returned without its
+    /// fields. After a timeout it requests one entry: halving would take as long each time.
     async fn list_entries(
         &self,
         stream: &str,
@@ -81,7 +84,7 @@ impl StreamReader for RedisStreamReader {
         limit: ReadLimit,
     ) -> Result<Vec<StreamEntry>, StoreError> {
         const OPERATION: &str = "read a stream";
-        // Redis refuses a range after the highest possible id.
+        // Redis rejects a range after the highest possible id.
         if after >= until {
             return Ok(Vec::new());
         }
@@ -102,7 +105,7 @@ impl StreamReader for RedisStreamReader {
                     return self.unread(stream, after, until, Unread::TooLarge).await;
                 }
                 Ok(None) => count /= 2,
-                // Entries of very many fields take long to be read.
+                // Entries with very many fields take long to read.
                 Err(error) if is_late(&error) && count > 1 => count = 1,
                 Err(error) if is_late(&error) => {
                     return self.unread(stream, after, until, Unread::TooSlow).await;
@@ -119,7 +122,7 @@ impl StreamReader for RedisStreamReader {
     }
 }
 
-/// Whether the time of the read passed, and the server did not refuse or end the connection.
+/// True if the time limit of the read passed, rather than that the server refused or ended the connection.
 fn is_late(error: &StoreError) -> bool {
     matches!(error, StoreError::Unavailable { source, .. } if source.is::<TimedOut>())
 }

@@ -1,8 +1,8 @@
 //! Commands that block, on a connection of their own.
 //!
-//! A blocking command would delay every other command on its connection. So its connection is not shared, and it is taken
-//! out of its slot while a command waits: if the caller drops the wait, the connection is dropped as well, because Redis
-//! continues to block on it. The next command then opens another.
+//! A blocking command would delay every other command on its connection. So its connection is not shared, and
+//! it is taken out of its slot while a command waits: if the caller drops the wait, the connection is dropped
+//! as well, because Redis continues to block on it. The next command then opens another.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -16,10 +16,10 @@ use crate::socket::Connection;
 
 /// The largest reply after which a connection is used again: the client library keeps a buffer of that size.
 pub(crate) const MAX_KEPT_BUFFER_BYTES: usize = 1024 * 1024;
-/// How long after a server has identified itself it is asked again, on the same connection.
+/// The age of a connection's server identity after which it is checked again.
 const MAX_IDENTITY_AGE: Duration = Duration::from_secs(1);
 
-/// A connection for blocking commands; opened by the first of them. Clones share it.
+/// A connection for blocking commands; the first command opens it. Clones share it.
 #[derive(Clone)]
 pub(crate) struct BlockingConnection {
     client: RedisClient,
@@ -31,12 +31,12 @@ struct Slot {
     /// Counts the calls of `close`: a connection from before the last one is not used again.
     generation: u64,
     idle: Option<Identified>,
-    /// How the server of the last connection identified itself.
+    /// The identity of the server of the last connection.
     server: Option<Vec<String>>,
 }
 
-/// A connection, and when its server was last known to be the one that had identified itself. A server that becomes a replica
-/// keeps its connections.
+/// A connection, and the time at which its server's identity was last confirmed. A server that becomes a
+/// replica keeps its connections.
 struct Identified {
     connection: Connection,
     at: Instant,
@@ -67,7 +67,7 @@ impl BlockingConnection {
         let limit = block + self.client.operation_timeout();
         let reply = ask_within(operation, &mut connection, command, max_bytes, limit).await?;
         if reply.is_some() && connection.received() <= MAX_KEPT_BUFFER_BYTES {
-            // A server that becomes a replica ends commands that block.
+            // No failover happened: a server that becomes a replica ends commands that block.
             let has_blocked = reply == Some(Value::Nil) && block > Duration::ZERO;
             let at = if has_blocked { Instant::now() } else { at };
             let mut slot = self.slot();
@@ -78,8 +78,9 @@ impl BlockingConnection {
         Ok(reply)
     }
 
-    /// Asks for the identity of the server. The connection is refused once if it leads to another server than the one before: the stream
-    /// may have lost entries, and the caller determines again where to resume.
+    /// Requests the identity of the server. Returns an error once if the connection leads to another server
+    /// than the one before: the stream may have lost entries, and the caller determines again where to
+    /// resume.
     async fn identify(
         &self,
         operation: &'static str,
@@ -104,20 +105,20 @@ impl BlockingConnection {
         }
     }
 
-    /// Closes the connection; a command that waits keeps its own until it ends.
+    /// Closes the connection; a waiting command keeps its own until it ends.
     pub(crate) fn close(&self) {
         let mut slot = self.slot();
         slot.generation += 1;
         slot.idle = None;
     }
 
-    /// Nothing panics while the lock is held.
+    /// Locks the slot. Ignores poisoning: no code panics while it holds the lock.
     fn slot(&self) -> MutexGuard<'_, Slot> {
         self.slot.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The reply to `command` within `limit`; `None` if it exceeds `max_bytes`: then the connection is broken.
+/// The reply to `command` within `limit`; `None` if it exceeds `max_bytes`: the connection is then broken.
 pub(crate) async fn ask_within(
     operation: &'static str,
     connection: &mut Connection,

@@ -1,8 +1,9 @@
 //! The cached checkpoint: how far the intents stream has been processed, and under which fence.
 //!
-//! The durable checkpoint in PostgreSQL is authoritative. Writes under an older fence are refused here as well, and under one fence
-//! the checkpoint only advances. One script compares and writes, so that a former leader cannot write between the read and the write
-//! of the current one. After a crash before a write, the cached checkpoint lags the durable one, which is harmless.
+//! The durable checkpoint in PostgreSQL is authoritative. Writes under an older fence are rejected here as
+//! well, and under one fence the checkpoint only advances. One script compares and writes, so that a former
+//! leader cannot write between the read and the write of the current one. After a crash before a write, the
+//! cached checkpoint lags the durable one, which is harmless.
 
 use domain::checkpoint::{CachedCheckpoint, Checkpoint, MAX_FENCE_LEAD};
 use domain::entry::EntryId;
@@ -22,7 +23,7 @@ pub struct RedisCheckpoints {
 }
 
 impl RedisCheckpoints {
-    /// Checkpoints on the shared connection of `client`.
+    /// Checkpoints, read and written on the shared connection of `client`.
     pub fn new(client: &RedisClient) -> Self {
         Self { client: client.clone(), save: Script::new(SAVE) }
     }
@@ -58,7 +59,7 @@ impl CheckpointCache for RedisCheckpoints {
             Ok(Value::Nil) => Ok(CachedCheckpoint::Missing),
             Ok(Value::BulkString(bytes)) => Ok(decode(&String::from_utf8_lossy(&bytes))),
             Ok(other) => Err(unexpected(OPERATION, &other)),
-            // A key of another type is as garbled as a string that is no checkpoint.
+            // A key of another type is treated like a string that is not a checkpoint.
             Err(StoreError::Refused { source, .. }) => Ok(CachedCheckpoint::Garbled(source.to_string())),
             Err(error) => Err(error),
         }
@@ -73,7 +74,7 @@ impl CheckpointCache for RedisCheckpoints {
     }
 }
 
-/// `<id>`, or `<id>@<fence>` with the fence's 15 digits where there is one.
+/// `<id>`, or `<id>@<fence>` with the fence's 15 digits if it has one.
 fn encode(checkpoint: Checkpoint) -> String {
     match checkpoint.fence {
         0 => checkpoint.last_entry_id.to_string(),

@@ -1,8 +1,8 @@
 //! One shared connection, replaced when it fails, with a deadline on every call.
 //!
-//! The client library's own reconnecting wrapper waits for reconnects outside any deadline and keeps a socket whose peer
-//! does not answer. Here a call that fails or times out removes the connection from its slot, and the next call opens
-//! another. So a restarted server or a broken socket costs one deadline at most.
+//! The client library's own reconnecting wrapper waits for reconnects outside any deadline and keeps a socket
+//! whose peer does not respond. Here a call that fails or times out removes the connection from its slot, and
+//! the next call opens another. So a restarted server or a broken socket costs one deadline at most.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,16 +15,16 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::socket::{Connection, Endpoint};
 
-/// Where Redis is and how long it may take.
+/// The address of Redis, the login, and the time limit of a call.
 #[derive(Clone)]
 pub struct RedisSettings {
     /// `host:port`, or `rediss://host:port` for TLS.
     pub addr: String,
-    /// Of the default user.
+    /// The password of the default user.
     pub password: Option<String>,
     /// The number of the database.
     pub db: i64,
-    /// The longest that one call may take, connecting included.
+    /// The longest that one call may take, including connecting.
     pub operation_timeout: Duration,
 }
 
@@ -39,7 +39,7 @@ impl fmt::Debug for RedisSettings {
     }
 }
 
-/// The settings name no server that can be connected to.
+/// Settings that do not name a valid server address.
 #[derive(Debug, thiserror::Error)]
 #[error("{addr} is no address of a Redis server")]
 pub struct InvalidSettings {
@@ -58,12 +58,13 @@ struct Inner {
     endpoint: Endpoint,
     timeout: Duration,
     slot: Mutex<Slot>,
-    /// Held by the call that connects. Apart from the slot, so that a call that failed can clear the slot without waiting.
+    /// Held by the call that connects. Separate from the slot, so that a call that failed can clear the slot
+    /// without waiting.
     connecting: tokio::sync::Mutex<()>,
 }
 
 impl Inner {
-    /// Nothing panics while the lock is held.
+    /// Locks the slot. Ignores poisoning: no code panics while it holds the lock.
     fn slot(&self) -> MutexGuard<'_, Slot> {
         self.slot.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -71,7 +72,7 @@ impl Inner {
 
 #[derive(Default)]
 struct Slot {
-    /// Counts connections, so that only a call that used the current one takes it out.
+    /// Counts connections, so that only a call that used the current one removes it.
     generation: u64,
     connection: Option<Connection>,
 }
@@ -89,7 +90,7 @@ impl fmt::Debug for RedisClient {
 }
 
 impl RedisClient {
-    /// A client; connects at the first call.
+    /// Creates a client; the first call connects.
     pub fn new(settings: RedisSettings) -> Result<Self, InvalidSettings> {
         let endpoint = Endpoint::new(&settings)
             .map_err(|source| InvalidSettings { addr: settings.addr.clone(), source })?;
@@ -104,7 +105,7 @@ impl RedisClient {
         self.command("reach Redis", &redis::cmd("PING")).await.map(drop)
     }
 
-    /// The largest value that Redis takes, in bytes: its setting `proto-max-bulk-len`.
+    /// The largest value that Redis accepts, in bytes: its setting `proto-max-bulk-len`.
     pub async fn largest_value(&self) -> Result<u64, StoreError> {
         const OPERATION: &str = "ask how large a value may be";
         let mut command = redis::cmd("CONFIG");
@@ -120,7 +121,7 @@ impl RedisClient {
         }
     }
 
-    /// What Redis does when its memory is full: its setting `maxmemory-policy`.
+    /// The eviction policy for a full memory: the setting `maxmemory-policy` of Redis.
     pub async fn eviction_policy(&self) -> Result<String, StoreError> {
         const OPERATION: &str = "ask what Redis evicts";
         let mut command = redis::cmd("CONFIG");
@@ -133,7 +134,7 @@ impl RedisClient {
         }
     }
 
-    /// How long a call may take.
+    /// The time limit of a call.
     pub(crate) fn operation_timeout(&self) -> Duration {
         self.inner.timeout
     }
@@ -146,7 +147,7 @@ impl RedisClient {
         self.judge(operation, generation, answer)
     }
 
-    /// Calls a script on the shared connection; Redis is given its text only if it does not know it.
+    /// Calls a script on the shared connection; sends its text only if Redis does not have it yet.
     pub(crate) async fn script(
         &self,
         operation: &'static str,
@@ -155,7 +156,7 @@ impl RedisClient {
         self.script_within(operation, call, self.inner.timeout).await
     }
 
-    /// The same for a script that may take longer than other operations.
+    /// Calls a script that may take longer than other operations.
     pub(crate) async fn script_within(
         &self,
         operation: &'static str,
@@ -168,8 +169,9 @@ impl RedisClient {
         self.judge(operation, generation, answer)
     }
 
-    /// Whether a script's answer about one of its elements speaks of the state of Redis and not of the element. If Redis is no
-    /// master any more, the next call opens another connection, as if the whole call had failed.
+    /// True if a script's error for one of its elements is about the state of Redis and not about the
+    /// element. If Redis is no longer the primary, the next call opens another connection, as if the whole
+    /// call had failed.
     pub(crate) fn is_outage(&self, text: &str) -> bool {
         if is_demotion(text) {
             self.inner.slot().connection = None;
@@ -191,7 +193,7 @@ impl RedisClient {
         if let Some(present) = self.inner.slot().present() {
             return Ok(present);
         }
-        // Calls that arrive while another one connects wait for its connection.
+        // Calls that arrive while another one connects wait for that connection.
         let _connecting = timeout_at(deadline, self.inner.connecting.lock()).await.map_err(late)?;
         if let Some(present) = self.inner.slot().present() {
             return Ok(present);
@@ -231,7 +233,7 @@ impl RedisClient {
     }
 }
 
-/// One call of a script. The library's own form keeps every argument in an allocation of its own, and a chunk of routes
+/// One call of a script. The library's own type allocates every argument separately, and a chunk of routes
 /// has ten thousand.
 pub(crate) struct ScriptCall<'a> {
     script: &'a Script,
@@ -269,7 +271,7 @@ impl<'a> ScriptCall<'a> {
 #[error("no answer within {0:?}")]
 pub(crate) struct TimedOut(pub(crate) Duration);
 
-/// The codes with which Redis reports that it cannot serve any command at present.
+/// The error codes with which Redis reports that it cannot serve any command at present.
 const OUTAGES: [&str; 13] = [
     "OOM",
     "READONLY",
@@ -286,8 +288,9 @@ const OUTAGES: [&str; 13] = [
     "NOTBUSY",
 ];
 
-/// Parts of the texts with which Redis reports that this connection may not use a command or a key: a permission that the user
-/// lacks, or a command that was renamed. Every command of the kind fails, whatever its arguments.
+/// Parts of the error texts with which Redis reports that this connection may not use a command or a key: a
+/// permission that the user lacks, or a command that was renamed. Every command of the kind fails, whatever
+/// its arguments.
 const MISSING_PERMISSIONS: [&str; 7] = [
     "NOPERM",
     "has no permissions to",
@@ -298,18 +301,19 @@ const MISSING_PERMISSIONS: [&str; 7] = [
     "Unknown Redis command called from script",
 ];
 
-/// Whether an error text of Redis is about its own state or the connection's permissions, and not about the command.
+/// True if an error text of Redis is about its own state or the connection's permissions, and not about the
+/// command.
 fn is_outage(text: &str) -> bool {
     codes(text).any(|code| OUTAGES.contains(&code)) || is_missing_permission(text)
 }
 
-/// Whether an error text of Redis says that this connection may not use a command or a key.
+/// True if an error text of Redis reports that this connection may not use a command or a key.
 pub(crate) fn is_missing_permission(text: &str) -> bool {
     MISSING_PERMISSIONS.iter().any(|part| text.contains(part))
 }
 
-/// Where an error text has its code: at its beginning. Before Redis 7, that of an error inside a script comes later and
-/// begins with a minus: `@user_script: 11: -OOM command not allowed`.
+/// The possible codes of an error text: at its beginning. Before Redis 7, the code of an error inside a
+/// script comes later and begins with a minus: `@user_script: 11: -OOM command not allowed`.
 fn codes(text: &str) -> impl Iterator<Item = &str> {
     let first = text.split([' ', ':']).next();
     first.into_iter().chain(text.split(' ').filter_map(|word| word.strip_prefix('-')))
@@ -320,7 +324,8 @@ fn said(error: &RedisError) -> Option<String> {
     error.code().map(|code| format!("{code} {}", error.detail().unwrap_or_default()))
 }
 
-/// After an error that the server returned, the connection is usable, except after `READONLY`: the server is no longer the primary.
+/// True if the connection is usable after this error: any error that the server returned except `READONLY`,
+/// after which the server is no longer the primary.
 fn leaves_connection_usable(error: &RedisError) -> bool {
     said(error).is_some_and(|text| !is_demotion(&text))
 }
@@ -344,7 +349,7 @@ pub(crate) fn unavailable(
     StoreError::Unavailable { operation, source: source.into() }
 }
 
-/// Redis answered something that the command never answers.
+/// Redis returned a value of a type that the command never returns.
 pub(crate) fn unexpected(operation: &'static str, value: &Value) -> StoreError {
     let kind = match value {
         Value::Nil => "nil",
@@ -356,7 +361,7 @@ pub(crate) fn unexpected(operation: &'static str, value: &Value) -> StoreError {
     unavailable(operation, format!("Redis answered {kind}, which this command never does"))
 }
 
-/// Redis accepts only whole milliseconds above zero.
+/// A time in milliseconds, at least 1: Redis accepts only whole milliseconds above zero.
 pub(crate) fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX).max(1)
 }

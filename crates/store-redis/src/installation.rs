@@ -1,4 +1,4 @@
-//! Which installation serves a stream, so that two of them never read the same one (ADR 0019).
+//! Claiming a stream for an installation, so that no two of them read the same one (ADR 0019).
 
 use domain::ports::StoreError;
 use redis::{Script, Value};
@@ -8,8 +8,9 @@ use crate::keyspace;
 
 const CLAIM: &str = include_str!("scripts/claim_installation.lua");
 
-/// Claims `stream` for the installation `id` unless another one has claimed it, and returns the id of the one that serves
-/// it. If Redis lost the key, the first installation to call this claims the stream again.
+/// Claims `stream` for the installation `id` unless another one has claimed it, and returns the id of the
+/// installation that serves it. If Redis lost the key, the first installation to call this claims the stream
+/// again.
 pub async fn claim_stream(client: &RedisClient, stream: &str, id: &str) -> Result<String, StoreError> {
     const OPERATION: &str = "claim the intents stream";
     let script = Script::new(CLAIM);

@@ -1,7 +1,8 @@
 //! The intents stream: producers append, one reader at a time reads.
 //!
-//! Reading blocks on a connection of its own, which takes no more bytes than the read allows. Everything else uses the
-//! shared connection and asks for ids only, because an entry may be as large as Redis lets its producer make it.
+//! Reading blocks on a connection of its own, which accepts no more bytes than the read allows. Everything
+//! else uses the shared connection and requests ids only, because an entry may be as large as Redis lets its
+//! producer make it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -25,7 +26,7 @@ use crate::stream_state::{self, entry_id, parse_state};
 
 pub(crate) const FIRST_IN_RANGE: &str = include_str!("scripts/first_in_range.lua");
 const LOOK: &str = include_str!("scripts/look_at_entry.lua");
-/// The longest that Redis may take to copy an entry of any size, which finding its id takes, too.
+/// The longest that Redis may take to copy an entry of any size. Finding the id of an entry copies it, too.
 pub(crate) const MAX_COPY_TIME: Duration = Duration::from_secs(30);
 const INSPECT: &str = include_str!("scripts/inspect_stream.lua");
 
@@ -39,7 +40,7 @@ pub struct RedisIntentStream {
     inspect: Script,
     server: Script,
     look: Script,
-    /// The last state that cost Redis a large copy, and when that was.
+    /// The last state for which Redis copied large entries, and its time.
     copied: Arc<Mutex<Option<Copied>>>,
 }
 
@@ -64,7 +65,8 @@ impl RedisIntentStream {
         }
     }
 
-    /// The state of the stream, at most [`LARGE_COPY_INTERVAL`] old if it costs Redis a copy of large entries.
+    /// The state of the stream, at most [`LARGE_COPY_INTERVAL`] old if Redis has to copy large entries to
+    /// return it.
     async fn inspect_rarely(&self) -> Result<Option<StreamState>, StoreError> {
         let copied = *self.copied();
         if let Some(copied) = copied.filter(|copied| copied.at.elapsed() < LARGE_COPY_INTERVAL) {
@@ -76,12 +78,13 @@ impl RedisIntentStream {
         Ok(state)
     }
 
-    /// Nothing panics while the lock is held.
+    /// Locks the copied state. Ignores poisoning: no code panics while it holds the lock.
     fn copied(&self) -> MutexGuard<'_, Option<Copied>> {
         self.copied.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Entries in this order from after `after`, at most `count` of them; `None` if they exceed `bytes`, and the connection is gone.
+    /// At most `count` entries after `after`, in this order; `None` if they exceed `bytes`, and the
+    /// connection is then broken.
     async fn page(
         &self,
         connection: &mut Connection,
@@ -102,8 +105,8 @@ impl RedisIntentStream {
         answer.map(|answer| entries(operation, answer)).transpose()
     }
 
-    /// Entries in this order from after `after`, within `limit`, and whether they are all. The pages double in size until one exceeds the
-    /// bytes that are left; from then on they are halved.
+    /// The entries after `after`, in this order and within `limit`, and true if the stream has no more. The
+    /// pages double in size until one exceeds the remaining bytes; from then on they are halved.
     async fn pages(
         &self,
         order: Order,
@@ -139,18 +142,18 @@ impl RedisIntentStream {
     }
 }
 
-/// The state of a stream that cost Redis a large copy.
+/// The state of a stream for which Redis copied large entries.
 #[derive(Clone, Copy)]
 struct Copied {
     at: Instant,
     state: StreamState,
 }
 
-/// From which end of the stream entries are listed.
+/// The end of the stream from which entries are listed.
 #[derive(Clone, Copy)]
 enum Order {
     OldestFirst,
-    /// From this entry on.
+    /// The newest entries first, starting at this one.
     NewestFirst(EntryId),
 }
 
@@ -195,7 +198,7 @@ impl IntentStream for RedisIntentStream {
 
     async fn first_after(&self, after: EntryId) -> Result<Option<EntryId>, StoreError> {
         const OPERATION: &str = "find the next intent";
-        // Redis refuses a range after the highest possible id.
+        // Redis rejects a range after the highest possible id.
         if after == EntryId::new(u64::MAX, u64::MAX) {
             return Ok(None);
         }
@@ -240,12 +243,12 @@ impl IntentStream for RedisIntentStream {
     }
 }
 
-/// What a look at the backlog reads at most.
+/// The limit of reading the backlog.
 const BACKLOG_LIMIT: ReadLimit = ReadLimit { entries: MAX_UNREAD_ENTRIES, bytes: MAX_UNREAD_BYTES };
 
 impl StreamQueries for RedisIntentStream {
-    /// The length of the stream is known without reading it; a part of it must be read. A stream that ends before `after` was
-    /// recreated, and nothing of it has been processed.
+    /// Returns the length of the stream if all of it is unread, and otherwise reads the unread part. A stream
+    /// that ends before `after` was recreated, and none of it has been processed.
     async fn backlog(&self, after: EntryId) -> Result<StreamBacklog, StoreError> {
         const OPERATION: &str = "measure the backlog of intents";
         let none = Counted { count: 0, capped: false };
@@ -270,7 +273,7 @@ impl StreamQueries for RedisIntentStream {
         let (found, is_all) = self.pages(Order::OldestFirst, Some(after), BACKLOG_LIMIT).await?;
         let first = match found.first() {
             Some(first) => Some(first.id),
-            // The first entry alone is larger than what may be read.
+            // The first entry alone exceeds the limit.
             None if !is_all => self.first_after(after).await?,
             None => None,
         };
@@ -281,7 +284,7 @@ impl StreamQueries for RedisIntentStream {
     async fn has_unread(&self, after: EntryId) -> Result<bool, StoreError> {
         let Some(state) = self.inspect_rarely().await? else { return Ok(false) };
         let is_read = state.first.is_none() || state.last_generated == after;
-        // If the last entry was deleted, those between it and `after` may be gone, too.
+        // If the last entry was deleted, the entries between it and `after` may be gone, too.
         match state.last_generated > after && state.max_deleted >= state.last_generated {
             true => Ok(self.first_after(after).await?.is_some()),
             false => Ok(!is_read),
@@ -306,7 +309,7 @@ impl StreamQueries for RedisIntentStream {
     }
 
     async fn list_unread(&self, after: EntryId) -> Result<UnreadEntries, StoreError> {
-        // Redis refuses a range after the highest possible id.
+        // Redis rejects a range after the highest possible id.
         if after == EntryId::new(u64::MAX, u64::MAX) {
             return Ok(UnreadEntries { entries: Vec::new(), is_all: true });
         }
@@ -315,7 +318,7 @@ impl StreamQueries for RedisIntentStream {
     }
 }
 
-/// Reads what the script describes.
+/// Parses the description that the script returns.
 fn large_entry(value: &Value) -> Option<LargeEntry> {
     let Value::Array(values) = value else { return None };
     let [id, Value::Int(fields), Value::Int(bytes), Value::Array(parts)] = &values[..] else { return None };
@@ -327,7 +330,7 @@ fn large_entry(value: &Value) -> Option<LargeEntry> {
     });
     let mut heads = Vec::new();
     while let Some(name) = parts.next() {
-        // The last name may have taken all the room.
+        // The last name may have used up the space.
         let empty = Some(LargePart { bytes: 0, head: Vec::new() });
         heads.push((name?, parts.next().unwrap_or(empty)?));
     }
@@ -335,7 +338,7 @@ fn large_entry(value: &Value) -> Option<LargeEntry> {
     Some(LargeEntry { id: entry_id(id)?, fields, bytes, heads })
 }
 
-/// Read by hand: the library's own types are maps, which lose repeated names and their order.
+/// Parsed without the library's own types, which are maps and lose repeated names and their order.
 pub(crate) fn entries(operation: &'static str, value: Value) -> Result<Vec<RawEntry>, StoreError> {
     let Value::Array(list) = value else { return Err(unexpected(operation, &value)) };
     let mut entries = Vec::with_capacity(list.len());

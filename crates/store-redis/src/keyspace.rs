@@ -1,21 +1,28 @@
 //! Every key of the service in Redis.
 //!
-//! | key | type | lives | written by |
-//! |---|---|---|---|
-//! | `notification:intents` (configurable) | stream | as its producers trim it | producers |
-//! | `gateway:client-events`, `mail:delivery_commands` (configurable) | stream | as configured, or as its consumers trim it | publishers |
-//! | `notification:route_leases:[<stream>:]<notification_id>:<route_id>` | string | lease TTL as a token, then the dedupe TTL as `published:<entry id>` | publishers |
-//! | `notification:server_changes:<outbound stream>` | string | permanent | publishers: the servers that the stream was on, and the ids that each of them never had |
-//! | `notification:stream_offsets:<stream>` | string | permanent | the intake |
-//! | `notification:scan_locks:[<stream>:]<channel>` | string | a second at most | publishers, during a due scan |
-//! | `notification:leader_changes:<leadership>` | list | five seconds | a leader that steps down; the key of an intake's leadership ends in the stream |
-//! | `notification:installations:<stream>` | string | permanent | the first start on a schema |
-//! | `notification:outbox_receipts:<stream>:<producer>:<event_id>` | string | dedupe TTL, and the republish window if there is one, as an entry id | relays; no producer where events go to streams as they are |
-//! | `notification:outbox_servers:<outbox>` | string | permanent, as JSON: the Redis server that was compared with the outbox and up to when, or since when it is still to be compared, for each set of event types | relays, every 10 s while events are delivered |
+//! - `notification:intents` (configurable): stream, written and trimmed by producers.
+//! - `gateway:client-events`, `mail:delivery_commands` (configurable): streams, written by publishers,
+//!   trimmed as configured or by their consumers.
+//! - `notification:route_leases:[<stream>:]<notification_id>:<route_id>`: string, written by publishers;
+//!   lives for the lease TTL as a token, then for the dedupe TTL as `published:<entry id>`.
+//! - `notification:server_changes:<outbound stream>`: string, permanent, written by publishers; the servers
+//!   that the stream was on, and the ids that each of them never had.
+//! - `notification:stream_offsets:<stream>`: string, permanent, written by the intake.
+//! - `notification:scan_locks:[<stream>:]<channel>`: string, written by publishers; lives for at most a
+//!   second, during a due scan.
+//! - `notification:leader_changes:<leadership>`: list, written by a leader that steps down; lives for five
+//!   seconds. The key of an intake's leadership ends in the stream.
+//! - `notification:installations:<stream>`: string, permanent, written by the first start on a schema.
+//! - `notification:outbox_receipts:<stream>:<producer>:<event_id>`: string, written by relays; lives as an
+//!   entry id for the dedupe TTL, and the republish window if there is one. It has no producer where events
+//!   go to streams unchanged.
+//! - `notification:outbox_servers:<outbox>`: string, permanent, written by relays every 10 s while events are
+//!   delivered; JSON with, for each set of event types, the Redis server that was compared with the outbox,
+//!   and until when, or since when the comparison is pending.
 //!
-//! Dynamic parts are base64url without padding, so that no id can reach into another key. `[<stream>:]` is the intents
-//! stream, and absent for the default one: ids of entries are unique only within a stream, and several installations may
-//! share a Redis (ADR 0019).
+//! Dynamic parts are base64url without padding, so that no id can collide with another key. `[<stream>:]` is
+//! the intents stream, and absent for the default one: ids of entries are unique only within a stream, and
+//! several installations may share a Redis (ADR 0019).
 
 use std::sync::Arc;
 
@@ -32,7 +39,7 @@ const INSTALLATIONS: &str = "notification:installations:";
 const OUTBOX_RECEIPTS: &str = "notification:outbox_receipts:";
 const OUTBOX_SERVERS: &str = "notification:outbox_servers:";
 
-/// The intents stream whose name no key repeats.
+/// The default intents stream, whose name is omitted from keys.
 const DEFAULT_STREAM: &str = "notification:intents";
 
 /// The prefixes of the keys of the service, which no stream may have.
@@ -47,7 +54,8 @@ pub const OWN_KEYS: [&str; 8] = [
     OUTBOX_SERVERS,
 ];
 
-/// The keys of one installation. Installations on the same Redis are distinguished by the intents stream that each serves.
+/// The keys of one installation. Installations on the same Redis are distinguished by the intents stream that
+/// each serves.
 #[derive(Clone, Debug, Default)]
 pub struct Keyspace {
     /// The stream in base64url with a colon after it; empty for the default stream.
@@ -63,7 +71,7 @@ impl Keyspace {
         }
     }
 
-    /// The key of a route's lease, and of its receipt.
+    /// The key of a route's lease, and of its published marker.
     pub fn route_lease(&self, route: &RouteKey) -> String {
         let notification_id = URL_SAFE_NO_PAD.encode(route.notification_id.as_str());
         let route_id = URL_SAFE_NO_PAD.encode(&route.route_id);
@@ -76,7 +84,7 @@ impl Keyspace {
     }
 }
 
-/// The key of the servers that an outbound stream was on.
+/// The key of the server changes of an outbound stream.
 pub fn server_changes(outbound_stream: &str) -> String {
     format!("{SERVER_CHANGES}{}", URL_SAFE_NO_PAD.encode(outbound_stream))
 }
@@ -86,17 +94,18 @@ pub fn installation(stream: &str) -> String {
     format!("{INSTALLATIONS}{}", URL_SAFE_NO_PAD.encode(stream))
 }
 
-/// The key of the cached checkpoint in `stream`.
+/// The key of the cached checkpoint of `stream`.
 pub fn checkpoint_key(stream: &str) -> String {
     format!("{STREAM_OFFSETS}{}", URL_SAFE_NO_PAD.encode(stream))
 }
 
-/// The key of the receipt of an event that a relay appended to `stream` for `producer`, which is empty where events carry none.
+/// The key of the marker of an event that a relay appended to `stream` for `producer`, which is empty for
+/// events without one.
 pub fn outbox_receipt(stream: &str, producer: &str, event_id: &str) -> String {
     format!("{OUTBOX_RECEIPTS}{}", parts([stream, producer, event_id]))
 }
 
-/// The key that holds which Redis server was compared with the events that `outbox` calls delivered.
+/// The key of the records of the Redis servers that were compared with the delivered events of `outbox`.
 pub(crate) fn outbox_servers(outbox: &str) -> String {
     format!("{OUTBOX_SERVERS}{}", URL_SAFE_NO_PAD.encode(outbox))
 }

@@ -1,5 +1,5 @@
-//! The leader-change notice: a leader that steps down notifies one waiting candidate, so that failover takes no longer than a
-//! message.
+//! The leader-change notice: a leader that steps down notifies one waiting candidate, so that failover takes
+//! no longer than a message.
 //!
 //! Delivery is best effort: if a notice is lost, candidates campaign at their own interval.
 
@@ -14,7 +14,7 @@ use crate::keyspace::leader_change;
 
 const ANNOUNCE: &str = include_str!("scripts/announce_leader_change.lua");
 
-/// How long a notice waits for a candidate.
+/// The longest that a notice waits for a candidate.
 const NOTICE_TTL: Duration = Duration::from_secs(5);
 /// The shortest wait for a notice: to Redis, zero means no timeout.
 const MIN_NOTICE_WAIT: Duration = Duration::from_millis(10);
@@ -52,12 +52,12 @@ impl LeaderNotice {
         self.client.script("send the leader-change notice", &call).await.map(drop)
     }
 
-    /// Returns when such a notice arrives, or after `at_most`.
+    /// Returns when a notice arrives, or after `at_most`.
     pub async fn wait(&self, at_most: Duration) -> Result<(), StoreError> {
         let wait = at_most.max(MIN_NOTICE_WAIT);
         let mut command = cmd("BLPOP");
         command.arg(&self.key).arg(wait.as_secs_f64());
-        // Every element of the list is a notice, whatever its size.
+        // Every element of the list is a notice, whatever its content.
         self.waiting
             .ask("wait for the leader-change notice", &command, wait, MAX_KEPT_BUFFER_BYTES)
             .await

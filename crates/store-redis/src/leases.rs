@@ -1,9 +1,9 @@
-//! Leases that become receipts: who may append a route now, and whether it has been appended already.
+//! Leases that become markers: they record who may append a route now, and whether it was appended already.
 //!
-//! A lease is a hint (ADR 0007): it saves work and avoids most duplicates; the version check in SQL guarantees correctness.
-//! Each operation is one script over all keys of a chunk. A key that holds a value that this service never writes
-//! counts as held, and gets a TTL if it has none, so that no route waits for it indefinitely. The scan lock of a channel is a
-//! lease, too.
+//! A lease is a hint (ADR 0007): it saves work and avoids most duplicates; the version check in SQL
+//! guarantees correctness. Each operation is one script over all keys of a chunk. A key with a value that
+//! this service never writes counts as held, and gets a TTL if it has none, so that no route waits for it
+//! indefinitely. The scan lock of a channel is a lease, too.
 
 use std::time::Duration;
 

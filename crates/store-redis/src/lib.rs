@@ -1,8 +1,10 @@
-//! Redis: the three streams, the leases that become receipts, the cached checkpoint and the leader-change notice.
+//! Redis: the three streams, the leases that become markers, the cached checkpoint and the leader-change
+//! notice.
 //!
-//! None of it is authoritative. A loss of data in Redis costs duplicates at most, and PostgreSQL has the authoritative checkpoint. Each
-//! module implements one port of [`domain::ports`]; `keyspace.rs` names every key, and `scripts/` has every script. There
-//! is no retry here: a call is answered, refused or unavailable within its deadline, and the workers decide.
+//! None of it is authoritative. A loss of data in Redis costs duplicates at most, and PostgreSQL has the
+//! authoritative checkpoint. Each module implements one port of [`domain::ports`]; `keyspace.rs` names every
+//! key, and `scripts/` has every script. Nothing is retried here: a call succeeds, is rejected or is
+//! unavailable within its deadline, and the workers decide.
 
 mod audit;
 mod blocking;

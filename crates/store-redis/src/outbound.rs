@@ -17,19 +17,20 @@ use inspection::InspectionScripts;
 /// An outbound stream.
 #[derive(Clone, Debug)]
 pub struct StreamTarget {
-    /// Its key.
+    /// The key of the stream.
     pub key: String,
-    /// About how many entries it keeps; `None` for all.
+    /// The approximate number of entries that it keeps; `None` for all.
     pub max_len: Option<u64>,
 }
 
 const APPEND: &str = include_str!("scripts/append.lua");
 const ADD_ENTRY_FUNCTION: &str = include_str!("scripts/add_entry.lua");
 const SERVER_CHANGES_FUNCTIONS: &str = include_str!("scripts/server_changes.lua");
-/// The most changes of server that are noted of an outbound stream. The oldest is forgotten then, or made one with the next if it
-/// is younger than [`MIN_CHANGE_AGE`]: what was trimmed between the two counts as lost.
+/// The maximum number of server changes that are recorded of an outbound stream. Beyond it the oldest is
+/// dropped, or merged with the next one if it is younger than [`MIN_CHANGE_AGE`]: entries trimmed between the
+/// two then count as lost.
 const MAX_SERVER_CHANGES: usize = 1_000;
-/// How long before the last change a change must have been to be forgotten: longer than any comparison reads back.
+/// The age before the last change at which a change may be dropped: longer than any comparison reads back.
 const MIN_CHANGE_AGE: Duration = Duration::from_secs(2_592_000);
 
 /// A script that uses an outbound stream as a whole.
@@ -39,7 +40,7 @@ fn stream_script(body: &str) -> Script {
     stream_state::script(&[server::FUNCTION, &bound, SERVER_CHANGES_FUNCTIONS, body].concat())
 }
 
-/// A script that appends entries under receipts.
+/// A script that appends entries under published markers.
 fn append_script(body: &str) -> Script {
     stream_script(&[receipt::FUNCTIONS, ADD_ENTRY_FUNCTION, body].concat())
 }
@@ -56,7 +57,7 @@ pub struct RedisOutbound {
 }
 
 impl RedisOutbound {
-    /// Push routes go to `gateway`, e-mail routes to `mail`; the leases are those of `keyspace`.
+    /// The outbound streams: push routes go to `gateway`, e-mail routes to `mail`; `keyspace` has the leases.
     pub fn new(client: &RedisClient, keyspace: &Keyspace, gateway: StreamTarget, mail: StreamTarget) -> Self {
         Self {
             client: client.clone(),
@@ -68,7 +69,7 @@ impl RedisOutbound {
         }
     }
 
-    /// The stream, its changes of server, then the lease of each entry.
+    /// The keys of an append: the stream, its server changes, then the lease of each entry.
     fn append_keys(&self, channel: Channel, entries: &[(&RouteKey, &OutboundEntry<'_>)]) -> Vec<String> {
         let mut keys = Vec::with_capacity(entries.len() + 2);
         keys.extend(self.stream_keys(channel));
@@ -80,7 +81,7 @@ impl RedisOutbound {
         stream_keys(&self.target(channel).key)
     }
 
-    /// Reads the response of a script that appends `count` entries: the server, then the result of each.
+    /// Parses the response of a script that appends `count` entries: the server, then the result of each.
     fn appended(
         &self,
         operation: &'static str,
@@ -150,12 +151,12 @@ impl Outbound for RedisOutbound {
     }
 }
 
-/// A stream and its changes of server.
+/// The keys of a stream and of its server changes.
 fn stream_keys(stream: &str) -> [String; 2] {
     [stream.to_owned(), server_changes(stream)]
 }
 
-/// For each entry the number of its names and values, then these.
+/// Adds to the call, for each entry, the number of its names and values, then these.
 fn add_entries(call: &mut ScriptCall<'_>, entries: &[(&RouteKey, &OutboundEntry<'_>)]) {
     for (_, OutboundEntry(fields)) in entries {
         call.arg(fields.len() * 2);

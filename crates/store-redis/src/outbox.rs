@@ -1,8 +1,9 @@
-//! Where a relay appends the events of an outbox: under a receipt for each, and never for a claim that is over.
+//! Appends the events of an outbox for a relay: under a marker for each event, and never for an expired
+//! claim.
 //!
-//! The receipt makes an event that is claimed again find the entry that it already has. The deadline is compared inside the script,
-//! by Redis's own clock, so that a relay that was paused on its way there appends nothing (ADR 0032). It is a time by the clock of
-//! one server: no other server appends for that claim ([`server`]).
+//! If an event is claimed again, the marker leads to the entry that it already has. The script compares the
+//! deadline with Redis's own clock, so that a relay that was paused on the way appends nothing (ADR 0032).
+//! The deadline is a time by the clock of one server: no other server appends for that claim ([`server`]).
 
 mod entries;
 mod server;
@@ -22,7 +23,8 @@ use tokio::time::Instant;
 use self::server::{Watch, other_server};
 use crate::connect::{RedisClient, ScriptCall, millis, unavailable, unexpected};
 
-/// How old a reading of Redis's clock may be. It is also how long a Redis that is gone may go unnoticed before a claim.
+/// The maximum age of a reading of Redis's clock. It also bounds how long an unavailable Redis goes unnoticed
+/// before a claim.
 const CLOCK_READING_MAX_AGE: Duration = Duration::from_secs(1);
 
 /// A field of an entry: its name and its value.
@@ -31,13 +33,13 @@ pub type OutboxField<'a> = (Cow<'a, [u8]>, Cow<'a, [u8]>);
 /// An event to append.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct OutboxEntry<'a> {
-    /// The key of its stream.
+    /// The key of the stream.
     pub stream: &'a str,
-    /// The key of its receipt, see [`crate::outbox_receipt`].
+    /// The key of the marker, see [`crate::outbox_receipt`].
     pub receipt: String,
-    /// After an event that is refused, later ones with the same partition key are withheld; empty for none.
+    /// After an event is rejected, later ones with the same partition key are withheld; empty for none.
     pub partition_key: &'a str,
-    /// Names and values.
+    /// The names and values.
     pub fields: Vec<OutboxField<'a>>,
 }
 
@@ -45,11 +47,11 @@ pub struct OutboxEntry<'a> {
 #[must_use]
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum OutboxAppend {
-    /// It is in the stream under this id, now or from an earlier call.
+    /// Present in the stream under this id, appended now or by an earlier call.
     Done(String),
-    /// It was not appended: the claim is over, or an earlier event with its partition key was refused.
+    /// Not appended: the claim has expired, or an earlier event with its partition key was rejected.
     Withheld,
-    /// The stream itself returned an error.
+    /// Rejected: the stream itself returned this error.
     Refused(String),
 }
 
@@ -60,11 +62,11 @@ pub struct RedisOutboxStreams {
     receipt_ttl: Duration,
     script: Script,
     clock: Arc<Mutex<Option<ClockReading>>>,
-    /// `None` if it does not matter which server appends.
+    /// `None` if any server may append.
     watch: Option<Watch>,
 }
 
-/// What Redis's clock showed, and when the answer arrived.
+/// A reading of Redis's clock, and the time at which the reply arrived.
 #[derive(Clone, Copy, Debug)]
 struct ClockReading {
     unix_ms: u64,
@@ -72,13 +74,14 @@ struct ClockReading {
 }
 
 impl RedisOutboxStreams {
-    /// Receipts live for `receipt_ttl` after their event was appended or found.
+    /// Creates the streams. Markers live for `receipt_ttl` after their event was appended or found.
     pub fn new(client: &RedisClient, receipt_ttl: Duration) -> Self {
         let script = server::script(include_str!("scripts/append_outbox_events.lua"));
         Self { client: client.clone(), receipt_ttl, script, clock: Arc::default(), watch: None }
     }
 
-    /// A time by Redis's clock in Unix milliseconds, at most `after` from now: the way of the answer counts against it.
+    /// A time by Redis's clock in Unix milliseconds, at most `after` from now: the travel time of the reply
+    /// is subtracted.
     pub async fn deadline(&self, after: Duration) -> Result<u64, StoreError> {
         const OPERATION: &str = "read the clock of Redis";
         let known = self.reading().filter(|reading| reading.received.elapsed() < CLOCK_READING_MAX_AGE);
@@ -92,9 +95,9 @@ impl RedisOutboxStreams {
         Ok(reading.unix_ms.saturating_add(millis(reading.received.elapsed() + after)))
     }
 
-    /// Appends the events in their order, unless `deadline` has passed when they arrive at Redis, or they arrive at another server than
-    /// that whose number is `server` ([`RedisOutboxStreams::server`]). One result for each. After an error it is unknown which of
-    /// them are in their stream.
+    /// Appends the events in their order, unless `deadline` has passed when they arrive at Redis, or they
+    /// arrive at a server whose number is not `server` ([`RedisOutboxStreams::server`]). Returns one result
+    /// for each event. After an error, each of them may or may not be in its stream.
     pub async fn append(
         &self,
         entries: &[OutboxEntry<'_>],
@@ -111,7 +114,8 @@ impl RedisOutboxStreams {
         };
         let answer = self.client.script(OPERATION, &self.call(entries, &identity, deadline)).await;
         if let Err(StoreError::Refused { .. }) = answer {
-            // A server that refuses a value for its size closes the connection after its answer. The next call shall have another.
+            // A server that rejects a value for its size closes the connection after its reply. The ping
+            // makes the next call open another.
             drop(self.client.ping().await);
         }
         let mut answers = match answer? {
@@ -183,7 +187,7 @@ impl RedisOutboxStreams {
     }
 }
 
-/// Names in the order of their first use, counted from 1.
+/// Names in the order of their first use, numbered from 1.
 #[derive(Default)]
 struct Numbered<'a> {
     names: Vec<&'a str>,
@@ -199,7 +203,7 @@ impl<'a> Numbered<'a> {
     }
 }
 
-/// The answer to `TIME`: seconds and microseconds.
+/// Parses the reply to `TIME`: seconds and microseconds.
 fn unix_ms(answer: &Value) -> Option<u64> {
     let Value::Array(parts) = answer else { return None };
     let number = |value: &Value| match value {

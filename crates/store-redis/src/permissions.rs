@@ -1,7 +1,8 @@
-//! The commands and keys that the service needs, tried at its start (`docs/operations.md` has the same list as an ACL line).
+//! The commands and keys that the service needs, tried at its start (`docs/operations.md` has the same list
+//! as an ACL line).
 //!
-//! `ACL DRYRUN` would need a permission of its own, so each command is tried in a form that changes nothing: with an id that is
-//! refused, on a key that only this check uses, or for a range without entries.
+//! `ACL DRYRUN` would need a permission of its own, so each command is tried in a form that changes nothing:
+//! with an id that is rejected, on a key that only this check uses, or for a range without entries.
 
 use domain::ports::StoreError;
 use redis::{Script, Value};
@@ -10,19 +11,20 @@ use crate::connect::{RedisClient, ScriptCall, is_missing_permission, unexpected}
 use crate::keyspace::server_changes;
 
 const TRY: &str = include_str!("scripts/try_commands.lua");
-/// In the place of a stream in the key that only this check uses. The other keys of the service begin with `notification:` as well.
+/// The placeholder for a stream in the key that only this check uses. The other keys of the service begin
+/// with `notification:` as well.
 const CHECKED: &str = "permission_check";
 
-/// What the commands on a key are for.
+/// The purpose of the commands on a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum KeyUse {
     /// Leases, markers, checkpoints and notices of the service.
     Own,
-    /// Receipts of a relay, and which server it compared.
+    /// Markers of a relay, and the record of the server that it compared.
     OwnOfRelay,
     /// The intents stream: appended to, read and trimmed.
     Intents,
-    /// A stream that entries are appended to and looked for in.
+    /// A stream in which entries are appended and looked up.
     Outbound,
     /// A stream that a relay appends events to.
     Relayed,
@@ -79,8 +81,8 @@ impl KeyUse {
 }
 
 impl RedisClient {
-    /// The commands on keys of a process and on these streams that Redis does not permit, in words; empty if it permits all. `own` is
-    /// [`KeyUse::Own`] or [`KeyUse::OwnOfRelay`].
+    /// The commands on keys of a process and on these streams that Redis does not permit, as text; empty if
+    /// it permits all. `own` is [`KeyUse::Own`] or [`KeyUse::OwnOfRelay`].
     pub async fn missing_permissions(
         &self,
         own: KeyUse,

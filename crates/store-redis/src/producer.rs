@@ -1,4 +1,4 @@
-//! The intents stream as a producer sees it.
+//! The intents stream from the producer's side.
 
 use domain::entry::{EntryId, RawFields};
 use domain::ports::{IntentProducer, StoreError};
@@ -15,7 +15,7 @@ pub struct RedisIntentProducer {
 }
 
 impl RedisIntentProducer {
-    /// Appends to the stream at `key`.
+    /// A producer for the stream at `key`.
     pub fn new(client: &RedisClient, key: String) -> Self {
         Self { client: client.clone(), key }
     }
@@ -29,7 +29,7 @@ impl IntentProducer for RedisIntentProducer {
     }
 }
 
-/// The command that appends an entry with these fields to the stream at `key`, for a pipeline of the caller's own.
+/// The command that appends an entry with these fields to the stream at `key`, for the caller's own pipeline.
 pub fn append_command(key: &str, fields: &RawFields) -> Cmd {
     let mut add = cmd("XADD");
     add.arg(key).arg("*").arg(&fields.0);

@@ -1,14 +1,15 @@
-//! Receipts: the value `published:<entry id>` of a lease key means that the route is in the outbound stream as that entry.
+//! Published markers: the value `published:<entry id>` of a lease key means that the route is in the outbound
+//! stream as that entry.
 //!
-//! Receipts are read and written inside scripts only. `scripts/receipt.lua` is the one place that knows their format; a
-//! script that needs it is made by [`script`].
+//! Markers are read and written inside scripts only. Their format is defined in `scripts/receipt.lua` alone;
+//! [`script`] makes the scripts that need it.
 
 use redis::Script;
 
 /// The Lua functions `receipt(entry_id)` and `published_entry_id(value)`.
 pub(crate) const FUNCTIONS: &str = include_str!("scripts/receipt.lua");
 
-/// A script that calls the functions of receipts.
+/// A script that calls the functions of markers.
 pub(crate) fn script(body: &str) -> Script {
     Script::new(&[FUNCTIONS, body].concat())
 }

@@ -1,4 +1,5 @@
-//! The identity of the server that runs a script, and the changes of server that an outbound stream went through.
+//! The identity of the server that runs a script, and the changes of server that an outbound stream went
+//! through.
 
 use domain::entry::EntryId;
 use domain::ports::ServerId;
@@ -8,19 +9,19 @@ use redis::{Script, Value};
 /// The Lua function `server()`.
 pub(crate) const FUNCTION: &str = include_str!("scripts/server.lua");
 
-/// A script that returns what `server()` returns.
+/// A script that returns the result of `server()`.
 pub(crate) fn script() -> Script {
     Script::new(&[FUNCTION, "return {server()}"].concat())
 }
 
-/// Reads run id and replication id, in this order.
+/// Parses run id and replication id, in this order.
 pub(crate) fn parse(ids: &[Value]) -> Option<ServerId> {
     let [Value::BulkString(run_id), Value::BulkString(replication_id)] = ids else { return None };
     let text = |bytes: &[u8]| std::str::from_utf8(bytes).ok().map(Into::into);
     Some(ServerId { run_id: text(run_id)?, replication_id: text(replication_id)? })
 }
 
-/// Reads the gap of each change; a line that is garbled counts as absent.
+/// Parses the gap of each change; a garbled line counts as absent.
 pub(crate) fn parse_gaps(changes: &Value) -> Vec<Gap> {
     let Value::BulkString(changes) = changes else { return Vec::new() };
     let gap = |line: &str| {

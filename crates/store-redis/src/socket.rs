@@ -1,8 +1,8 @@
-//! Opening one connection to Redis, and the bytes that arrive on it.
+//! Opening one connection to Redis, and counting the bytes that arrive on it.
 //!
-//! The client library reads a whole reply, however large it is, and the service cannot control the size of the entries that
-//! producers append. So the socket is opened here and counts the received bytes: a reply that exceeds the limit of its reader
-//! closes the connection while it arrives.
+//! The client library reads a whole reply, however large it is, and the service cannot control the size of
+//! the entries that producers append. So the socket is opened here and counts the received bytes: a reply
+//! that exceeds the limit of its reader closes the connection while it arrives.
 
 use std::io;
 use std::net::SocketAddr;
@@ -27,14 +27,14 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::connect::RedisSettings;
 
-/// How long a connection is idle before the kernel sends a keepalive probe.
+/// The idle time of a connection before the kernel sends a keepalive probe.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
-/// Between two keepalive probes.
+/// The interval of keepalive probes.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 /// The shortest time after which unacknowledged data breaks the connection (`TCP_USER_TIMEOUT`).
 const TCP_USER_TIMEOUT_MIN: Duration = Duration::from_secs(5);
 
-/// Where Redis is and how to connect and log in.
+/// The address of Redis, and how to connect and log in.
 pub(crate) struct Endpoint {
     host: String,
     port: u16,
@@ -49,7 +49,7 @@ pub(crate) struct Connection {
     /// Sends commands and awaits their replies.
     pub(crate) commands: MultiplexedConnection,
     meter: Arc<Meter>,
-    /// Carries the commands and replies; dropped, it ends, and the socket is closed.
+    /// The task that carries commands and replies; dropping it closes the socket.
     _driver: Arc<AbortOnDropHandle<()>>,
 }
 
@@ -86,7 +86,7 @@ impl Endpoint {
         format!("{}:{}", self.host, self.port)
     }
 
-    /// Connects to whichever address of the host answers first, and logs in.
+    /// Connects to the first address of the host that responds, and logs in.
     pub(crate) async fn connect(&self) -> Result<Connection, BoxError> {
         let addresses: Vec<_> = lookup_host((self.host.as_str(), self.port)).await?.collect();
         if addresses.is_empty() {
@@ -116,24 +116,24 @@ impl Endpoint {
 }
 
 impl Connection {
-    /// From now on the connection breaks once more than `limit` bytes have arrived.
+    /// Starts counting: the connection breaks once more than `limit` bytes have arrived from now on.
     pub(crate) fn allow(&self, limit: usize) {
         self.meter.received.store(0, Ordering::SeqCst);
         self.meter.limit.store(limit, Ordering::SeqCst);
     }
 
-    /// How many bytes have arrived since [`Connection::allow`].
+    /// The number of bytes that have arrived since [`Connection::allow`].
     pub(crate) fn received(&self) -> usize {
         self.meter.received.load(Ordering::SeqCst)
     }
 
-    /// Whether the connection broke because more arrived than was allowed.
+    /// True if the connection broke because more bytes arrived than allowed.
     pub(crate) fn exceeded(&self) -> bool {
         self.received() > self.meter.limit.load(Ordering::SeqCst)
     }
 }
 
-/// What has arrived and what may.
+/// The received bytes, and their limit.
 #[derive(Debug)]
 struct Meter {
     received: AtomicUsize,

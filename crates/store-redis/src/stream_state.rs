@@ -1,4 +1,5 @@
-//! What Redis reports on a stream as a whole, without its entries: an entry may be as large as Redis lets its producer make it.
+//! The state of a whole stream without its entries: an entry may be as large as Redis lets its producer make
+//! it.
 
 use domain::entry::EntryId;
 use domain::ports::{OutboundState, StoreError};
@@ -14,7 +15,7 @@ pub(crate) fn script(body: &str) -> Script {
     Script::new(&[STATE_FUNCTION, body].concat())
 }
 
-/// Reads what `state(key)` returned; `None` if there is no such key.
+/// Parses the result of `state(key)`; `None` if the key does not exist.
 pub(crate) fn parse_state(
     operation: &'static str,
     value: &Value,

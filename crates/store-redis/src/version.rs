@@ -1,4 +1,4 @@
-//! Which server answers, and in which version.
+//! The name and version of the server.
 
 use domain::ports::StoreError;
 use redis::Value;
@@ -6,17 +6,18 @@ use redis::Value;
 use crate::RedisClient;
 use crate::connect::unexpected;
 
-/// The server that answers.
+/// The name and version of the server that responds.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RedisVersion {
-    /// The version of Redis that it is, or whose commands it has: `7.0.15`.
+    /// The version of Redis that it is, or with which it is compatible: `7.0.15`.
     pub redis: String,
     /// Its own name and version, if it is not Redis: `valkey 8.0.1`.
     pub other: Option<String>,
 }
 
 impl RedisClient {
-    /// Asks the server for its version. `None` if it does not disclose it: the user may not ask, or the answer does not have it.
+    /// Requests the server's version. `None` if it is not disclosed: the user lacks the permission, or the
+    /// reply does not contain it.
     pub async fn server_version(&self) -> Result<Option<RedisVersion>, StoreError> {
         const OPERATION: &str = "ask Redis for its version";
         let answer = match self.command(OPERATION, redis::cmd("INFO").arg("server")).await {
@@ -31,7 +32,7 @@ impl RedisClient {
     }
 }
 
-/// Reads what `INFO server` says. Forks report a version of Redis, and name themselves beside it.
+/// Parses the reply to `INFO server`. Forks report a version of Redis, and name themselves beside it.
 fn parse(info: &str) -> Option<RedisVersion> {
     let property = |name: &str| {
         let lines = info.lines().filter_map(|line| line.trim_end().split_once(':'));

@@ -1,5 +1,5 @@
-//! Users that were found, kept for a short time. Calls of one directory share them. The cache is bounded: when it is full, expired
-//! users are dropped, or all if none has expired.
+//! Cache of found users, kept for a short time and shared by the calls of one directory. The cache is
+//! bounded: when it is full, expired users are dropped, or all users if none has expired.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -15,18 +15,19 @@ pub(crate) struct Cache {
 }
 
 impl Cache {
-    /// A cache of at most `capacity` users, each for `ttl`.
+    /// Creates a cache of at most `capacity` users, each kept for `ttl`.
     pub(crate) fn new(capacity: usize, ttl: Duration) -> Self {
         Self { users: Mutex::new(Users { entries: HashMap::new(), capacity }), ttl }
     }
 
-    /// The users in the order of their ids, if all are kept.
+    /// The users in the order of their ids, if all are cached.
     pub(crate) fn recall(&self, user_ids: &[&str]) -> Option<Vec<Lookup>> {
         let (users, now) = (self.users(), Instant::now());
         user_ids.iter().map(|id| users.get(id, now).cloned().map(Lookup::Found)).collect()
     }
 
-    /// The answers in the order of the ids. `ask` is given those ids that are not kept, each once, and answers in their order.
+    /// Looks up the ids; the lookups are in their order. `ask` receives the ids that are not cached, each
+    /// once, and must return their lookups in that order.
     pub(crate) async fn look_up<'a, F>(
         &self,
         user_ids: &[&'a str],
@@ -41,7 +42,7 @@ impl Cache {
         user_ids.iter().map(|id| lookups[id].clone()).collect()
     }
 
-    /// Those of the users that are kept, and the ids of the others, each once.
+    /// Splits the ids into cached users and ids that are not cached, each once.
     fn split<'a>(&self, user_ids: &[&'a str]) -> (HashMap<&'a str, Lookup>, Vec<&'a str>) {
         let (users, now, mut seen) = (self.users(), Instant::now(), HashSet::new());
         let (mut kept, mut unknown) = (HashMap::new(), Vec::new());
@@ -54,7 +55,7 @@ impl Cache {
         (kept, unknown)
     }
 
-    /// Keeps users that were found now.
+    /// Caches users that were found now.
     pub(crate) fn keep<'a>(&self, found: impl IntoIterator<Item = (&'a str, &'a User)>) {
         let (mut users, now) = (self.users(), Instant::now());
         for (id, user) in found {
@@ -70,7 +71,7 @@ impl Cache {
 
 #[derive(Debug)]
 struct Users {
-    /// Each until a time.
+    /// Users, each with its time of expiry.
     entries: HashMap<String, (User, Instant)>,
     capacity: usize,
 }

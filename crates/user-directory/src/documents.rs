@@ -1,9 +1,10 @@
-//! The user directory as documents: `users/<user_id>` is `{"email":"…","preferred_language":"…"}`, with any further members.
+//! The user directory as documents: `users/<user_id>` is `{"email":"…","preferred_language":"…"}`, with any
+//! further members.
 //!
-//! All users of a call are read by one statement, which reads these two members alone, however large the documents are. Calls that
-//! wait at the same moment share a statement (`reads.rs`). A document that is not there is a user that does not exist. One that
-//! is no object, or whose `email` is no string, is a user without an address and without a language; a warning says so, at most
-//! one in [`WARNING_INTERVAL`].
+//! One statement reads all users of a call, and only these two members, however large the documents are.
+//! Calls that wait at the same moment share a statement (`reads.rs`). A missing document means that the user
+//! does not exist. If a document is not an object, or its `email` is not a string, the user has neither
+//! address nor language; a warning reports this, at most once per [`WARNING_INTERVAL`].
 
 mod reads;
 mod warnings;
@@ -22,31 +23,32 @@ use self::warnings::Warnings;
 use crate::cache::Cache;
 use crate::user;
 
-/// The keys of users begin with it.
+/// The prefix of the keys of users.
 pub const USERS_PREFIX: &str = "users/";
 /// The members that are read, in this order.
 const MEMBERS: [&str; 2] = ["email", "preferred_language"];
-/// The largest member that is read, in bytes: more than an address takes whose every character is escaped.
+/// The largest member that is read, in bytes: more than an address needs if every character of it is escaped.
 const MAX_MEMBER_BYTES: usize = 2_048;
 /// The most users that one statement reads.
 const MAX_USERS_PER_READ: usize = 4_096;
-/// No further statement is run later than this after the first one, for users whose documents fail it.
+/// The time after the first statement from which no further statement is run for users whose documents fail
+/// it.
 const MAX_READ_TIME: Duration = Duration::from_secs(20);
-/// At most one warning about documents in this time; it counts those since the last one.
+/// The minimum time between two warnings about documents; a warning counts the users since the last one.
 const WARNING_INTERVAL: Duration = Duration::from_secs(10);
 
-/// How the directory reads.
+/// Settings of a [`StateUserDirectory`].
 #[derive(Clone, Copy, Debug)]
 pub struct StateDirectorySettings {
-    /// The most statements at a time, each with a connection of the store; 0 means 1.
+    /// The most concurrent statements, each with a connection of the store; 0 means 1.
     pub concurrency: usize,
-    /// How long an answer may be used again.
+    /// The time for which a found user is reused.
     pub cache_ttl: Duration,
-    /// The most answers that are kept; 0 keeps none.
+    /// The most users that are cached; 0 disables the cache.
     pub cache_entries: usize,
 }
 
-/// The directory. Clones share what they know.
+/// A user directory on the documents of a store. Clones share the cache.
 #[derive(Clone, Debug)]
 pub struct StateUserDirectory<S> {
     shared: Arc<Shared<S>>,
@@ -61,7 +63,7 @@ struct Shared<S> {
 }
 
 impl<S: Store> StateUserDirectory<S> {
-    /// A directory on the documents of a store.
+    /// Creates a directory on the documents of a store.
     pub fn new(store: S, settings: StateDirectorySettings) -> Self {
         let shared = Shared {
             store,
@@ -71,13 +73,13 @@ impl<S: Store> StateUserDirectory<S> {
         Self { shared: Arc::new(shared), reads: Reads::new(settings.concurrency, MAX_USERS_PER_READ) }
     }
 
-    /// Whether the store can be read: its table is there, and the role has the right.
+    /// Checks that the store can be read: its table exists, and the role has the right to read it.
     pub async fn check(&self) -> Result<(), StateError> {
         let key = Key::new(USERS_PREFIX)?;
         self.shared.store.get_members(&[key], &MEMBERS, MAX_MEMBER_BYTES).await.map(drop)
     }
 
-    /// Answers about users that are all different, in their order.
+    /// Looks up distinct users; the lookups are in their order.
     async fn read(&self, user_ids: &[&str]) -> Vec<Lookup> {
         let reads = user_ids.chunks(MAX_USERS_PER_READ).map(|chunk| {
             let shared = Arc::clone(&self.shared);
@@ -92,7 +94,8 @@ impl<S: Store> StateUserDirectory<S> {
 }
 
 impl<S: Store> Shared<S> {
-    /// One answer for each user. A statement that fails because of what it reads is run again for one half and then the other.
+    /// Returns one lookup for each user. A statement that fails because of the documents it reads is run
+    /// again for one half and then for the other.
     async fn read(&self, user_ids: Vec<String>) -> HashMap<String, Lookup> {
         let mut lookups = HashMap::with_capacity(user_ids.len());
         let mut keys = Vec::with_capacity(user_ids.len());
@@ -135,7 +138,7 @@ impl<S: Store> Shared<S> {
     }
 }
 
-/// The user, and whether the document is as agreed.
+/// Returns the user, and true if the document has the agreed form.
 fn user_of(members: &Members) -> (User, bool) {
     let Some([email, language]) = members.members.as_deref() else { return (User::default(), false) };
     match (text(email), text(language)) {
@@ -144,7 +147,7 @@ fn user_of(members: &Members) -> (User, bool) {
     }
 }
 
-/// The member is there and is no string, or too large to be what it should be.
+/// The member is present, but is not a string, or is too large.
 #[derive(Clone, Copy)]
 struct NoText;
 
@@ -162,7 +165,7 @@ fn user_id(key: &Key) -> &str {
     key.as_str().strip_prefix(USERS_PREFIX).unwrap_or_default()
 }
 
-/// Whether the statement may succeed without one of the documents.
+/// True if the statement may succeed without one of the documents.
 fn is_about_documents(error: &StateError) -> bool {
     matches!(error, StateError::TimedOut { .. } | StateError::InvalidValue(_) | StateError::Corrupt { .. })
 }

@@ -1,10 +1,11 @@
 //! The user directory over HTTP.
 //!
-//! `GET {base}/api/v1/internal/users/{user_id}`. Calls that ask for one user at the same time share one request (`flights.rs`).
+//! `GET {base}/api/v1/internal/users/{user_id}`. Concurrent calls for one user share one request
+//! (`flights.rs`).
 //!
-//! A directory that sheds load gets fewer concurrent requests (`concurrency.rs`, kept between calls), and refused users are
-//! requested again within the call (`schedule.rs`). Users without an answer after that are [`Lookup::Unavailable`]; all other
-//! answers are returned, and the caller tries again later.
+//! A directory that sheds load receives fewer concurrent requests (`concurrency.rs`, kept between calls), and
+//! refused users are requested again within the call (`schedule.rs`). Users without a usable response after
+//! that are [`Lookup::Unavailable`]; all other lookups are returned, and the caller tries again later.
 
 mod answer;
 mod concurrency;
@@ -34,36 +35,37 @@ use self::flights::Flights;
 use self::schedule::{Outcome, Schedule};
 use crate::cache::Cache;
 
-/// The users of one call: each is a request, and entries wait for all requests of a call.
+/// The most users of one call: each is a request, and entries wait for all requests of a call.
 const USERS_PER_CALL: usize = 256;
-/// The largest answer that is read, in bytes.
+/// The largest response body that is read, in bytes.
 const MAX_ANSWER_BYTES: usize = 64 * 1024;
-/// The statuses with which a directory or a proxy in front of it reports that it cannot serve now.
+/// The statuses with which a directory or a proxy in front of it reports that it is overloaded or
+/// unavailable.
 const OVERLOADED: [StatusCode; 4] = [
     StatusCode::TOO_MANY_REQUESTS,
     StatusCode::BAD_GATEWAY,
     StatusCode::SERVICE_UNAVAILABLE,
     StatusCode::GATEWAY_TIMEOUT,
 ];
-/// All but letters, digits, `-`, `_` and `~`. The dot is encoded, too: `..` is a user id like any other.
+/// Everything except letters, digits, `-`, `_` and `~` is encoded. So is the dot: `..` is a valid user id.
 const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'~');
 
-/// Where the directory is and how it is asked.
+/// Settings of an [`HttpUserDirectory`].
 #[derive(Clone, Debug)]
 pub struct UserDirectorySettings {
-    /// `http` or `https`, with whatever path the service is under.
+    /// Base URL, `http` or `https`, with the path under which the service is served.
     pub base_url: Url,
-    /// The longest that one answer may take.
+    /// The longest time that one response may take.
     pub timeout: Duration,
     /// The most requests that one call has in flight; 0 means 1. Fewer while some of them fail.
     pub concurrency: usize,
-    /// How long an answer may be used again.
+    /// The time for which a found user is reused.
     pub cache_ttl: Duration,
-    /// The most answers that are kept; 0 keeps none.
+    /// The most users that are cached; 0 disables the cache.
     pub cache_entries: usize,
 }
 
-/// The directory. Clones share their connections and what they know.
+/// A user directory that is requested over HTTP. Clones share connections and cache.
 #[derive(Clone, Debug)]
 pub struct HttpUserDirectory {
     client: Client<HttpsConnector<HttpConnector>, Empty<Bytes>>,
@@ -73,13 +75,13 @@ pub struct HttpUserDirectory {
     flights: Flights,
 }
 
-/// The operating system offers no roots of trust for `https`.
+/// The operating system has no roots of trust for `https`.
 #[derive(Debug, thiserror::Error)]
 #[error("could not set up TLS for the user directory")]
 pub struct NoTls(#[source] std::io::Error);
 
 impl HttpUserDirectory {
-    /// A directory; connects when it is first asked. A provider of cryptography must be installed.
+    /// Creates a directory; it connects with the first request. A provider of cryptography must be installed.
     pub fn new(settings: UserDirectorySettings) -> Result<Self, NoTls> {
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);
@@ -100,7 +102,8 @@ impl HttpUserDirectory {
         Ok(Self { client, settings: Arc::new(settings), cache, concurrency, flights })
     }
 
-    /// Asks for one user, or waits for another call that does. Returns the outcome, and whether this call asked.
+    /// Requests one user, or waits for another call that does. Returns the outcome, and true if this call
+    /// sent the request.
     async fn ask(&self, user_id: &str) -> (Outcome, bool) {
         let flight = self.flights.join(user_id, || {
             let (directory, user_id) = (self.clone(), user_id.to_owned());
@@ -163,7 +166,7 @@ impl HttpUserDirectory {
         lookup.map_or_else(unusable, Outcome::Answer)
     }
 
-    /// Built as text, because a URL type would resolve `..`.
+    /// The URI is built as text, because a URL type would resolve `..`.
     fn uri_of(&self, user_id: &str) -> Result<Uri, String> {
         let base = &self.settings.base_url;
         let path = base.path().trim_end_matches('/');
@@ -180,7 +183,7 @@ impl HttpUserDirectory {
 }
 
 impl HttpUserDirectory {
-    /// Asks for users that are all different. Their answers are in the order given.
+    /// Requests distinct users. The lookups are in the given order.
     async fn ask_all(&self, user_ids: &[&str]) -> Vec<Lookup> {
         let mut schedule =
             Schedule::new(user_ids.len(), self.settings.timeout, &self.concurrency(), Instant::now());
@@ -226,7 +229,8 @@ fn no_usable_answer(cause: &str) -> String {
     format!("the user directory gave no usable answer: {cause}")
 }
 
-/// How long the directory asks to wait. A date is not read: it would be compared with the clock of another machine.
+/// The wait that the directory requests. A date is ignored: it would be compared with the clock of another
+/// machine.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok().map(Duration::from_secs)
 }

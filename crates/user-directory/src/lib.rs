@@ -1,9 +1,10 @@
-//! The user directory: whether a user exists, with e-mail address and language.
+//! The user directory: existence, e-mail address and language of users.
 //!
-//! [`HttpUserDirectory`] asks another service. [`StateUserDirectory`] reads documents from a table of documents, which may be in the
-//! service's own schema. Both keep a user that was found for seconds, so that a burst of intents for the same users asks once; a
-//! missing user and a failure are never cached. Nothing here is durable, so a crash during a look-up loses nothing. Addresses never
-//! appear in errors and in the log of this crate.
+//! [`HttpUserDirectory`] requests another service. [`StateUserDirectory`] reads documents from a table of
+//! documents, which may be in the service's own schema. Both cache a found user for seconds, so that a burst
+//! of intents for the same users causes one request; a missing user and a failure are never cached. Nothing
+//! here is durable, so a crash during a lookup loses nothing. Addresses never appear in errors or in the log
+//! of this crate.
 
 mod cache;
 mod documents;

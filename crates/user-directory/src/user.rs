@@ -1,13 +1,13 @@
-//! What of a user can be used, whatever the directory is.
+//! Validation of users, common to all directories.
 
 use domain::ports::User;
 
-/// The longest address that mail can go to, in bytes.
+/// The longest valid e-mail address, in bytes.
 const MAX_EMAIL_BYTES: usize = 320;
-/// No language tag is longer.
+/// The longest valid language tag, in bytes.
 const MAX_LANGUAGE_TAG_BYTES: usize = 64;
 
-/// A user of what a directory has. An address or a language that cannot be one counts as none.
+/// Builds a user from the directory's data. An invalid address or language counts as none.
 pub(crate) fn of(email: Option<String>, preferred_language: Option<String>) -> User {
     let plain = |text: &String| text.len() <= MAX_LANGUAGE_TAG_BYTES && !text.chars().any(char::is_control);
     User {

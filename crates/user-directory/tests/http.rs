@@ -9,7 +9,7 @@ use user_directory::{HttpUserDirectory, UserDirectorySettings};
 
 const TIMEOUT: Duration = Duration::from_millis(500);
 
-/// With 4 requests at a time.
+/// A directory with 4 requests at a time.
 async fn directory(cache_ttl: Duration) -> (StandInDirectory, HttpUserDirectory) {
     directory_with(4, TIMEOUT, cache_ttl).await
 }
@@ -19,7 +19,7 @@ async fn directory_with(
     timeout: Duration,
     cache_ttl: Duration,
 ) -> (StandInDirectory, HttpUserDirectory) {
-    // Another test of this process may have done it already.
+    // Another test of this process may have installed it already.
     drop(rustls::crypto::ring::default_provider().install_default());
     let server = StandInDirectory::start().await.expect("a free port");
     let settings = UserDirectorySettings {
@@ -164,7 +164,7 @@ fn found(answers: &[Lookup]) -> usize {
     answers.iter().filter(|answer| matches!(answer, Lookup::Found(_))).count()
 }
 
-/// Long enough for every answer on a busy machine, and for what the directory is asked again.
+/// Long enough for every response on a busy machine, including repeated requests.
 const UNHURRIED: Duration = Duration::from_secs(10);
 
 #[tokio::test]
@@ -187,7 +187,7 @@ async fn a_thousand_users_of_whom_one_in_fifty_is_refused_are_answered_in_one_ca
     let started = Instant::now();
     assert_eq!(found(&look_up(&directory, &users(1_000)).await), 1_000);
     assert!(server.refusals() >= 20);
-    // One at a time they would take 30 s.
+    // Sequentially they would take 30 s.
     assert!(started.elapsed() < latency * 1_000 / 4, "{:?}", started.elapsed());
 }
 
@@ -214,7 +214,7 @@ async fn a_hung_directory_costs_one_timeout_and_then_one_request_a_call() {
         let answers = look_up(&directory, &ids).await;
         assert!(cause(&answers[0]).contains("no answer within"), "{:?}", answers[0]);
         assert!(cause(&answers[99]).contains("not asked"), "{:?}", answers[99]);
-        // A timeout for each user in turn would take 50 s, for eight at a time over 6 s.
+        // A timeout for each user would take 50 s sequentially, and over 6 s with eight at a time.
         assert!(started.elapsed() < TIMEOUT * 10, "{:?}", started.elapsed());
         assert_eq!(server.requests(), requests);
     }
@@ -265,7 +265,7 @@ impl DirectoryFixture for OverHttp {
     }
 
     async fn set(&self, user_id: &str, lookup: &Lookup) {
-        // Late by no time is no fault any more.
+        // A delay of zero is not a fault.
         let mut fault = Fault::Slow(Duration::ZERO);
         match lookup {
             Lookup::Found(user) => self.server.set_user(user_id, &user.email, &user.preferred_language),

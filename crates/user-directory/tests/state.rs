@@ -33,7 +33,7 @@ fn found(email: &str, language: &str) -> Lookup {
     Lookup::Found(User { email: email.to_owned(), preferred_language: language.to_owned() })
 }
 
-/// Its table is a view whose rows fail a statement if they say so.
+/// A directory whose table is a view; a row can make the statement fail.
 struct InPostgres {
     rows: Client,
     directory: StateUserDirectory<PostgresStore>,

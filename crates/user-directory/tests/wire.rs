@@ -1,4 +1,4 @@
-//! What goes over the wire: exact requests, bounds, responses that are no HTTP.
+//! Bytes on the wire: exact requests, bounds, responses that are not HTTP.
 
 use std::time::{Duration, Instant};
 
@@ -9,11 +9,11 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use user_directory::{HttpUserDirectory, UserDirectorySettings};
 
-/// Long enough for a busy machine; a test that waits for it fails.
+/// Long enough for a busy machine; a test that reaches it fails.
 const BOUND: Duration = Duration::from_secs(20);
-/// For tests that wait for it.
+/// A timeout that tests wait for.
 const SHORT_TIMEOUT: Duration = Duration::from_millis(300);
-/// The largest answer that is read.
+/// The largest response body that is read.
 const ANSWER_MAX: usize = 64 * 1024;
 
 fn settings(base_url: &str) -> UserDirectorySettings {
@@ -27,7 +27,7 @@ fn settings(base_url: &str) -> UserDirectorySettings {
 }
 
 fn client(settings: UserDirectorySettings) -> HttpUserDirectory {
-    // Another test of this process may have done it already.
+    // Another test of this process may have installed it already.
     drop(rustls::crypto::ring::default_provider().install_default());
     HttpUserDirectory::new(settings).expect("there are roots of trust")
 }
@@ -54,7 +54,7 @@ fn reason(lookup: Lookup) -> String {
     reason
 }
 
-/// A server that gives `answer` to each request and closes; what it was asked comes out of the channel.
+/// A server that sends `answer` to each request and closes; the channel returns the request heads.
 async fn raw_server(answer: Vec<u8>) -> (String, mpsc::UnboundedReceiver<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let base_url = format!("http://{}", listener.local_addr().expect("it listens"));
@@ -64,7 +64,7 @@ async fn raw_server(answer: Vec<u8>) -> (String, mpsc::UnboundedReceiver<String>
             let (heads, answer) = (heads.clone(), answer.clone());
             tokio::spawn(async move {
                 let head = head(&mut stream).await;
-                // The test may have ended, and the client may have gone away.
+                // The test may have ended, and the client may have disconnected.
                 drop(heads.send(head));
                 drop(stream.write_all(&answer).await);
                 drop(stream.shutdown().await);
@@ -74,7 +74,7 @@ async fn raw_server(answer: Vec<u8>) -> (String, mpsc::UnboundedReceiver<String>
     (base_url, asked)
 }
 
-/// All of a request up to its empty line.
+/// Reads a request up to its empty line.
 async fn head(stream: &mut TcpStream) -> String {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") && head.len() < ANSWER_MAX {
@@ -90,7 +90,7 @@ fn with_body(status: &str, body: &str) -> Vec<u8> {
     format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n\r\n{body}", body.len()).into()
 }
 
-/// A user as JSON, filled up to `size` bytes.
+/// A user as JSON, padded to `size` bytes.
 fn user_of_size(size: usize) -> String {
     let json = |filler: &str| format!(r#"{{"user":{{"user_id":"u-1","email":"u@e.com"}},"x":"{filler}"}}"#);
     json(&"x".repeat(size - json("").len()))

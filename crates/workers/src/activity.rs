@@ -1,4 +1,4 @@
-//! What the workers of this replica did since it was reported last: counts, added to by all of them.
+//! Counts of what the workers of this replica did since the last report. All workers add to them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,7 +29,7 @@ impl ActivityCounts {
         }
     }
 
-    /// What was counted since the last call.
+    /// Returns the counts since the last call, and resets them.
     pub(crate) fn take(&self) -> Activity {
         let take = |count: &AtomicU64| count.swap(0, Ordering::Relaxed);
         let counts = &*self.0;

@@ -1,7 +1,8 @@
-//! The audit: everything is read once, page by page beside the traffic, and compared (ADR 0038).
+//! The audit reads everything once, page by page beside the traffic, and compares it (ADR 0038).
 //!
-//! It reads and never writes. PostgreSQL and Redis are not read at one moment, and traffic continues between two reads. So a discrepancy is
-//! reported only if it is found again each time that both sides are read again. Memory is bounded by the pages, whatever there is and whatever is wrong.
+//! It never writes. PostgreSQL and Redis cannot be read at the same moment, and traffic continues between two
+//! reads. So a discrepancy is reported only if it is found again each time that both sides are read again.
+//! Memory is bounded by the size of a page, regardless of the amount of data and of discrepancies.
 
 mod entries;
 mod outbound;
@@ -22,62 +23,64 @@ use domain::route::{Channel, RouteKey};
 
 use retry::retry;
 
-/// How often a discrepancy is looked for, the first time included.
+/// The number of times that a discrepancy is looked for, the first time included.
 const MAX_LOOKS: usize = 3;
-/// The pause before what was found is looked for again.
+/// The pause before a discrepancy is looked for again.
 const LOOK_INTERVAL: Duration = Duration::from_millis(300);
-/// How long before its last entry the name of an outbound stream may have been recorded.
+/// The longest time between recording the name of an outbound stream and its last entry.
 const NAME_MARGIN: Duration = Duration::from_secs(120);
-/// How far the clock of the audit may lag that of a replica that deletes.
+/// The time by which the clock of the audit may lag the clock of a replica that deletes.
 const RETENTION_MARGIN: Duration = Duration::from_secs(300);
-/// What one read of a stream may return.
+/// The limits of one read of a stream.
 const READ_LIMIT: ReadLimit = ReadLimit { entries: MAX_READ_ENTRIES, bytes: MAX_READ_BYTES };
-/// The most entries of one read of a stream.
+/// The most entries in one read of a stream.
 const MAX_READ_ENTRIES: usize = 512;
-/// The most bytes of one read of a stream: an entry that is larger is compared by its id alone.
+/// The most bytes in one read of a stream. A larger entry is compared by its id alone.
 const MAX_READ_BYTES: usize = 2 * 1024 * 1024;
 
-/// What an audit reads.
+/// The stores that an audit reads.
 #[derive(Clone, Debug)]
 pub struct AuditStores<S, R, O, C, L> {
     /// The tables.
     pub tables: S,
     /// The streams, entry by entry.
     pub streams: R,
-    /// The outbound streams, by the ids of entries.
+    /// The outbound streams, read by entry ids.
     pub outbound: O,
     /// The cached checkpoint.
     pub cache: C,
-    /// Who leads.
+    /// The lookup of the leader.
     pub leader: L,
 }
 
-/// What is compared.
+/// The settings of an audit.
 #[derive(Clone, Debug)]
 pub struct AuditSettings {
     /// The key of the intents stream.
     pub intents_stream: String,
     /// The keys of the outbound streams.
     pub outbound_streams: [(Channel, String); 2],
-    /// By which entries are decoded.
+    /// The catalogue for decoding entries.
     pub catalog: Arc<Catalog>,
-    /// How long a record is kept.
+    /// The retention of records.
     pub record_retention: Duration,
-    /// How long a malformed intent is kept.
+    /// The retention of malformed intents.
     pub malformed_retention: Duration,
-    /// Only what was accepted, or appended, at this time or later; `None` is from the beginning.
+    /// The start of the audited period: entries and records that were appended or accepted at this time or
+    /// later; `None` for the beginning.
     pub since: Option<Timestamp>,
-    /// Only what was accepted, or appended, before then; `None` is until now.
+    /// The end of the audited period: entries and records that were appended or accepted before this time;
+    /// `None` for now.
     pub until: Option<Timestamp>,
 }
 
-/// Where an audit reports to.
+/// Receives the results of an audit.
 pub trait AuditReport {
-    /// A discrepancy that was found each time.
+    /// Receives a discrepancy that was found each time.
     fn found(&mut self, discrepancy: &Discrepancy);
-    /// A live route that was due long ago. It is no discrepancy: it waits for something.
+    /// Receives a live route that was due long ago. This is not a discrepancy: the route waits for something.
     fn stuck(&mut self, route: &RouteKey, due: Timestamp);
-    /// What was examined so far, after each page.
+    /// Receives the figures so far, after each page.
     fn progress(&mut self, figures: &Figures);
 }
 
@@ -89,7 +92,7 @@ pub struct Audit<S, R, O, C, L, K, P> {
     clock: K,
     report: P,
     figures: Figures,
-    /// Streams that the routes of a channel were published to under another name than the present one.
+    /// Streams that routes of a channel were published to under a former name.
     other_streams: Vec<(Channel, String)>,
     since: Timestamp,
     until: Timestamp,
@@ -105,7 +108,7 @@ where
     K: Clock,
     P: AuditReport,
 {
-    /// An audit as of now.
+    /// Creates an audit as of now.
     pub fn new(stores: AuditStores<S, R, O, C, L>, settings: AuditSettings, clock: K, report: P) -> Self {
         let now = clock.now();
         Self {
@@ -120,12 +123,13 @@ where
         }
     }
 
-    /// From when, `None` for the beginning, and before when it compares.
+    /// Returns the compared period: its start, `None` for the beginning, and its exclusive end.
     pub fn range(&self) -> (Option<Timestamp>, Timestamp) {
         (self.settings.since, self.until)
     }
 
-    /// Compares everything, and returns what was examined with where it was reported. `Err` if a store could not be read for a while.
+    /// Compares everything, and returns the figures and the report. Returns `Err` if a store could not be
+    /// read for a while.
     pub async fn run(mut self) -> Result<(Figures, P), StoreError> {
         let checkpoints = self.check_checkpoints().await?;
         self.check_entries(&checkpoints).await?;
@@ -152,7 +156,7 @@ where
         Ok(found)
     }
 
-    /// The order is that of [`Checkpoints`].
+    /// Reads the checkpoints in the order that [`Checkpoints`] requires.
     async fn read_checkpoints(&self) -> Result<Checkpoints, StoreError> {
         let stream = &*self.settings.intents_stream;
         let stores = &self.stores;
@@ -164,7 +168,8 @@ where
         Ok(Checkpoints { cached, durable, stream, leader: leader.map(|term| term.fence) })
     }
 
-    /// What retention may have deleted by now. Retention continues while the audit runs.
+    /// The times before which retention may have deleted rows by now. Retention continues while the audit
+    /// runs.
     fn cutoffs(&self) -> RetentionCutoffs {
         let now = self.clock.now() + RETENTION_MARGIN;
         RetentionCutoffs {
@@ -185,7 +190,7 @@ where
     }
 }
 
-/// Those of `before` that were found again, as they were found now.
+/// Returns the discrepancies of `now` that were also found `before`.
 fn still_found(before: &[Discrepancy], now: Vec<Discrepancy>) -> Vec<Discrepancy> {
     now.into_iter().filter(|found| before.iter().any(|former| former.is_same(found))).collect()
 }

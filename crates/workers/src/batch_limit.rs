@@ -1,38 +1,38 @@
-//! The size of one statement, adapted to how long statements take.
+//! A limit on the size of one statement, adapted to the duration of statements.
 //!
-//! A statement that times out is repeated with half of its elements: the same batch would take too long again. The limit
-//! grows back once statements are quick. It is kept between passes, so that a slow database is not asked for the full
-//! batch at the start of each.
+//! A statement that times out is repeated with half of its elements, because the same batch would take too
+//! long again. The limit grows back once statements are fast. It is kept between passes, so that a slow
+//! database does not receive the full batch at the start of each pass.
 //!
-//! The unit is the caller's: elements, or bytes where elements differ a lot in size.
+//! The caller chooses the unit: elements, or bytes if elements differ a lot in size.
 
 use std::time::Duration;
 
-/// A statement that took less than this may be twice as large next time: without a target time always, with one up to the
-/// floor.
+/// After a full statement that took less than this, the limit doubles: always if there is no target time,
+/// otherwise only up to the floor.
 const QUICK_STATEMENT: Duration = Duration::from_millis(250);
 
-/// The largest statement at present, from 1 to a configured maximum.
+/// The current limit of a statement, from 1 to a configured maximum.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct BatchLimit {
     current: usize,
     max: usize,
-    /// What is quicker than this grows the limit.
+    /// The duration below which a full statement doubles the limit.
     quick: Duration,
-    /// What is slower than this halves the limit, but not below `floor`.
+    /// The duration above which a statement halves the limit, but not below `floor`.
     slow: Duration,
     floor: usize,
 }
 
 impl BatchLimit {
-    /// Starts at `max`, which is at least 1. Only a timeout makes it smaller.
+    /// Starts at `max`, which is at least 1. Only a timeout lowers the limit.
     pub(crate) fn new(max: usize) -> Self {
         let max = max.max(1);
         Self { current: max, max, quick: QUICK_STATEMENT, slow: Duration::MAX, floor: 1 }
     }
 
-    /// Starts at `floor` and keeps statements near `target`. A slow statement never lowers the limit below `floor`, where most
-    /// of the time may be spent in the network; a timeout does.
+    /// Starts at `floor` and keeps statements near `target`. A slow statement never lowers the limit below
+    /// `floor`, where most of the time may be spent in the network. A timeout does.
     pub(crate) fn with_target(floor: usize, max: usize, target: Duration) -> Self {
         Self { current: floor, max, quick: target / 2, slow: target, floor }
     }
@@ -41,14 +41,16 @@ impl BatchLimit {
         self.current
     }
 
-    /// A statement of `size` took too long. False if it cannot be made smaller.
+    /// Records that a statement of `size` took too long. Returns false if the statement cannot be made
+    /// smaller.
     pub(crate) fn timed_out(&mut self, size: usize) -> bool {
         self.current = self.current.min(size / 2).max(1);
         size > 1
     }
 
-    /// A statement of `size` succeeded after `took`. One that is smaller than the limit does not show that more is possible.
-    /// Below the floor, where a timeout or a refusal has led, most of the time is that of the commit, and says nothing.
+    /// Records that a statement of `size` succeeded after `took`. A statement smaller than the limit does not
+    /// show that a larger one would be fast. Below the floor, which is reached by a timeout or a refusal,
+    /// most of the time is that of the commit, so a slow statement does not lower the limit.
     pub(crate) fn succeeded(&mut self, size: usize, took: Duration) {
         if self.current < self.floor {
             if size >= self.current && took < QUICK_STATEMENT {

@@ -1,13 +1,16 @@
-//! A change of all dead letters that an operator selects, however many, beside the traffic (ADR 0037).
+//! Changes all dead letters that an operator selects, however many, beside the traffic (ADR 0037).
 //!
-//! The list is read once, page by page from its newest end to its oldest, and each page is changed in chunks. A route that becomes a dead
-//! letter meanwhile is before the place that was reached, so that one which fails again at once is not replayed again, and the
-//! change comes to an end. What another transaction has locked is tried again at the end, a bounded number of times, with the version that it was selected with.
+//! The list is read once, page by page from its newest end to its oldest, and each page is changed in chunks.
+//! A route that becomes a dead letter during the change is newer than the position reached. So a route that
+//! fails again at once is not replayed again, and the change ends. Rows that another transaction has locked
+//! are tried again at the end, a bounded number of times, with the version that they were selected with.
 //!
-//! Replayed routes are due at once. So that they do not become a backlog in which others wait, a chunk is replayed only while fewer than
-//! [`MAX_DUE_ROUTES`] are due. After each chunk there is a pause as long as the chunk took.
+//! Replayed routes are due at once. To avoid a backlog in which other routes wait, a chunk is replayed only
+//! while fewer than [`MAX_DUE_ROUTES`] are due. After each chunk there is a pause as long as the chunk took,
+//! up to [`MAX_CHUNK_PAUSE`].
 //!
-//! Crash recovery: each chunk is a transaction with its row in `operator_actions`. The same change, made again, continues with what is left.
+//! Crash recovery: each chunk is a transaction with its row in `operator_actions`. Repeating the same change
+//! continues with what is left.
 
 use std::time::Duration;
 
@@ -18,20 +21,20 @@ use domain::query::DeadLetterFilter;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-/// How many dead letters are listed together.
+/// The most dead letters in one page of the list.
 const PAGE_TARGETS: usize = 1_000;
-/// How many due routes there may be before a chunk of them is added.
+/// The number of due routes from which on no chunk of them is added.
 const MAX_DUE_ROUTES: usize = 1_000;
-/// How soon due routes are counted again.
+/// The interval at which due routes are counted again.
 const DUE_POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// How long a change waits for publishers before it ends.
+/// The longest time that a change waits for publishers before it ends.
 const MAX_DUE_WAIT: Duration = Duration::from_secs(300);
 /// The longest pause after a chunk.
 const MAX_CHUNK_PAUSE: Duration = Duration::from_secs(1);
-/// How often locked dead letters are tried again, and how long before each attempt.
+/// The number of times that locked dead letters are tried again, and the pause before each attempt.
 const LOCK_ATTEMPTS: usize = 5;
 const LOCK_PAUSE: Duration = Duration::from_secs(1);
-/// How many locked dead letters are remembered; what is beyond is reported as locked.
+/// The most locked dead letters that are kept to be tried again. Others are only reported as locked.
 const MAX_LOCKED: usize = 10_000;
 
 /// A change of dead letters.
@@ -39,51 +42,52 @@ const MAX_LOCKED: usize = 10_000;
 pub struct BulkChange<S, C> {
     /// The tables.
     pub store: S,
-    /// The time, which routes are due at.
+    /// The clock. Replayed routes are due at its time.
     pub clock: C,
-    /// What is done.
+    /// The operation on each dead letter.
     pub change: DeadLetterChange,
-    /// Who does it to which dead letters.
+    /// The operator and the selection of dead letters.
     pub action: OperatorAction,
-    /// Whether a replay waits while many routes are due.
+    /// True if a replay waits while many routes are due.
     pub wait_for_publishers: bool,
 }
 
-/// What was done so far.
+/// The progress or the result of a change.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct BulkReport {
     /// Routes that were changed.
     pub changed: u64,
-    /// Those that were changed or deleted by someone else since they were selected.
+    /// Routes that another transaction changed or deleted since they were selected.
     pub conflicts: u64,
-    /// Those that another transaction has locked.
+    /// Routes that another transaction has locked.
     pub locked: u64,
-    /// Ids that name no route.
+    /// Ids that match no route.
     pub unknown: Vec<String>,
-    /// Named routes that are no dead letters (any more), or are discarded already.
+    /// Named routes that are not dead letters (any more), or are discarded already.
     pub unchanged: u64,
-    /// Whether it waits for publishers now.
+    /// True while the change waits for publishers.
     pub waiting: bool,
 }
 
-/// Why a change ended.
+/// The reason why a change ended.
 #[derive(Debug)]
 pub enum BulkEnd {
-    /// All that was selected was tried.
+    /// Every selected dead letter was tried.
     Finished,
-    /// It was stopped between two chunks.
+    /// The change was stopped between two chunks.
     Stopped,
-    /// As many routes as may be due were due all the time that it waits for publishers.
+    /// The backlog of due routes stayed at its limit until the wait timed out.
     Backlog,
-    /// A call failed. Of a chunk whose commit was not answered it is unknown whether it was changed.
+    /// A call failed. If a commit got no reply, its chunk may or may not have been changed.
     Failed(StoreError),
 }
 
-/// What ends a change before its time.
+/// The result of a step. `Err` ends the change early.
 type Early = Result<(), BulkEnd>;
 
 impl<S: Operations + RouteStore, C: Clock> BulkChange<S, C> {
-    /// Makes the change until `stop`, which does not interrupt a chunk. `progress` is told what was done.
+    /// Runs the change until `stop`, which does not interrupt a chunk. Calls `progress` with the report so
+    /// far.
     pub async fn run(
         &self,
         stop: &CancellationToken,
@@ -103,7 +107,8 @@ impl<S: Operations + RouteStore, C: Clock> BulkChange<S, C> {
     }
 }
 
-/// Whether targets are changed for the first time, or again because they were locked: then the report has counted them as locked.
+/// The first attempt with targets, or another one because they were locked. In the second case the report has
+/// counted them as locked.
 #[derive(Clone, Copy)]
 enum Attempt {
     First,
@@ -115,7 +120,7 @@ struct Run<'a, S, C, P> {
     stop: &'a CancellationToken,
     progress: P,
     report: BulkReport,
-    /// To be tried again.
+    /// Targets to be tried again.
     locked: Vec<Target>,
 }
 
@@ -143,7 +148,7 @@ impl<S: Operations + RouteStore, C: Clock, P: FnMut(&BulkReport) + Send> Run<'_,
         self.change(&targets.targets, Attempt::First).await
     }
 
-    /// Those that were locked, as long as any is.
+    /// Tries locked targets again, as long as there are any.
     async fn change_locked(&mut self) -> Early {
         for _ in 0..LOCK_ATTEMPTS {
             if self.locked.is_empty() {
@@ -177,7 +182,7 @@ impl<S: Operations + RouteStore, C: Clock, P: FnMut(&BulkReport) + Send> Run<'_,
         Ok(())
     }
 
-    /// Before a chunk: waits until few routes are due, if it adds some.
+    /// Waits before a chunk until few routes are due, if the chunk adds due routes.
     async fn wait_for_publishers(&mut self) -> Early {
         if self.bulk.wait_for_publishers && matches!(self.bulk.change, DeadLetterChange::Replay(_)) {
             self.wait_until_few_are_due().await?;

@@ -1,8 +1,8 @@
-//! Dispatch: newly accepted routes are sent in memory to the publishers of this replica.
+//! Dispatch sends newly accepted routes in memory to the publishers of this replica.
 //!
 //! Losing the queues loses no route: every route is a committed row that becomes due one lease TTL after its
-//! acceptance, and the due scan of any replica finds it then. So the queues are bounded, and a channel that is blocked
-//! does not delay the others: routes that do not fit are left to the scan.
+//! acceptance, and the due scan of any replica finds it then. So the queues are bounded, and a blocked
+//! channel does not delay the others: routes that do not fit are left to the scan.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,23 +13,24 @@ use domain::route::{Channel, LiveRoute};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-/// The most batches that wait for one channel.
+/// The most batches that are queued for one channel.
 const QUEUED_BATCHES_MAX: usize = 16;
 /// The most routes and bytes in one batch.
 pub(crate) const BATCH_ROUTES: usize = 256;
 const BATCH_BYTES: usize = 512 * 1024;
-/// How long acceptance waits in total for a channel that has no room, before it leaves the rest of a batch to the scan. Beside
-/// a backlog a queue empties slowly, so this is well above the time of a few chunks.
+/// The longest total time that acceptance waits for a channel without room, before it leaves the rest of a
+/// batch to the scan. During a backlog a queue empties slowly, so this is well above the time of a few
+/// chunks.
 const DISPATCH_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Routes of one channel, and when they were in this state in PostgreSQL.
+/// Routes of one channel, and the time at which PostgreSQL had them in this state.
 #[derive(Debug)]
 pub(crate) struct Batch {
     pub(crate) routes: Vec<LiveRoute>,
     pub(crate) read_at: Instant,
 }
 
-/// The side of acceptance. Clones share the queues.
+/// The sending side, for acceptance. Clones share the queues.
 #[derive(Clone, Debug)]
 pub struct Dispatcher {
     queues: Vec<ChannelQueue>,
@@ -42,14 +43,14 @@ struct ChannelQueue {
     backpressure: Backpressure,
 }
 
-/// The side of one channel's publisher.
+/// The receiving side, for the publisher of one channel.
 #[derive(Debug)]
 pub struct Receiver {
     pub(crate) batches: mpsc::Receiver<Batch>,
     pub(crate) backpressure: Backpressure,
 }
 
-/// Whether a channel is blocked. While it is, acceptance does not wait for it.
+/// A flag that is set while a channel is blocked. While it is set, acceptance does not wait for the channel.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Backpressure(Arc<AtomicBool>);
 
@@ -63,7 +64,7 @@ impl Backpressure {
     }
 }
 
-/// A dispatcher to `channels`, with a receiver for each.
+/// Creates a dispatcher to `channels`, with a receiver for each.
 pub fn dispatch<const N: usize>(channels: [Channel; N]) -> (Dispatcher, [Receiver; N]) {
     let mut queues = Vec::with_capacity(N);
     let receivers = channels.map(|channel| {
@@ -76,8 +77,8 @@ pub fn dispatch<const N: usize>(channels: [Channel; N]) -> (Dispatcher, [Receive
 }
 
 impl Dispatcher {
-    /// Sends the live routes of `acceptances`, which have just been committed, to their channels, and returns how many
-    /// were left to the scan.
+    /// Sends the live routes of `acceptances`, which have just been committed, to their channels. Returns the
+    /// number of routes that were left to the scan.
     pub(crate) async fn send<'a>(&self, acceptances: impl Iterator<Item = &'a Acceptance> + Clone) -> usize {
         let committed_at = Instant::now();
         let sent = self.queues.iter().map(|queue| {
@@ -87,7 +88,7 @@ impl Dispatcher {
         futures_util::future::join_all(sent).await.into_iter().sum()
     }
 
-    /// Whether a channel is blocked: what is accepted now will be left to the scan.
+    /// True if a channel is blocked, so that its newly accepted routes will be left to the scan.
     pub(crate) fn is_blocked(&self) -> bool {
         self.queues.iter().any(|queue| queue.backpressure.is_set())
     }
@@ -95,7 +96,7 @@ impl Dispatcher {
 
 #[cfg(test)]
 impl Dispatcher {
-    /// Puts a batch straight into a queue.
+    /// Puts a batch directly into a queue.
     pub(crate) fn give(&self, channel: Channel, batch: Batch) {
         let queue = self.queues.iter().find(|queue| queue.channel == channel).expect("there is such a queue");
         queue.sender.try_send(batch).expect("the queue has room");

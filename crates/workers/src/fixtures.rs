@@ -1,4 +1,5 @@
-//! What the workers' unit tests stand on: the stores in memory behind one script, and a meter that can be read.
+//! Fixtures of the workers' unit tests: the in-memory stores behind one script, and a meter whose values can
+//! be read.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -30,11 +31,11 @@ use crate::traces::{TracedStreams, Traces};
 /// The intents stream.
 pub(crate) const STREAM: &str = "intents";
 
-/// All stores, behind one script. Clones are the same ones.
+/// All stores, behind one script. Clones share them.
 #[derive(Clone, Debug)]
 pub(crate) struct World {
     pub(crate) script: Script,
-    /// Of the replica and of both servers.
+    /// The clock of the replica and of both servers.
     pub(crate) clock: Arc<ManualClock>,
     pub(crate) election: Scripted<MemoryElection>,
     pub(crate) intents: Scripted<MemoryIntents>,
@@ -46,7 +47,7 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// Empty stores whose time begins at `start`.
+    /// Creates empty stores whose time begins at `start`.
     pub(crate) fn new(start: Timestamp) -> Self {
         let (script, clock) = (Script::default(), Arc::new(ManualClock::new(start)));
         let database = MemoryDatabase::default();
@@ -74,28 +75,28 @@ impl World {
         self.cache.get(STREAM).map(|checkpoint| checkpoint.last_entry_id)
     }
 
-    /// Puts the durable checkpoint after this entry, as a term before the first one here.
+    /// Sets the durable checkpoint to this entry, with the fence of a term before the first one here.
     pub(crate) fn set_durable(&self, last_entry_id: EntryId) {
         self.database.set_checkpoint(STREAM, Some(Checkpoint { fence: 0, last_entry_id }));
     }
 
-    /// Puts the cached checkpoint after this entry, as a term before the first one here.
+    /// Sets the cached checkpoint to this entry, with the fence of a term before the first one here.
     pub(crate) fn set_cached(&self, last_entry_id: EntryId) {
         self.cache.set(STREAM, Checkpoint { fence: 0, last_entry_id });
     }
 
-    /// The routes whose entries are in the stream of the gateway, in order.
+    /// Returns the routes whose entries are in the stream of the gateway, in order.
     pub(crate) fn appended(&self) -> Vec<String> {
         self.publishing.entries(Channel::Push).into_iter().map(|(_, mut fields)| fields.remove(0).1).collect()
     }
 }
 
-/// When the tests of acceptance begin.
+/// The time at which the tests of acceptance begin.
 pub(crate) fn now() -> Timestamp {
     Timestamp::from_millis(1_775_121_700_000).expect("in range")
 }
 
-/// What acceptance is told by configuration.
+/// The configuration of acceptance.
 pub(crate) fn policy() -> Policy {
     Policy {
         catalog: Arc::new(Catalog::built_in()),
@@ -124,15 +125,15 @@ pub(crate) fn timed_out(operation: &'static str) -> StoreError {
     StoreError::TimedOut { operation, source: "too slow".into() }
 }
 
-/// What gauges were set to, by name.
+/// The values that gauges were set to, by name.
 #[derive(Clone, Default)]
 pub(crate) struct Recorded {
-    /// In the order in which they were set.
+    /// The values in the order in which they were set.
     values: Arc<Mutex<Vec<(String, f64)>>>,
     observed: Arc<Mutex<Vec<Observed>>>,
 }
 
-/// What asks for the values of a gauge.
+/// The callback of an observable gauge.
 enum Observed {
     Number(String, Callback<u64>),
     Time(String, Callback<f64>),
@@ -148,7 +149,7 @@ impl Recorded {
         recorded.iter().filter(|(gauge, _)| gauge == name).map(|(_, value)| *value).collect()
     }
 
-    /// Reads the gauges that are asked for their values, as a scrape does.
+    /// Reads the observable gauges, as a scrape does.
     pub(crate) fn read(&self) {
         for observed in self.observed.lock().expect("no test panics while it holds the gauges").iter() {
             match observed {
@@ -224,7 +225,7 @@ impl AsyncInstrument<f64> for RecordedGauge {
     }
 }
 
-/// Traces that record every span, and where the spans are.
+/// Creates traces that record every span, and the exporter that contains the spans.
 pub(crate) fn recorded_traces() -> (Traces, InMemorySpanExporter) {
     let exporter = InMemorySpanExporter::default();
     let provider = SdkTracerProvider::builder()

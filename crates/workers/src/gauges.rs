@@ -1,7 +1,9 @@
-//! The gauges that come from the stores, measured every few seconds. Each query reads the end of an index or is a bounded count.
+//! The gauges whose values come from the stores, measured every few seconds. Each query reads the end of an
+//! index or is a bounded count.
 //!
-//! What comes from PostgreSQL and from Redis is measured apart, so that while one of the two is unavailable the figures of the
-//! other stay current. What the replica knows by itself is not measured here ([`observe_replica`](crate::metrics::observe_replica)).
+//! Values from PostgreSQL and from Redis are measured separately, so that while one of the two is unavailable
+//! the values from the other stay current. Values that need no store are measured elsewhere
+//! ([`observe_replica`](crate::metrics::observe_replica)).
 
 use std::cmp::Ordering;
 use std::time::Duration;
@@ -21,11 +23,11 @@ use crate::health::Health;
 use crate::metrics::Metrics;
 use crate::passes::{Pass, Passes, run_passes};
 
-/// Between two measurements, or two looks at whether anything reads them.
+/// The interval between two measurements, or between two checks whether anything reads them.
 const MEASURE_INTERVAL: Duration = Duration::from_secs(10);
-/// Between two looks at how old the oldest rows are. Retention works by the hour.
+/// The interval between two measurements of the age of the oldest rows. Retention works by the hour.
 const EXPIRED_INTERVAL: Duration = Duration::from_secs(60);
-/// Due routes are counted no further than this.
+/// The bound of the count of due routes.
 const DEPTH_CAP: usize = 10_000;
 
 /// The label of PostgreSQL.
@@ -36,27 +38,27 @@ const REDIS: &str = "redis";
 /// The worker that keeps the gauges up to date.
 #[derive(Debug)]
 pub struct Gauges<S, I, K, C> {
-    /// What is due and what is expired, and how far intake has got.
+    /// The store of routes, of rows that expire, and of the durable checkpoint.
     pub store: S,
-    /// What is not read yet.
+    /// The intents stream, for entries without an outcome.
     pub intents: I,
-    /// The checkpoint, where PostgreSQL has none.
+    /// The cached checkpoint, used if PostgreSQL has none or is unavailable.
     pub cache: K,
-    /// The time.
+    /// The clock.
     pub clock: C,
-    /// The intents stream.
+    /// The key of the intents stream.
     pub stream: String,
-    /// How long records are kept.
+    /// The retention of records.
     pub record_retention: Duration,
-    /// How long malformed intents are kept.
+    /// The retention of malformed intents.
     pub malformed_retention: Duration,
-    /// What is shown.
+    /// The instruments.
     pub metrics: Metrics,
-    /// How the worker is doing.
+    /// The health of the worker.
     pub health: Health,
 }
 
-/// What the gauges ask of PostgreSQL.
+/// The ports of PostgreSQL that the gauges use.
 pub trait GaugeStore:
     RouteStore + CheckpointStore + RetentionStore<NotificationId> + RetentionStore<MalformedKey>
 {
@@ -68,13 +70,14 @@ impl<S> GaugeStore for S where
 }
 
 impl<S: GaugeStore, I: IntentStream, K: CheckpointCache, C: Clock> Gauges<S, I, K, C> {
-    /// Runs until `stop`. While the gauges are not read, as `is_read` says, the stores are asked nothing for them.
+    /// Runs until `stop`. While the gauges are not read (`is_read` returns false), it sends no requests to
+    /// the stores.
     pub async fn run(self, is_read: impl Fn() -> bool + Send, stop: CancellationToken) {
         let passes = GaugesLoop { gauges: &self, is_read, seen: Seen::default() };
         run_passes(&self.health, &stop, MEASURE_INTERVAL, passes).await;
     }
 
-    /// What PostgreSQL knows, the checkpoint first.
+    /// Measures the values from PostgreSQL, the checkpoint first.
     async fn measure_postgres(&self, seen: &mut Seen) -> Result<(), StoreError> {
         seen.is_current = false;
         let loaded = self.store.load_checkpoint(&self.stream).await?;
@@ -111,7 +114,7 @@ impl<S: GaugeStore, I: IntentStream, K: CheckpointCache, C: Clock> Gauges<S, I, 
         Ok(())
     }
 
-    /// What Redis knows. Every replica reports it, even while no replica leads.
+    /// Measures the values from Redis. Every replica reports them, even while no replica leads.
     async fn measure_redis(&self, seen: &Seen) -> Result<(), StoreError> {
         let processed = self.processed(seen).await?;
         let since = self
@@ -124,8 +127,9 @@ impl<S: GaugeStore, I: IntentStream, K: CheckpointCache, C: Clock> Gauges<S, I, 
         Ok(())
     }
 
-    /// The last entry with an outcome. While this replica cannot use PostgreSQL, a leader that can moves the durable checkpoint, and
-    /// the cached one after it: then the later one of what was loaded last and what is cached is right.
+    /// Returns the last entry with an outcome. While this replica cannot use PostgreSQL, a leader that can
+    /// use it moves the durable checkpoint, and the cached one after it. Then the later of the last loaded
+    /// checkpoint and the cached one is correct.
     async fn processed(&self, seen: &Seen) -> Result<EntryId, StoreError> {
         if let (Some(durable), true) = (seen.checkpoint, seen.is_current) {
             return Ok(durable);
@@ -134,7 +138,8 @@ impl<S: GaugeStore, I: IntentStream, K: CheckpointCache, C: Clock> Gauges<S, I, 
         Ok(seen.checkpoint.max(cached).unwrap_or(EntryId::ZERO))
     }
 
-    /// The first entry without an outcome. It is read from the stores and not from the intake of this process.
+    /// Returns the first entry without an outcome. It is read from the stores, not from the intake of this
+    /// process.
     async fn oldest_unprocessed(&self, processed: EntryId) -> Result<Option<EntryId>, StoreError> {
         // An absent stream has no age; intake reports it.
         let Some(state) = self.intents.inspect().await? else { return Ok(None) };
@@ -147,7 +152,7 @@ impl<S: GaugeStore, I: IntentStream, K: CheckpointCache, C: Clock> Gauges<S, I, 
     }
 }
 
-/// For how long the first of these rows has been past its retention.
+/// Returns how long the first of these rows has been past its retention.
 fn expired_for<K>(cutoff: Cutoff, oldest: &[Expired<K>]) -> Duration {
     oldest.first().map_or(Duration::ZERO, |row| cutoff.at.saturating_since(row.at))
 }
@@ -159,14 +164,14 @@ struct GaugesLoop<'a, S, I, K, C, R> {
     seen: Seen,
 }
 
-/// What one pass leaves to the next.
+/// The state that one pass leaves to the next.
 #[derive(Default)]
 struct Seen {
     /// The durable checkpoint that was loaded last.
     checkpoint: Option<EntryId>,
-    /// Whether it was loaded in this pass.
+    /// True if the checkpoint was loaded in this pass.
     is_current: bool,
-    /// When it is looked again how old the oldest rows are.
+    /// The time of the next measurement of the age of the oldest rows.
     next_expired_look: Option<Instant>,
 }
 

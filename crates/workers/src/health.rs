@@ -1,5 +1,5 @@
-//! The health of a worker, reported in one place: in the log, in `/readyz`, in the table `replicas`, and to acceptance, which
-//! does not wait for a publisher that is blocked.
+//! The health of a worker, reported in one place: in the log, in `/readyz`, in the table `replicas`, and to
+//! acceptance, which does not wait for a publisher that is blocked.
 
 mod failure_log;
 
@@ -19,36 +19,36 @@ use crate::dispatch::Backpressure;
 use crate::passes::pause;
 use failure_log::FailureLog;
 
-/// What a worker is doing: a snapshot.
+/// A snapshot of the status of a worker.
 #[derive(Clone, Debug)]
 pub struct WorkerStatus {
     /// The end of the last pass, whether or not it had work.
     pub last_pass: Instant,
-    /// Set while the worker cannot continue.
+    /// The reason, while the worker cannot continue.
     pub blocked: Option<Blocked>,
-    /// Whether this replica leads, for a worker that runs on one replica at a time.
+    /// True if this replica leads, for a worker that runs on one replica at a time.
     pub leader: bool,
     /// The last entry with an outcome, for the intake of the leader.
     pub position: Option<EntryId>,
-    /// Leases that were requested, and those of them that another publisher held or that expired before the append, for a
-    /// publisher.
+    /// The leases that a publisher requested, and those of them that another publisher held or that expired
+    /// before the append.
     pub leases: (u64, u64),
-    /// Deferred completions, which cannot be committed for now, for a publisher.
+    /// The deferred completions of a publisher, which cannot be committed for now.
     pub deferred: usize,
 }
 
-/// Why a worker is blocked.
+/// The reason why a worker is blocked.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Blocked {
-    /// The stream entry that waits, where it is one.
+    /// The stream entry that waits, if there is one.
     pub entry_id: Option<EntryId>,
-    /// What it waits for, or what failed.
+    /// The error, or the condition that the worker waits for.
     pub cause: String,
-    /// Since when.
+    /// The time at which this began.
     pub since: Instant,
 }
 
-/// The service stops; the next publisher finds the routes that were being published.
+/// An error: the service stops. The next publisher finds the routes that were being published.
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) struct Stopped;
 
@@ -66,13 +66,13 @@ pub struct Health {
 #[derive(Debug)]
 struct State {
     failures: FailureLog,
-    /// How often the worker has recovered from a failure.
+    /// The number of times that the worker has recovered from a failure.
     recoveries: u64,
     status: WorkerStatus,
 }
 
 impl Health {
-    /// The health of a worker of this name that is not reported in a table.
+    /// The health of a worker with this name, which is not reported in a table.
     pub fn new(worker: &'static str) -> Self {
         Self::reported(worker, ActivityCounts::default(), Arc::default())
     }
@@ -92,7 +92,7 @@ impl Health {
         Self { worker, state, backpressure, activity, changed }
     }
 
-    /// The same, which also blocks and unblocks `backpressure`.
+    /// Also sets `backpressure` when the worker is blocked, and clears it when the worker is healthy.
     pub(crate) fn with_backpressure(self, backpressure: Backpressure) -> Self {
         Self { backpressure, ..self }
     }
@@ -102,12 +102,12 @@ impl Health {
         self.worker
     }
 
-    /// What the worker is doing now.
+    /// Returns a snapshot of the status.
     pub fn status(&self) -> WorkerStatus {
         self.state().status.clone()
     }
 
-    /// A pass or a call succeeded.
+    /// Records that a pass or a call succeeded.
     pub(crate) fn mark_healthy(&self) {
         self.backpressure.set(false);
         let mut state = self.state();
@@ -115,27 +115,29 @@ impl Health {
         self.unblock(&mut state.status);
     }
 
-    /// The worker makes progress. Only the next successful call shows that it has recovered, and ends a failure in the log.
+    /// Records that the worker makes progress. Only the next successful call shows that it has recovered, and
+    /// ends a failure in the log.
     pub(crate) fn mark_progress(&self) {
         self.unblock(&mut self.state().status);
     }
 
-    /// A call failed: logs it and returns how long to wait before the next attempt.
+    /// Records a failed call: logs it and returns how long to wait before the next attempt.
     pub(crate) fn mark_failed(&self, error: &StoreError) -> Duration {
         self.mark_blocked(&error_chain(error))
     }
 
-    /// As [`Health::mark_failed`], for what is no error and blocks the worker all the same.
+    /// Same as [`Health::mark_failed`], for a condition that is not an error but blocks the worker.
     pub(crate) fn mark_blocked(&self, cause: &str) -> Duration {
         self.fail(None, cause)
     }
 
-    /// As [`Health::mark_failed`], for an entry that must wait.
+    /// Same as [`Health::mark_failed`], for an entry that must wait.
     pub(crate) fn mark_waiting(&self, wait: &Wait) -> Duration {
         self.fail(Some(wait.entry_id), &wait.cause)
     }
 
-    /// The worker takes no new work for this reason, although every call succeeds. Not a failure, so it is not logged here.
+    /// Records that the worker takes no new work for this reason, although every call succeeds. This is not a
+    /// failure, so it is not logged here.
     pub(crate) fn mark_full(&self, cause: &str) {
         self.backpressure.set(true);
         self.block(&mut self.state().status, None, cause);
@@ -166,21 +168,21 @@ impl Health {
         }
     }
 
-    /// How often the worker has recovered from a failure so far.
+    /// Returns the number of times that the worker has recovered from a failure.
     pub(crate) fn recoveries(&self) -> u64 {
         self.state().recoveries
     }
 
-    /// Whether this replica leads.
+    /// Records whether this replica leads.
     pub(crate) fn set_leader(&self, leader: bool) {
         let mut state = self.state();
         state.status.leader = leader;
-        // The next leader may be another replica, and this one would not know its position.
+        // The next leader may be another replica, and this replica does not receive its position.
         state.status.position = state.status.position.filter(|_| leader);
         self.changed.notify_one();
     }
 
-    /// Every entry up to this one has its outcome.
+    /// Records that every entry up to this one has its outcome.
     pub(crate) fn set_position(&self, position: EntryId) {
         self.state().status.position = Some(position);
     }
@@ -190,19 +192,20 @@ impl Health {
         self.activity.add(activity);
     }
 
-    /// Counts leases that were requested, and those of them that were not acquired or expired before the append.
+    /// Counts the leases that were requested, and those of them that were not acquired or expired before the
+    /// append.
     pub(crate) fn count_leases(&self, asked: usize, held: usize) {
         let mut state = self.state();
         state.status.leases.0 += asked as u64;
         state.status.leases.1 += held as u64;
     }
 
-    /// This many completions are deferred.
+    /// Records the number of deferred completions.
     pub(crate) fn set_deferred(&self, completions: usize) {
         self.state().status.deferred = completions;
     }
 
-    /// Calls until a call succeeds, with growing pauses. `Err` if the service stops before.
+    /// Repeats the call, with growing pauses, until it succeeds. Returns `Err` if the service stops first.
     pub(crate) async fn until_answered<V, F: Future<Output = Result<V, StoreError>>>(
         &self,
         stop: &CancellationToken,
@@ -219,7 +222,7 @@ impl Health {
         }
     }
 
-    /// Marks the failure and waits. `Err` if the service stops meanwhile.
+    /// Records the failure and waits. Returns `Err` if the service stops meanwhile.
     pub(crate) async fn pause_after(
         &self,
         error: &StoreError,
@@ -229,7 +232,7 @@ impl Health {
         if pause(stop, wait).await { Ok(()) } else { Err(Stopped) }
     }
 
-    /// Nothing panics while the lock is held.
+    /// Locks the state. Nothing panics while the lock is held.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,11 +1,13 @@
 //! Stream entries → outcomes in PostgreSQL → publishers in memory → the cached checkpoint in Redis.
 //!
-//! One replica leads and reads (ADR 0015). Three parts work during a term: the reader reads entries from Redis, the
-//! acceptor gives each of them its outcome, the checkpoint keeper determines where to resume. While a batch is committed, the next
-//! entries are read, if the last read shows that there are more, and the cached checkpoint of the previous batch is moved.
+//! One replica leads and reads (ADR 0015). Three parts work during a term: the reader reads entries from
+//! Redis, the acceptor gives each entry its outcome, and the checkpoint keeper determines where to resume.
+//! While a batch is committed, the next entries are read, if the last read showed that there are more, and
+//! the cached checkpoint of the previous batch is moved.
 //!
-//! Crash recovery: after a read, nothing is left, and the entries are read again. After a commit, the cached checkpoint is
-//! older than the durable one, which counts. The user directory's answers for a waiting entry are requested again.
+//! Crash recovery: after a read, nothing is left, and the entries are read again. After a commit, the cached
+//! checkpoint is older than the durable one, which is authoritative. The user directory's lookups for a
+//! waiting entry are requested again.
 
 mod acceptor;
 mod checkpoint;
@@ -37,33 +39,34 @@ use acceptor::{Acceptor, Ended, Target};
 use checkpoint::{CheckpointKeeper, Resumed};
 use reader::Reader;
 
-/// The bounds of one transaction, besides the configured number of entries: cost in bytes, and routes. A larger entry is processed
-/// alone.
+/// The bounds of one transaction, besides the configured number of entries: cost in bytes, and routes. A
+/// larger entry is processed alone.
 pub(crate) const MAX_BATCH_COST: usize = 4 * 1024 * 1024;
 pub(crate) const MAX_BATCH_ROUTES: usize = 4_096;
 
-/// The cause that is reported when intake repeatedly determines where to resume and the checkpoint changes again at once.
+/// The cause that is reported when intake has determined where to resume and the checkpoint moves again
+/// before an entry is processed.
 const MOVED_AGAIN: &str = "the checkpoint or the stream changes with each pass";
 
 /// The configuration of intake.
 #[derive(Clone, Debug)]
 pub struct IntakeSettings {
-    /// The intents stream.
+    /// The key of the intents stream.
     pub stream: String,
     /// The most entries in one transaction.
     pub batch_size: usize,
-    /// How long a read waits for the first entry.
+    /// The time that a read waits for the first entry.
     pub block: Duration,
-    /// How long records are kept at least; what is older may have had one.
+    /// The shortest retention of records. An older entry may have had a record.
     pub record_retention: Duration,
-    /// How long processed entries stay in the stream; `None` leaves trimming to others.
+    /// The retention of processed entries in the stream; `None` leaves trimming to others.
     pub stream_retention: Option<Duration>,
 }
 
 /// The worker that reads the intents stream while this replica leads.
 #[derive(Debug)]
 pub struct Intake<E, I, A, K, D, C> {
-    /// Which replica reads.
+    /// The election of the replica that reads.
     pub election: E,
     /// The stream.
     pub intents: I,
@@ -73,19 +76,19 @@ pub struct Intake<E, I, A, K, D, C> {
     pub cache: K,
     /// The user directory.
     pub directory: D,
-    /// The time.
+    /// The clock.
     pub clock: C,
     /// The rules of acceptance.
     pub policy: Arc<Policy>,
-    /// To the publishers of this replica.
+    /// The dispatcher to the publishers of this replica.
     pub dispatcher: Dispatcher,
-    /// Bounds.
+    /// The configuration.
     pub settings: IntakeSettings,
-    /// What is counted.
+    /// The instruments.
     pub metrics: Metrics,
-    /// What is traced.
+    /// The spans of intents.
     pub traces: Traces,
-    /// How the worker is doing.
+    /// The health of the worker.
     pub health: Health,
 }
 
@@ -96,17 +99,18 @@ struct UnprocessedEntry {
     read_at: Instant,
 }
 
-/// How a step of a term ended.
+/// The end of a step of a term.
 enum Step {
-    /// Continue at once.
+    /// The next step follows at once.
     Continue,
     /// The first entry must wait.
     Waiting(Wait),
     /// Nothing can be read now, for this reason.
     Blocked(String),
-    /// The checkpoint is not valid any more: another replica moved it, PostgreSQL was restored, or the stream was recreated.
+    /// The checkpoint is no longer valid: another replica moved it, PostgreSQL was restored, or the stream
+    /// was recreated.
     CheckpointMoved,
-    /// Another term has this fence, which is not below the one of this term: campaign again.
+    /// Another term has this fence, which is not below the fence of this term: campaign again.
     Superseded(Fence),
 }
 
@@ -121,12 +125,12 @@ where
 {
     /// Runs until `stop`: campaigns, leads, and steps down. A transaction that has begun is finished.
     pub async fn run(self, stop: CancellationToken) {
-        // Recorded from the start, so that the sum is 0 and the series exists while no replica leads.
+        // Recorded from the start, so that the series exists, with the sum 0, while no replica leads.
         self.metrics.leads(false);
         run_passes(&self.health, &stop, Duration::ZERO, Campaigns(&self)).await;
     }
 
-    /// Reads and processes until the term is over, or until another term turns out to have superseded it. The fence keeps
+    /// Reads and processes until the term is over, or until another term has superseded it. The fence keeps
     /// every earlier leader from writing.
     async fn lead(&self, term: Leadership) {
         let Leadership { fence, over } = term;
@@ -143,7 +147,8 @@ where
         self.metrics.leads(false);
     }
 
-    /// Another term has a fence that is not below the one of this term: the fences of the terms to come are raised above it.
+    /// Raises the fences of future terms above `superseding`, a fence of another term that is not below the
+    /// fence of this term.
     async fn raise_fence(&self, superseding: Fence, over: &CancellationToken) -> Result<(), StoreError> {
         tracing::warn!(
             stream = self.settings.stream,
@@ -181,7 +186,7 @@ where
 struct Steps<'a, 'b, E, I, A, K, D, C> {
     intake: &'a Intake<E, I, A, K, D, C>,
     work: &'b mut Work<'a, I, A, K, D, C>,
-    /// The checkpoint moved, and nothing has been processed since.
+    /// True if the checkpoint moved and nothing has been processed since.
     moved: bool,
 }
 
@@ -203,7 +208,8 @@ where
             }
             Ok(Step::CheckpointMoved) => {
                 self.work.forget();
-                // Once is how another leader or stream is found out; again, with nothing processed in between, is a failure.
+                // The first time is how another leader or a recreated stream is detected. A second time, with
+                // nothing processed in between, is a failure.
                 match std::mem::replace(&mut self.moved, true) {
                     false => Ok(Pass::Undecided),
                     true => Ok(Pass::Blocked(MOVED_AGAIN.to_owned())),
@@ -222,14 +228,14 @@ where
     }
 }
 
-/// The three parts, for the time of a term.
+/// The three parts of intake, during a term.
 struct Work<'a, I, A, K, D, C> {
     settings: &'a IntakeSettings,
     health: &'a Health,
     reader: Reader<'a, I, C>,
     acceptor: Acceptor<'a, A, D, C>,
     keeper: CheckpointKeeper<'a, I, A, K, C>,
-    /// What was read after the acceptor's batch.
+    /// The entries that were read after the acceptor's batch.
     queue: VecDeque<UnprocessedEntry>,
 }
 
@@ -252,20 +258,20 @@ where
         }
     }
 
-    /// Forgets where it was, and what was read after that.
+    /// Forgets the position, and the entries that were read after it.
     fn forget(&mut self) {
         self.keeper.forget();
         self.acceptor.forget();
         self.queue.clear();
     }
 
-    /// What is done once the term is over: the last checkpoint is cached, the last lines are logged.
+    /// Ends the term: logs the last lines and caches the last checkpoint.
     async fn finish(&mut self) {
         self.acceptor.report_suppressed(true);
         self.keeper.move_cache().await;
     }
 
-    /// Finds out where to resume, or reads and processes one batch.
+    /// Determines where to resume, or reads and processes one batch.
     async fn run_once(&mut self, stop: &CancellationToken) -> Result<Step, StoreError> {
         self.acceptor.report_suppressed(false);
         let Some(processed) = self.keeper.processed() else { return self.resume(stop).await };
@@ -288,7 +294,7 @@ where
         Ok(match resumed? {
             Resumed::After(entry_id) => {
                 self.health.set_position(entry_id);
-                // Whether that helps, the next pass shows: a failure is not over yet.
+                // The failure is not over yet: only the next step shows whether this helped.
                 return Box::pin(self.run_once(stop)).await;
             }
             Resumed::Absent(cause) => Step::Blocked(cause),
@@ -297,13 +303,14 @@ where
         })
     }
 
-    /// Processes the unfinished batch, or a new one, and reads ahead meanwhile.
+    /// Processes the unfinished batch or a new one, and reads ahead meanwhile.
     async fn process(&mut self, stop: &CancellationToken) -> Result<Step, StoreError> {
         let mut read_after = None;
         if self.acceptor.is_idle() {
             let batch = self.cut_batch();
             let cost: usize = batch.iter().map(|entry| entry.decoded.cost).sum();
-            // While a large entry is processed, nothing is read ahead: two of them would take twice the memory.
+            // While a large entry is processed, nothing is read ahead: two of them would take twice the
+            // memory.
             if self.queue.is_empty() && cost <= MAX_BATCH_COST {
                 read_after = batch.back().map(|last| last.decoded.id);
             }
@@ -328,7 +335,7 @@ where
         })
     }
 
-    /// As many of the entries that were read as fit into one transaction; at least one.
+    /// Takes as many of the read entries as fit into one transaction, at least one.
     fn cut_batch(&mut self) -> VecDeque<UnprocessedEntry> {
         let (mut cost, mut routes) = (0, 0);
         let fits = self.queue.iter().take(self.settings.batch_size).take_while(|entry| {
@@ -341,8 +348,8 @@ where
         std::mem::replace(&mut self.queue, rest)
     }
 
-    /// A read returned nothing: checks whether the stream was recreated, cut short or trimmed, and whether the connection still
-    /// leads to the primary.
+    /// Handles a read that returned nothing: checks whether the stream was recreated, cut short or trimmed,
+    /// and whether the connection still leads to the primary.
     async fn check_idle(&mut self) -> Result<Step, StoreError> {
         let Some(idle) = self.keeper.check_idle().await? else { return Ok(Step::CheckpointMoved) };
         match idle.stream {

@@ -1,7 +1,8 @@
 //! The workers of the service: loops over the ports of [`domain::ports`].
 //!
-//! A worker reads, lets the domain decide, and writes the result to a store. It never depends on the type of a store, and it
-//! does not end before the service is stopped: a failure is logged once and retried after a pause.
+//! A worker reads, lets the domain decide, and writes the result to a store. It never depends on the type of
+//! a store, and it does not end before the service is stopped: a failure is logged once and retried after a
+//! pause.
 
 mod activity;
 mod audit;

@@ -1,14 +1,15 @@
-//! A bound on log lines about single elements: a thousand malformed entries a second must not cause a thousand lines.
+//! A bound on log lines about single elements: a thousand malformed entries a second must not cause a
+//! thousand lines.
 //!
-//! The first few of a kind in a second are logged at once; the number of the others is logged when the second is over.
-//! No information is lost: each element is in a table.
+//! The first few of a kind in a second are logged at once; the number of the others is logged when the second
+//! is over. No information is lost: each element is in a table.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// How many lines of one kind are logged in a [`WINDOW`].
+/// The most lines of one kind that are logged in a [`WINDOW`].
 const MAX_LINES: u64 = 5;
 /// The time over which lines are counted.
 const WINDOW: Duration = Duration::from_secs(1);
@@ -25,7 +26,8 @@ impl<K: Ord + Copy> LogLimiter<K> {
         Self { begun: Instant::now(), lines: BTreeMap::new() }
     }
 
-    /// Whether a line of this kind may be logged now. If not, it is counted. Ask for [`LogLimiter::suppressed`] first.
+    /// Returns true if a line of this kind may be logged now. Otherwise the line is counted. Call
+    /// [`LogLimiter::suppressed`] first.
     pub(crate) fn admits(&mut self, kind: K) -> bool {
         if self.lines.is_empty() {
             self.begun = Instant::now();
@@ -35,7 +37,8 @@ impl<K: Ord + Copy> LogLimiter<K> {
         *lines <= MAX_LINES
     }
 
-    /// How many lines of each kind were not logged, once their time is over or nothing more will come (`ends`).
+    /// Returns the number of lines of each kind that were not logged, once the window is over or if no lines
+    /// follow (`ends`).
     pub(crate) fn suppressed(&mut self, ends: bool) -> Vec<(K, u64)> {
         if self.lines.is_empty() || (!ends && self.begun.elapsed() < WINDOW) {
             return Vec::new();

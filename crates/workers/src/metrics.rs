@@ -1,5 +1,5 @@
-//! Every instrument of the workers, named once. Durations and ages are in seconds. docs/metrics.md lists the instruments for
-//! operators, and a test compares the two.
+//! Every instrument of the workers, named once. Durations and ages are in seconds. docs/metrics.md lists the
+//! instruments for operators, and a test compares the two.
 
 mod instruments;
 mod replica;
@@ -135,7 +135,8 @@ impl Metrics {
         metrics
     }
 
-    /// An alert on the growth of a counter sees the first event only if the series was there before it.
+    /// Creates series with the value 0. An alert on the growth of a counter sees the first event only if the
+    /// series existed before it.
     fn begin_at_zero(&self) {
         for channel in Channel::ALL {
             for result in
@@ -146,8 +147,8 @@ impl Metrics {
         }
     }
 
-    /// Counts by outcome, type and producer. Type and producer of an entry that cannot be decoded are empty: they could be
-    /// anything, and each value would be a time series.
+    /// Counts intents by outcome, type and producer. Type and producer of an entry that cannot be decoded are
+    /// empty: they could be anything, and each value would be a time series.
     pub(crate) fn outcomes(&self, source: &'static str, counts: &BTreeMap<(&'static str, &str, &str), u64>) {
         for ((outcome, kind, producer), count) in counts {
             let labels = [
@@ -198,7 +199,7 @@ impl Metrics {
         }
     }
 
-    /// Entries of an outbound stream that Redis lost and that are not appended again.
+    /// Counts entries of an outbound stream that Redis lost and that are not appended again.
     pub(crate) fn lost_entries(&self, channel: Channel, count: u64) {
         if count > 0 {
             self.lost_entries.add(count, &[KeyValue::new("channel", channel.as_str())]);
@@ -216,7 +217,7 @@ impl Metrics {
         }
     }
 
-    /// A request to the API that was answered. `route` is the template of its route; `None` if no route matched.
+    /// Records a response of the API. `route` is the template of its route; `None` if no route matched.
     pub fn answered(&self, route: Option<&str>, status: u16, time: Duration) {
         let status = KeyValue::new("http.response.status_code", i64::from(status));
         let route = route.map(|route| KeyValue::new("http.route", route.to_owned()));
@@ -224,45 +225,47 @@ impl Metrics {
         self.http_duration.record(time.as_secs_f64(), &labels);
     }
 
-    /// Reports of consumers that ended with `outcome`: `recorded`, `stale`, `unknown_route` or `invalid`.
+    /// Counts delivery receipts that ended with `outcome`: `recorded`, `stale`, `unknown_route` or `invalid`.
     pub fn receipts(&self, outcome: &'static str, count: u64) {
         self.receipts.add(count, &[KeyValue::new("outcome", outcome)]);
     }
 
-    /// Claims of idempotency keys that ended with `outcome`: `new`, `pending`, `completed`, `conflict` or `failed`.
+    /// Counts claims of idempotency keys that ended with `outcome`: `new`, `pending`, `completed`, `conflict`
+    /// or `failed`.
     pub fn claimed(&self, outcome: &'static str, count: u64) {
         self.idempotency_claims.add(count, &[KeyValue::new("outcome", outcome)]);
     }
 
-    /// Answers that were not stored, because the claim of their key had expired.
+    /// Counts responses that were not stored, because the claim of their key had expired.
     pub fn fenced(&self, count: u64) {
         self.idempotency_fenced.add(count, &[]);
     }
 
-    /// What is due: how many routes, and for how long the first of them has been.
+    /// Records the number of due routes, and how long the first of them has been due.
     pub fn schedule(&self, depth: u64, oldest_age: Duration) {
         self.schedule_depth.record(depth, &[]);
         self.schedule_oldest_age.record(oldest_age.as_secs_f64(), &[]);
     }
 
-    /// For how long the first due route of `channel` has been due.
+    /// Records how long the first due route of `channel` has been due.
     pub(crate) fn due(&self, channel: Channel, oldest_age: Duration) {
         let channel = KeyValue::new("channel", channel.as_str());
         self.channel_oldest_due_age.record(oldest_age.as_secs_f64(), &[channel]);
     }
 
-    /// For how long the oldest row of `table` has been past its retention.
+    /// Records how long the oldest row of `table` has been past its retention.
     pub(crate) fn expired(&self, table: &'static str, age: Duration) {
         self.oldest_expired_age.record(age.as_secs_f64(), &[KeyValue::new("table", table)]);
     }
 
-    /// A look at `dependency` ended like this. An answer of any kind shows that it is there.
+    /// Records the outcome of a call to `dependency`. Every outcome except `Unavailable` shows that the
+    /// dependency is up.
     pub(crate) fn looked_at(&self, dependency: &'static str, outcome: Result<(), &StoreError>) {
         let is_up = !matches!(outcome, Err(StoreError::Unavailable { .. }));
         self.dependency_up.record(u64::from(is_up), &[KeyValue::new("dependency", dependency)]);
     }
 
-    /// The age of the first entry without an outcome.
+    /// Records the age of the first entry without an outcome.
     pub fn oldest_unprocessed(&self, age: Duration) {
         self.stream_oldest_age.record(age.as_secs_f64(), &[]);
     }

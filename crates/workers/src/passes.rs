@@ -1,4 +1,4 @@
-//! The two loops of the workers: one pass after the other, and work for one term of leadership.
+//! The two loops of the workers: one pass after another, and work during one term of leadership.
 
 use std::time::Duration;
 
@@ -8,32 +8,33 @@ use tokio_util::sync::CancellationToken;
 
 use crate::health::Health;
 
-/// How a pass ended, if it did not fail.
+/// The end of a pass that did not fail.
 #[derive(Debug)]
 pub(crate) enum Pass {
-    /// It succeeded; the next one follows at once.
+    /// The pass succeeded; the next one follows at once.
     Continue,
-    /// It succeeded; the next one follows after this pause.
+    /// The pass succeeded; the next one follows after this pause.
     PauseFor(Duration),
-    /// The next one follows at once, and shows whether the worker is healthy.
+    /// The next pass follows at once, and shows whether the worker is healthy.
     Undecided,
     /// A stream entry must wait.
     Waiting(Wait),
     /// The worker cannot continue for now, for this reason.
     Blocked(String),
-    /// There is no next one.
+    /// There is no next pass.
     Done,
 }
 
-/// Work that runs in bounded passes. It is a trait and not a closure because the future of a closure cannot be proved `Send`.
+/// Work that runs in bounded passes. It is a trait and not a closure because the future of a closure cannot
+/// be proved `Send`.
 pub(crate) trait Passes: Send {
-    /// One pass. What it waits for ends at `stop`.
+    /// Runs one pass. Its waits end at `stop`.
     fn run_once(&mut self, stop: &CancellationToken)
     -> impl Future<Output = Result<Pass, StoreError>> + Send;
 }
 
-/// Runs one pass after the other until `stop`, or until a pass is the last one. The loop stops between passes. After a failure
-/// it pauses for at least `min_pause`.
+/// Runs one pass after another, until `stop` or until a pass is the last one. The loop stops between passes.
+/// After a failure it pauses for at least `min_pause`.
 pub(crate) async fn run_passes(
     health: &Health,
     stop: &CancellationToken,
@@ -65,15 +66,16 @@ pub(crate) async fn run_passes(
 pub(crate) struct Leadership {
     /// The fence of the term.
     pub(crate) fence: Fence,
-    /// Cancelled when the service stops, or the term is lost or to be handed over.
+    /// Cancelled when the service stops, or when the term is lost or to be handed over.
     pub(crate) over: CancellationToken,
 }
 
-/// Campaigns, and if this replica is elected, runs `work` and steps down after it. `None` if another replica leads, or if
-/// the service stops before that is known.
+/// Campaigns, and if this replica is elected, runs `work` and then steps down. Returns `None` if another
+/// replica leads, or if the service stops before the result of the campaign.
 ///
-/// `work` is notified when the term is over and ends by itself, so that a running transaction is finished; every call to
-/// a store has a timeout. Until then, fences stop it from overwriting what the next leader wrote.
+/// `work` is notified when the term is over and ends by itself, so that a running transaction is finished;
+/// every call to a store has a timeout. Until then, fences stop it from overwriting what the next leader
+/// wrote.
 pub(crate) async fn while_leading<E: Election, F: Future>(
     election: &E,
     health: &Health,
@@ -108,7 +110,7 @@ pub(crate) async fn while_leading<E: Election, F: Future>(
     Ok(Some(value))
 }
 
-/// Waits; false if the service stops meanwhile.
+/// Waits. Returns false if the service stops meanwhile.
 pub(crate) async fn pause(stop: &CancellationToken, time: Duration) -> bool {
     stop.run_until_cancelled(tokio::time::sleep(time)).await.is_some()
 }
@@ -122,7 +124,7 @@ mod tests {
 
     use crate::fixtures::down;
 
-    /// Ends passes as scripted, and remembers when each began.
+    /// Ends passes as scripted, and records when each began.
     struct Script {
         ends: std::vec::IntoIter<Result<Pass, StoreError>>,
         begun: Vec<Duration>,
@@ -136,7 +138,7 @@ mod tests {
         }
     }
 
-    /// When each pass began, in milliseconds, the last one being after all of `ends`.
+    /// Returns the time at which each pass began, in milliseconds. The last pass follows after all of `ends`.
     async fn run(
         health: &Health,
         min_pause: u64,

@@ -1,13 +1,14 @@
-//! Live routes → leases → appends with receipts → completions in SQL, for one channel.
+//! Live routes → leases → appends with markers → completions in SQL, for one channel.
 //!
-//! Crash recovery, step by step: a lease expires by itself. An append replaces the lease with a receipt, and the publisher that
-//! tries the route next finds it and completes the route without appending. After the completion, nothing is left to do. A call
-//! whose reply was lost is repeated under the same token and returns what happened. While a completion is not committed, its
-//! receipt is renewed ([`receipts`]); a completion that cannot be committed because of its own row is deferred ([`deferred`]).
+//! Crash recovery, step by step: a lease expires by itself. An append replaces the lease with a marker, and
+//! the publisher that tries the route next finds the marker and completes the route without appending. After
+//! the completion, nothing is left to do. A call whose reply was lost is repeated under the same token and
+//! returns the result of the first call. While a completion is not committed, its marker is renewed
+//! ([`receipts`]); a completion that cannot be committed because of its own row is deferred ([`deferred`]).
 //!
-//! Work has two sources: batches of routes that this replica has just accepted ([`crate::dispatch`]), and the scan
-//! for due routes ([`scan`]): retries, routes that were not dispatched, and routes of a crashed replica. One replica at a
-//! time reads a page of due routes of a channel, under the scan lock.
+//! Work has two sources: batches of routes that this replica has just accepted ([`crate::dispatch`]), and the
+//! scan for due routes ([`scan`]): retries, routes that were not dispatched, and routes of a crashed replica.
+//! One replica at a time reads a page of due routes of a channel, under the scan lock.
 
 mod chunk;
 mod complete;
@@ -46,21 +47,21 @@ use crate::health::{Health, Stopped};
 use crate::metrics::Metrics;
 use crate::traces::Traces;
 
-/// The TTL of the scan lock. A replica releases the lock when it has published its page; after a crash, the others wait for the
-/// TTL.
+/// The TTL of the scan lock. A replica releases the lock when it has published its page; after a crash, the
+/// others wait for the TTL.
 const SCAN_LOCK_TTL: Duration = Duration::from_secs(1);
-/// How many chunks of a channel are published at the same time, so that Redis appends one while PostgreSQL completes the
-/// other.
+/// The most chunks of a channel that are published at the same time, so that Redis appends one while
+/// PostgreSQL completes the other.
 const MAX_CONCURRENT_CHUNKS: usize = 2;
-/// While there is a backlog, this many chunks of newly accepted routes are published before each page of it.
+/// The number of chunks of newly accepted routes that are published before each page of a backlog.
 const DISPATCHED_CHUNKS_PER_PAGE: usize = 8;
-/// How long after the stop publishing may continue; the next publisher finds the rest.
+/// The longest time for which publishing continues after the stop. The next publisher finds the rest.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How often a channel whose list of deferred completions is full reports that.
+/// The interval at which a channel whose list of deferred completions is full reports that.
 const FULL_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What blocks a channel whose list of deferred completions is full.
+/// The cause that is reported while the list of deferred completions of a channel is full.
 const DEFERRED_FULL: &str = "too many completions wait for rows that are locked or refused: the channel takes no new work until some are committed";
 
 /// The configuration of publishing.
@@ -68,56 +69,56 @@ const DEFERRED_FULL: &str = "too many completions wait for rows that are locked 
 pub struct PublishSettings {
     /// The most routes in one append.
     pub batch_size: usize,
-    /// How soon the scan lists again while routes are due that it could not lease.
+    /// The pause before the scan lists again while routes are due that it could not lease.
     pub poll_interval: Duration,
-    /// How long a lease lives.
+    /// The TTL of a lease.
     pub lease_ttl: Duration,
-    /// How long a receipt lives.
+    /// The TTL of a marker.
     pub dedupe_ttl: Duration,
-    /// Between attempts.
+    /// The pauses between attempts.
     pub backoff: Backoff,
 }
 
 /// The worker that publishes the routes of one channel.
 #[derive(Debug)]
 pub struct RoutePublisher<R, L, O, C, J, T> {
-    /// Its channel.
+    /// The channel.
     pub channel: Channel,
-    /// The state of routes.
+    /// The store of routes.
     pub routes: R,
-    /// When routes are due next, shared by the publishers of a replica.
+    /// The time at which routes are due next, shared by the publishers of a replica.
     pub next_due: Arc<NextDue>,
-    /// Exclusivity and receipts.
+    /// The store of leases and markers.
     pub leases: L,
-    /// The streams.
+    /// The outbound streams.
     pub outbound: O,
-    /// The time.
+    /// The clock.
     pub clock: C,
     /// The jitter of retries.
     pub jitter: J,
-    /// Lease tokens.
+    /// The source of lease tokens.
     pub tokens: T,
-    /// Bounds and times.
+    /// The configuration.
     pub settings: PublishSettings,
-    /// What is counted.
+    /// The instruments.
     pub metrics: Metrics,
-    /// What is traced.
+    /// The spans of batches.
     pub traces: Traces,
-    /// How the worker is doing.
+    /// The health of the worker.
     pub health: Health,
 }
 
-/// What only the loop of passes uses, and no chunk.
+/// The state that only the loop of passes uses, and no chunk.
 struct Loop {
     scan: Scan,
     unreadable: UnreadableRows,
-    /// How many due routes are listed at once.
+    /// The number of due routes in one page.
     page_limit: BatchLimit,
-    /// Chunks of dispatched routes since the last page of due ones.
+    /// The chunks of dispatched routes since the last page of due ones.
     dispatched: usize,
-    /// The worker's recoveries that the scan knows of.
+    /// The number of the worker's recoveries at the last pass.
     recoveries: u64,
-    /// No more completions can be deferred, and this has been logged.
+    /// True if no more completions can be deferred. This has been logged.
     full: bool,
 }
 
@@ -130,8 +131,8 @@ where
     J: Jitter,
     T: Tokens,
 {
-    /// Runs until `stop`. Routes that were dispatched before are still published, if the stores are available, within five seconds:
-    /// intake stops first.
+    /// Runs until `stop`. Routes that were dispatched before are still published, if the stores are
+    /// available, within five seconds: intake stops first.
     pub async fn run(self, receiver: Receiver, stop: CancellationToken) {
         let Receiver { batches, backpressure } = receiver;
         let shared = PublisherState {
@@ -176,7 +177,7 @@ where
                 return;
             }
         }
-        // Nothing more comes: intake has stopped.
+        // No more batches arrive, because intake has stopped.
         while let Ok(batch) = batches.try_recv() {
             if self.publish(batch, shared).await.is_err() {
                 return;
@@ -184,7 +185,8 @@ where
         }
     }
 
-    /// Does what is due first: a page of due routes, or what was dispatched. Waits if nothing is.
+    /// Publishes a page of due routes, if it is due and precedes the dispatched batches, and then dispatched
+    /// batches. Waits if there are none.
     async fn pass(
         &self,
         state: &mut Loop,
@@ -210,7 +212,8 @@ where
         if shared.scan_now.swap(false, Ordering::Relaxed) || has_recovered {
             state.scan.wake_by(now, now);
         }
-        // Beside a backlog, newly accepted routes are published first, but only so many chunks per page.
+        // During a backlog, newly accepted routes are published first, but only a bounded number of chunks
+        // per page.
         let first = batches.is_empty() || state.dispatched >= DISPATCHED_CHUNKS_PER_PAGE;
         if !full && first && state.scan.next_at() <= now {
             state.dispatched = 0;
@@ -237,7 +240,7 @@ where
         Ok(())
     }
 
-    /// Scans again when the first of the routes that failed is to be retried.
+    /// Schedules a scan at the time of the first retry.
     fn note_report(&self, state: &mut Loop, report: &Report) {
         if let Some(at) = report.retry_at {
             let now = Instant::now();
@@ -245,7 +248,7 @@ where
         }
     }
 
-    /// One page of due routes, if there are any and no other replica holds the scan lock.
+    /// Publishes one page of due routes, if there are any and no other replica holds the scan lock.
     async fn scan_once(
         &self,
         state: &mut Loop,
@@ -264,7 +267,8 @@ where
                 return Ok(Ok(()));
             }
         }
-        // Two replicas that read the same page would request the same leases, and one of them would not get them.
+        // Two replicas that read the same page would request the same leases, and one of them would not get
+        // them.
         let token = self.token();
         match self.leases.acquire_scan_lock(self.channel, &token, SCAN_LOCK_TTL).await {
             Ok(true) => {}
@@ -328,8 +332,8 @@ where
     }
 }
 
-/// The batch and the other waiting batches, merged into as few full chunks as may be published concurrently: a burst of small
-/// batches is published as a few large ones. It does not wait for more.
+/// Merges the batch and the other waiting batches into as few full chunks as may be published concurrently,
+/// so that a burst of small batches is published as a few large ones. It does not wait for more.
 fn merge(first: Batch, waiting: &mut mpsc::Receiver<Batch>, batch_size: usize) -> Vec<Batch> {
     let mut batches = vec![first];
     while let Some(last) = batches.last_mut() {

@@ -1,10 +1,10 @@
 //! Reports this replica in the tables `replicas` and `activity`, for operators.
 //!
-//! A report is written every [`REPORT_INTERVAL`], and soon after a worker wins or loses leadership, is blocked or recovers.
-//! Nothing depends on it: the tables are for operators, and are as old as `seen_at`.
+//! A report is written every [`REPORT_INTERVAL`], and soon after a worker wins or loses leadership, is
+//! blocked or recovers. Nothing depends on it: the tables are for operators, and are as old as `seen_at`.
 //!
-//! Crash recovery: the counts since the last report are lost, and the row of the replica is deleted by the others an hour later.
-//! If the answer to adding counts is lost, they are added again: then they count twice.
+//! Crash recovery: the counts since the last report are lost, and other replicas delete the row of this
+//! replica an hour later. If the reply to adding counts is lost, they are added again and count twice.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -20,23 +20,23 @@ use crate::activity::ActivityCounts;
 use crate::health::{Health, WorkerStatus};
 use crate::passes::{Pass, Passes, run_passes};
 
-/// Between two reports while nothing changes.
+/// The interval of reports while nothing changes.
 const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 /// The shortest time between two reports.
 const MIN_REPORT_INTERVAL: Duration = Duration::from_secs(1);
-/// How long a change must last to be reported before the interval is over.
+/// The shortest duration of a change that is reported before the interval is over.
 const SETTLE_TIME: Duration = Duration::from_millis(200);
-/// How long the last report may delay a stop.
+/// The longest time that the last report may delay a stop.
 const LAST_REPORT_TIMEOUT: Duration = Duration::from_secs(1);
 /// The interval of deleting old rows.
 const CLEANUP_INTERVAL: Duration = Duration::from_secs(600);
-/// How long the row of a replica stays after its last report.
+/// The time for which the row of a replica is kept after its last report.
 const REPLICA_RETENTION: Duration = Duration::from_secs(3_600);
-/// How long activity is kept.
+/// The retention of activity.
 const ACTIVITY_RETENTION: Duration = Duration::from_secs(24 * 3_600);
 /// The most rows that one statement deletes; the rest waits for the next cleanup.
 const MAX_DELETED_ROWS: usize = 10_000;
-/// The most characters of a cause that are reported; the log has all of them.
+/// The most characters of a cause that are reported. The log contains all of them.
 const MAX_CAUSE_CHARS: usize = 1_000;
 
 /// The health of all workers of this replica. Clones share it.
@@ -51,7 +51,7 @@ struct Shared {
 }
 
 impl ReplicaHealth {
-    /// The health of one more worker.
+    /// Adds a worker and returns its health.
     pub fn add_worker(&self, worker: &'static str) -> Health {
         let Shared { workers, activity, changed } = &*self.0;
         let health = Health::reported(worker, activity.clone(), Arc::clone(changed));
@@ -60,7 +60,7 @@ impl ReplicaHealth {
         health
     }
 
-    /// Of each worker, whether it leads and whether it is blocked.
+    /// Returns for each worker whether it leads and whether it is blocked.
     fn conditions(&self) -> Vec<(bool, bool)> {
         let status = |health: &Health| health.status();
         self.workers().iter().map(status).map(|status| (status.leader, status.blocked.is_some())).collect()
@@ -74,22 +74,22 @@ impl ReplicaHealth {
 /// The worker that reports.
 #[derive(Debug)]
 pub struct Reporter<S, C> {
-    /// Where to.
+    /// The store of the reports.
     pub store: S,
-    /// The time.
+    /// The clock.
     pub clock: C,
     /// The name of this replica.
     pub replica: String,
     /// The version of the service.
     pub version: &'static str,
-    /// What is reported.
+    /// The workers to report.
     pub workers: ReplicaHealth,
-    /// How the worker is doing.
+    /// The health of this worker.
     pub health: Health,
 }
 
 impl<S: ReplicaStore, C: Clock> Reporter<S, C> {
-    /// Runs until `stop`, then writes a last report: the other workers have stopped by then.
+    /// Runs until `stop`, then writes a last report, because the other workers have stopped by then.
     pub async fn run(self, stop: CancellationToken) {
         let mut reports = Reports {
             reporter: &self,
@@ -145,19 +145,19 @@ impl<S: ReplicaStore, C: Clock> Reporter<S, C> {
 struct Reports<'a, S, C> {
     reporter: &'a Reporter<S, C>,
     started_at: Timestamp,
-    /// When the last report was written, unless the last attempt failed.
+    /// The time at which the last report was written, unless the last attempt failed.
     reported_at: Option<Instant>,
     cleaned_up_at: Option<Instant>,
-    /// What the replica did and the store has not confirmed.
+    /// The activity of the replica that the store has not confirmed.
     unreported: Activity,
-    /// What the last report was about.
+    /// The conditions of the workers in the last report.
     reported: Vec<(bool, bool)>,
 }
 
 impl<S: ReplicaStore, C: Clock> Passes for &mut Reports<'_, S, C> {
     async fn run_once(&mut self, stop: &CancellationToken) -> Result<Pass, StoreError> {
         if let Some(reported_at) = self.reported_at.take() {
-            // A report follows both a change and the end of the interval.
+            // A report follows a change, or the end of the interval.
             let wait = timeout(REPORT_INTERVAL, self.changed(reported_at));
             if stop.run_until_cancelled(wait).await.is_none() {
                 return Ok(Pass::Done);
@@ -167,7 +167,7 @@ impl<S: ReplicaStore, C: Clock> Passes for &mut Reports<'_, S, C> {
             self.report().await?;
             self.clean_up().await
         };
-        // A stop does not wait for a store that does not answer.
+        // A stop does not wait for a store that does not respond.
         let Some(written) = stop.run_until_cancelled(write).await else { return Ok(Pass::Done) };
         written?;
         self.reported_at = Some(Instant::now());
@@ -176,7 +176,7 @@ impl<S: ReplicaStore, C: Clock> Passes for &mut Reports<'_, S, C> {
 }
 
 impl<S: ReplicaStore, C: Clock> Reports<'_, S, C> {
-    /// Waits for a change that lasts: a pass of retention, which leads for a moment, is none.
+    /// Waits for a change that lasts. A pass of retention, which leads for a moment, does not count.
     async fn changed(&self, reported_at: Instant) {
         let workers = &self.reporter.workers;
         loop {

@@ -1,24 +1,25 @@
-//! Appending again what Redis acknowledged and then lost (ADR 0021, ADR 0045).
+//! Appends entries again that Redis acknowledged and then lost (ADR 0021, ADR 0045).
 //!
-//! Every replica observes the server and the last ids of the outbound streams. When the server is another one, a last id
-//! fell or a stream was created again, one replica compares the published routes in PostgreSQL with the entries of the streams. It appends missing
-//! entries again under the same `event_id` or `delivery_id`, with the same attempt. A comparison begins when both stores have
-//! answered for [`SETTLE_TIME`], and is repeated once, [`REPEAT_DELAY`] after it: a completion that was on its way is committed by
-//! then. The last observation of the streams is stored in PostgreSQL and replaced only after a complete comparison, together with
-//! what is to be repeated, so that neither a restart nor a crash skips one:
+//! Every replica observes the server and the last ids of the outbound streams. If the server changed, a last
+//! id fell or a stream was recreated, one replica compares the published routes in PostgreSQL with the
+//! entries of the streams. It appends missing entries again under the same `event_id` or `delivery_id`, with
+//! the same attempt. A comparison begins when both stores have responded for [`SETTLE_TIME`], and is repeated
+//! once, [`REPEAT_DELAY`] after it, when completions that were in progress are committed. The last
+//! observation of the streams is stored in PostgreSQL. It is replaced only after a complete comparison,
+//! together with the repetition to be done, so that neither a restart nor a crash skips one:
 //!
 //! | crash after | what is left | what happens next |
 //! |---|---|---|
 //! | detecting the change | nothing | The next observation of any replica detects it. |
-//! | appending | the entry and its receipt | The next comparison finds the receipt and updates the route. |
+//! | appending | the entry and its marker | The next comparison finds the marker and updates the route. |
 //! | updating routes | their new ids | The next comparison finds these entries in the stream. |
 //! | a page | its entries | The next comparison begins with the newest record and finds these entries. |
 //! | the comparison | the observation from before | The next comparison finds nothing missing. |
 //! | saving the observation | that the comparison is to be repeated | Any replica repeats it. |
 //!
 //! No bound depends on the clock of a replica: times are those of PostgreSQL, and the records are read from
-//! the newest one on. A receipt that expired before the next comparison causes a repeated entry with the same
-//! `event_id` or `delivery_id`.
+//! the newest one on. If a marker expires before the next comparison, the entry is appended twice, with the
+//! same `event_id` or `delivery_id`.
 
 mod compare;
 mod losses;
@@ -43,69 +44,71 @@ use crate::health::Health;
 use crate::metrics::Metrics;
 use crate::passes::{Leadership, Pass, Passes, run_passes, while_leading};
 
-/// Between two observations of the outbound streams.
+/// The interval of observations of the outbound streams.
 const OBSERVE_INTERVAL: Duration = Duration::from_secs(2);
-/// How long both stores must have answered before a comparison begins: completions that were running are committed by then.
+/// The time for which both stores must have responded before a comparison begins. Completions that were in
+/// progress are committed by then.
 const SETTLE_TIME: Duration = Duration::from_secs(5);
-/// How long after a comparison it is repeated.
+/// The time from a comparison to its repetition.
 const REPEAT_DELAY: Duration = Duration::from_secs(60);
-/// How much later a replica repeats the comparison of another one, which knows what it has reported.
+/// The additional delay before a replica repeats the comparison of another one. That one repeats it first,
+/// because it has the record of the losses that it reported.
 const TAKEOVER_DELAY: Duration = Duration::from_secs(30);
 /// The shortest time between two writes of the observation.
 const SAVE_INTERVAL: Duration = Duration::from_secs(10);
-/// How often a replica records the names of the streams that it publishes to.
+/// The interval at which a replica records the names of the streams that it publishes to.
 const TOUCH_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The configuration of republishing.
 #[derive(Clone, Copy, Debug)]
 pub struct RepublishSettings {
-    /// How long before the streams were last seen a route may have been published to be compared.
+    /// The time before the last observation of the streams in which a compared route may have been published.
     pub window: Duration,
-    /// How long a receipt lives, if that is longer than the window.
+    /// The TTL of a marker, if that is longer than the window.
     pub dedupe_ttl: Duration,
 }
 
 /// The worker that observes the outbound streams and compares them with PostgreSQL.
 #[derive(Debug)]
 pub struct Republisher<E, S, O, C> {
-    /// Which of the replicas compares.
+    /// The election of the replica that compares.
     pub election: E,
-    /// What was published.
+    /// The store of published routes.
     pub store: S,
-    /// The streams.
+    /// The outbound streams.
     pub outbound: O,
-    /// The time.
+    /// The clock.
     pub clock: C,
-    /// How far back.
+    /// The configuration.
     pub settings: RepublishSettings,
-    /// What is counted.
+    /// The instruments.
     pub metrics: Metrics,
-    /// How the worker is doing.
+    /// The health of the worker.
     pub health: Health,
 }
 
-/// The streams as one replica knows them.
+/// The streams as one replica has observed them.
 #[derive(Default)]
 struct Watch {
-    /// As they were saved last; `None` before they were loaded.
+    /// The streams as they were saved last; `None` before they are loaded.
     saved: Option<Vec<SavedStream>>,
-    /// When that was.
+    /// The time at which this replica saved them last.
     saved_at: Option<Instant>,
-    /// As they were observed last while nothing was lost.
+    /// The streams as they were observed last while nothing was lost.
     known: Vec<SeenStream>,
-    /// A difference after which entries may be lost.
+    /// A change after which entries may be lost.
     change: Option<PendingChange>,
-    /// When the last comparison is to be repeated.
+    /// The time at which the last comparison is to be repeated.
     repeat_at: Option<Instant>,
-    /// When the names of the streams were recorded last.
+    /// The time at which the names of the streams were recorded last.
     touched_at: Option<Instant>,
-    /// The comparison that has not come to its end.
+    /// The comparison that is not complete.
     unfinished: Option<Comparison>,
-    /// What was reported as lost.
+    /// The losses that were reported.
     losses: Losses,
 }
 
-/// A stream as it was observed now, and the ids that it never had.
+/// The current observation of a stream, and the ids that it never had.
 #[derive(Clone)]
 struct Observed {
     channel: Channel,
@@ -119,32 +122,34 @@ impl Observed {
     }
 }
 
-/// A stream as it was on the present server before it lost entries.
+/// A stream as it was on the current server before it lost entries.
 struct Fallen {
     seen: SeenStream,
-    /// When the stream had been saved last, when this was noticed. No replica that has noticed it saves before a comparison.
+    /// The time of the last save of the stream when the loss was noticed. A replica that has noticed it does
+    /// not save before a comparison.
     saved_at: Option<Timestamp>,
 }
 
 /// A change that has not been compared yet.
 struct PendingChange {
-    /// The server after it.
+    /// The server after the change.
     server: ServerId,
-    /// Streams as they were on this server before their last id fell. New entries raise it again.
+    /// Streams as they were on this server before their last id fell. New entries raise the last id again.
     fallen: Vec<Fallen>,
-    /// Since when both stores have answered.
+    /// The time since which both stores have responded.
     settled_since: Instant,
     /// The cause of the last failure to compare, until the comparison is tried again.
     failure: Option<String>,
 }
 
-/// A stream that is to be compared.
+/// A stream to compare.
 #[derive(Clone)]
 struct Suspect {
     now: Observed,
-    /// As it was before the change; `None` if a comparison is repeated.
+    /// The stream before the change; `None` if a comparison is repeated.
     former: Option<SeenStream>,
-    /// Entries published from shortly before this time on, by PostgreSQL's clock.
+    /// The start of the compared period, by PostgreSQL's clock: entries that were published from shortly
+    /// before this time on.
     since: Timestamp,
 }
 
@@ -155,13 +160,13 @@ where
     O: OutboundInspection,
     C: Clock,
 {
-    /// Runs until `stop`, an observation every two seconds.
+    /// Runs until `stop`, with an observation every two seconds.
     pub async fn run(self, stop: CancellationToken) {
         let passes = RepublishLoop { republisher: &self, watch: Watch::default() };
         run_passes(&self.health, &stop, OBSERVE_INTERVAL, passes).await;
     }
 
-    /// One observation, and what follows from it.
+    /// Observes once, and compares or saves if necessary.
     async fn run_once(&self, watch: &mut Watch, stop: &CancellationToken) -> Result<(), StoreError> {
         let server = self.outbound.observe().await?;
         let seen = seen_streams(&server);
@@ -177,7 +182,7 @@ where
         let suspected: Vec<SeenStream> = seen.iter().filter_map(lost).collect();
         let has_fallen = watch.change.as_ref().is_some_and(|change| !change.fallen.is_empty());
         if !suspected.is_empty() || has_fallen {
-            // PostgreSQL must have answered since the change, too.
+            // PostgreSQL must also have responded since the change.
             let saved = self.load(&seen).await?;
             return match watch.is_settled(&server.server, suspected, &saved) {
                 true => self.reconcile_if_elected(watch, &seen, stop).await,
@@ -200,7 +205,7 @@ where
         self.store.load_outbound_streams(&streams).await
     }
 
-    /// Records which streams this replica publishes to.
+    /// Records the names of the streams that this replica publishes to.
     async fn touch_names(&self, seen: &[Observed], watch: &mut Watch) -> Result<(), StoreError> {
         if watch.touched_at.is_some_and(|at| at.elapsed() < TOUCH_INTERVAL) {
             return Ok(());
@@ -212,7 +217,7 @@ where
         Ok(())
     }
 
-    /// The streams are saved under leadership only, so that no replica saves them while another compares.
+    /// Saves the streams only under leadership, so that no replica saves them while another compares.
     async fn reconcile_if_elected(
         &self,
         watch: &mut Watch,
@@ -224,7 +229,8 @@ where
         while_leading(&self.election, &self.health, stop, reconcile).await?.transpose().map(drop)
     }
 
-    /// Compares what may have lost entries, and then saves the streams as they were observed before that.
+    /// Compares the streams that may have lost entries, and then saves the streams as they were observed
+    /// before that.
     async fn reconcile(
         &self,
         watch: &mut Watch,
@@ -241,7 +247,7 @@ where
         }
         let Watch { unfinished, losses, .. } = watch;
         if !suspects.is_empty() && !self.compare(suspects.clone(), unfinished, losses, over).await? {
-            // What delayed it may last longer than a pass.
+            // The cause of the delay may last longer than a pass.
             match &mut watch.change {
                 Some(change) => change.settled_since = Instant::now(),
                 None => watch.repeat_at = Some(Instant::now() + REPEAT_DELAY),
@@ -279,8 +285,9 @@ where
 }
 
 impl Watch {
-    /// Whether both stores have answered for long enough since the present change; called when both have answered. `suspected` are
-    /// streams as they were before a change that was just observed, `saved` the streams as they are saved now.
+    /// Returns true if both stores have responded for long enough since the current change. Called when both
+    /// have responded. `suspected` contains streams as they were before a change that was just observed,
+    /// `saved` the streams as they are saved now.
     fn is_settled(&mut self, server: &ServerId, suspected: Vec<SeenStream>, saved: &[SavedStream]) -> bool {
         let change = self.change.take().filter(|change| change.server == *server);
         let mut change = change.unwrap_or_else(|| PendingChange {
@@ -300,7 +307,8 @@ impl Watch {
         settled_since.elapsed() >= SETTLE_TIME
     }
 
-    /// Plans the repetition if one is due for these streams; every replica does, and the first one does it.
+    /// Schedules the repetition if one is due for these streams. Every replica schedules it, and the first
+    /// one performs it.
     fn note_repeat(&mut self, saved: &[SavedStream], delay: Duration) {
         match saved.iter().any(|saved| saved.compare_again_since.is_some()) {
             true => drop(self.repeat_at.get_or_insert_with(|| Instant::now() + delay)),
@@ -309,13 +317,13 @@ impl Watch {
     }
 }
 
-/// The stream, if it may have lost entries since it was observed, or if its comparison `repeats`.
+/// Returns the stream if it may have lost entries since it was observed, or if its comparison `repeats`.
 fn suspect(now: &Observed, saved: &[SavedStream], fallen: &[Fallen], repeats: bool) -> Option<Suspect> {
     let saved = saved_stream(saved, &now.seen);
     let repeated_since = saved.and_then(|saved| saved.compare_again_since);
-    // What was on the server before the saved one has been compared.
+    // Entries of the servers before the saved one have already been compared.
     let changed = saved.map(|saved| &saved.seen).filter(|saved| now.may_have_lost(saved));
-    // If it was saved since, another replica has compared it.
+    // If the stream was saved after that, another replica has compared it.
     let is_compared = |fallen: &Fallen| fallen.saved_at < saved.map(|saved| saved.seen_at);
     let fallen = fallen.iter().find(|fallen| fallen.seen.stream == now.seen.stream && !is_compared(fallen));
     let former = changed.or(fallen.map(|fallen| &fallen.seen)).cloned();
@@ -323,7 +331,7 @@ fn suspect(now: &Observed, saved: &[SavedStream], fallen: &[Fallen], repeats: bo
         return None;
     }
     let seen_at = saved.map(|saved| saved.seen_at).filter(|_| former.is_some());
-    // A stream that was never saved was observed by this process alone, within the interval of saving.
+    // A stream that was never saved was observed by this process alone, within the save interval.
     let since = [seen_at, repeated_since].into_iter().flatten().min().unwrap_or(Timestamp::MIN);
     Some(Suspect { now: now.clone(), former, since })
 }
@@ -345,13 +353,13 @@ where
         let (republisher, watch) = (self.republisher, &mut self.watch);
         match republisher.run_once(watch, stop).await {
             Err(error) => {
-                // Publishers met the same failure: their completions need time again.
+                // Publishers met the same failure, so their completions need the settle time again.
                 if let Some(change) = &mut watch.change {
                     (change.settled_since, change.failure) = (Instant::now(), Some(error_chain(&error)));
                 }
                 Err(error)
             }
-            // An observation that succeeds does not show that the comparison does.
+            // A successful observation does not show that the comparison would succeed.
             Ok(()) => Ok(match watch.change.as_ref().and_then(|change| change.failure.clone()) {
                 Some(cause) => Pass::Blocked(cause),
                 None => Pass::PauseFor(OBSERVE_INTERVAL),
@@ -360,7 +368,7 @@ where
     }
 }
 
-/// The observation of each channel's stream.
+/// Returns the observation of each channel's stream.
 fn seen_streams(server: &OutboundServer) -> Vec<Observed> {
     let seen = server.streams.iter().map(|(channel, stream, state)| {
         let seen = SeenStream {

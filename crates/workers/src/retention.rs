@@ -1,14 +1,14 @@
-//! Retention: deletes rows that are older than configured, oldest first, in short chunks, beside running traffic.
+//! Retention deletes rows that are older than configured, oldest first, in short chunks, beside the traffic.
 //!
-//! A record with a live route is kept, however old it is. A row that another transaction holds, or that cannot be deleted, is
-//! skipped until the next pass. Both are counted and reported, and neither stops the deletion of other rows. Idempotency keys
-//! that have expired are deleted too ([`keys`]), and sessions of the console that have ended ([`sessions`]).
+//! A record with a live route is kept, regardless of its age. A row that another transaction holds, or that
+//! cannot be deleted, is skipped until the next pass. Both are counted and reported, and neither stops the
+//! deletion of other rows. Expired idempotency keys are deleted too ([`keys`]), and console sessions that
+//! have ended ([`sessions`]).
 //!
-//! # Crash recovery
-//!
-//! A chunk is one transaction, so a crash leaves the chunks before it deleted and the others as they were; row
-//! locks end with the connection. The next pass of any replica continues with the remaining rows. Two concurrent passes
-//! delete each row once: the leadership only avoids repeated work. The adapted sizes are lost and adapted again.
+//! Crash recovery: a chunk is one transaction, so a crash leaves the chunks before it deleted and the others
+//! unchanged; row locks end with the connection. The next pass of any replica continues with the remaining
+//! rows. Two concurrent passes delete each row once: the leadership only avoids repeated work. The adapted
+//! sizes are lost and adapted again.
 
 mod keys;
 mod sessions;
@@ -29,60 +29,63 @@ use crate::health::Health;
 use crate::metrics::Metrics;
 use crate::passes::{Leadership, Pass, Passes, pause, run_passes, while_leading};
 
-/// The target time of one chunk. It is about as long as a statement of the traffic, so that these wait only briefly.
+/// The target time of one chunk. It is about as long as a statement of the traffic, so that these statements
+/// wait only briefly.
 const CHUNK_TARGET_TIME: Duration = Duration::from_millis(5);
-/// What deleting a row costs beside its values, in bytes: a large value is stored in rows of about this size.
+/// The cost of deleting a row besides its values, in bytes: a large value is stored in rows of about this
+/// size.
 const ROW_COST: usize = 2 * 1024;
-/// The cost of the first chunk, and of the smallest one that is not caused by a timeout. In a smaller one, the round trips and
-/// the commit would take most of the time.
+/// The cost of the first chunk, and of the smallest one that is not caused by a timeout. In a smaller chunk,
+/// the round trips and the commit would take most of the time.
 const MIN_CHUNK_COST: usize = 512 * 1024;
-/// The most that a chunk may cost, unless it is a single row.
+/// The highest cost of a chunk, unless it is a single row.
 const MAX_CHUNK_COST: usize = 16 * 1024 * 1024;
-/// Expired rows that are listed together.
+/// The most expired rows in one page.
 const MAX_PAGE_ROWS: usize = 200;
-/// The pause after a chunk or a page, as a multiple of the time that it took.
+/// The pause after a chunk or a page, as a multiple of its duration, and the longest such pause.
 const REST_FACTOR: u32 = 3;
 const MAX_REST: Duration = Duration::from_secs(1);
-/// The tables that a pass deletes from.
+/// The number of tables that a pass deletes from.
 const TABLES: usize = 5;
 
 /// The configuration of retention.
 #[derive(Clone, Copy, Debug)]
 pub struct RetentionSettings {
-    /// How long a record is kept after its acceptance.
+    /// The retention of a record after its acceptance.
     pub records: Duration,
-    /// How long a malformed intent is kept.
+    /// The retention of a malformed intent.
     pub malformed_intents: Duration,
-    /// How long a row of `operator_actions` is kept.
+    /// The retention of a row of `operator_actions`.
     pub operator_actions: Duration,
-    /// Between passes.
+    /// The pause between passes.
     pub interval: Duration,
 }
 
-/// The worker that deletes what is too old.
+/// The worker that deletes expired rows.
 #[derive(Debug)]
 pub struct Retention<E, S, C> {
     /// The election of the replica that runs a pass.
     pub election: E,
-    /// What it deletes from.
+    /// The store of the tables.
     pub store: S,
-    /// The time.
+    /// The clock.
     pub clock: C,
-    /// How long rows are kept.
+    /// The retention of the tables, and the interval of passes.
     pub settings: RetentionSettings,
-    /// What is counted.
+    /// The instruments.
     pub metrics: Metrics,
-    /// How the worker is doing.
+    /// The health of the worker.
     pub health: Health,
 }
 
-/// How much is listed and deleted at once, by table. Kept between passes, so that a chunk that was too large is not repeated.
+/// The sizes of pages and chunks, by table. They are kept between passes, so that a chunk that was too large
+/// is not repeated.
 #[derive(Debug)]
 struct Limits {
     records: TableLimits,
     malformed_intents: TableLimits,
     operator_actions: TableLimits,
-    /// Keys of a chunk.
+    /// The number of keys in a chunk.
     idempotency_keys: BatchLimit,
 }
 
@@ -99,7 +102,7 @@ impl Default for Limits {
 
 #[derive(Debug)]
 struct TableLimits {
-    /// Rows of a page.
+    /// The number of rows in a page.
     page: BatchLimit,
     /// The cost of a chunk.
     chunk: BatchLimit,
@@ -114,20 +117,20 @@ impl Default for TableLimits {
     }
 }
 
-/// What one pass did in one table.
+/// The result of one pass in one table.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 struct TablePass {
     /// Rows that were deleted, without dependent rows.
     deleted: u64,
-    /// Expired records that stay because a route of theirs is live.
+    /// Expired records that are kept because one of their routes is live.
     live: u64,
     /// Rows that another transaction held.
     locked: u64,
     /// Rows that could not be deleted even alone.
     failed: u64,
-    /// Why the last of them could not.
+    /// The error of the last of them.
     failure: Option<String>,
-    /// The longest that one chunk took.
+    /// The longest duration of a chunk.
     longest_chunk: Duration,
 }
 
@@ -156,14 +159,14 @@ where
     S: RetainedTables,
     C: Clock,
 {
-    /// Runs until `stop`, a pass every interval.
+    /// Runs until `stop`, with a pass every interval.
     pub async fn run(self, stop: CancellationToken) {
         let passes = RetentionLoop { retention: &self, limits: Limits::default() };
         run_passes(&self.health, &stop, Duration::ZERO, passes).await;
     }
 
-    /// One pass over all tables, ended early by `stop` between two chunks. A table that fails does not keep the others
-    /// from their pass.
+    /// Runs one pass over all tables, ended early by `stop` between two chunks. If a table fails, the others
+    /// still have their pass.
     async fn run_once(&self, limits: &mut Limits, stop: &CancellationToken) -> Result<(), StoreError> {
         let now = self.clock.now();
         let mut records = TablePass::default();
@@ -241,7 +244,8 @@ where
         Ok(())
     }
 
-    /// Deletes the rows of a page in chunks. A chunk that fails because of its rows is bisected to isolate them.
+    /// Deletes the rows of a page in chunks. A chunk that fails because of its rows is bisected to isolate
+    /// them.
     async fn delete_page<K: Sync>(
         &self,
         table: &'static str,
@@ -264,7 +268,7 @@ where
             pass.longest_chunk = pass.longest_chunk.max(took);
             match result {
                 Ok(removal) => {
-                    // What was cut by the limit was as large as the limit allows.
+                    // A chunk that was cut by the limit counts as a full one.
                     let size = if later.is_empty() { chunk_cost } else { limit.get().max(chunk_cost) };
                     limit.succeeded(size, took);
                     pass.deleted += removal.removed;
@@ -312,7 +316,7 @@ where
     async fn run_once(&mut self, stop: &CancellationToken) -> Result<Pass, StoreError> {
         let (retention, limits) = (self.retention, &mut self.limits);
         let pass = |leadership: Leadership| async move { retention.run_once(limits, &leadership.over).await };
-        // If another replica leads, it deletes.
+        // If another replica leads, that replica deletes.
         while_leading(&retention.election, &retention.health, stop, pass).await?.transpose()?;
         Ok(Pass::PauseFor(retention.settings.interval))
     }
@@ -362,23 +366,23 @@ fn report_deleted(passes: [(&'static str, &TablePass); TABLES]) {
     }
 }
 
-/// Whether fewer rows, or others, might be deleted where these could not.
+/// True if fewer rows, or other rows, might be deleted although these could not.
 fn is_about_the_rows(error: &StoreError) -> bool {
     matches!(error, StoreError::TimedOut { .. } | StoreError::Locked { .. } | StoreError::Refused { .. })
 }
 
-/// Pauses for several times as long as the database was just used. False if the service stops.
+/// Pauses for several times as long as the database was just used. Returns false if the service stops.
 async fn rest(stop: &CancellationToken, time: Duration) -> bool {
     pause(stop, (time * REST_FACTOR).min(MAX_REST)).await
 }
 
-/// The cost of deleting a row and its dependent rows, in bytes.
+/// Returns the cost of deleting a row and its dependent rows, in bytes.
 fn cost<K>(row: &Expired<K>) -> usize {
     let rows = usize::try_from(row.rows).unwrap_or(usize::MAX);
     rows.saturating_mul(ROW_COST).saturating_add(usize::try_from(row.bytes).unwrap_or(usize::MAX))
 }
 
-/// How many of the rows make a chunk that costs at most `limit`; at least one.
+/// Returns the number of rows that make a chunk that costs at most `limit`; at least one.
 fn chunk_length<K>(rows: &[&Expired<K>], limit: usize) -> usize {
     let mut sum: usize = 0;
     let fits = rows.iter().take_while(|row| {

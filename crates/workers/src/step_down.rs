@@ -1,10 +1,12 @@
-//! Handing over the leadership of intake when an operator asks for it (ADR 0037).
+//! Hands over the leadership of intake when an operator requests it (ADR 0037).
 //!
-//! A leader looks every [`STEP_DOWN_POLL_INTERVAL`] whether it was asked. What a request means is a rule of [`domain::step_down`]. The term
-//! ends as it does on a stop: the batch is finished, the lock released, the notice sent. A look that fails is no reason to stop, and is tried
-//! again soon, so that the request is read while it counts.
+//! A leader looks for a request every [`STEP_DOWN_POLL_INTERVAL`]. The meaning of a request is a rule of
+//! [`domain::step_down`]. The term ends as it does on a stop: the batch is finished, the lock is released,
+//! and the leader-change notice is sent. If a look fails, the leader continues and looks again soon, so that
+//! it reads a request before the request expires.
 //!
-//! Crash recovery: that this replica rests is not stored. After a restart it campaigns at once, as a new replica.
+//! Crash recovery: the rest of this replica is not stored. After a restart it campaigns at once, like a new
+//! replica.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -13,32 +15,34 @@ use domain::ports::{Election, Fence, StepDownStore, StoreError, Term, TermEnd, e
 use domain::step_down::StepDownState;
 use tokio::time::{Instant, sleep};
 
-/// How often a leader looks whether it was asked to step down: so rarely that an idle replica still asks PostgreSQL less than once a second,
-/// and more often than a request expires.
+/// The interval at which a leader looks for a request to step down. It is long enough that an idle replica
+/// sends PostgreSQL less than one query a second, and shorter than the time after which a request expires.
 const STEP_DOWN_POLL_INTERVAL: Duration = Duration::from_secs(10);
-/// How soon a look that failed is tried again.
+/// The pause before a failed look is tried again.
 const STEP_DOWN_RETRY_INTERVAL: Duration = Duration::from_secs(1);
-/// How often a replica that has handed over looks whether it may campaign again.
+/// The interval at which a replica that has handed over checks whether it may campaign again.
 const REST_POLL_INTERVAL: Duration = Duration::from_millis(500);
 
-/// An election whose leader hands over when an operator asks for it, and does not campaign for a while after that.
+/// An election whose leader hands over when an operator requests it. After that, the replica does not
+/// campaign for a while.
 #[derive(Debug)]
 pub struct StepDownElection<E, S> {
     election: E,
     requests: Arc<Requests<S>>,
 }
 
-/// What operators ask of this replica.
+/// The requests of operators to this replica.
 #[derive(Debug)]
 struct Requests<S> {
     store: S,
     replica: String,
-    /// Since when this replica rests: set when it is to hand over, and again when it has released the lock.
+    /// The start of this replica's rest: set when it is to hand over, and again when it has released the
+    /// lock.
     rests_since: Mutex<Option<Instant>>,
 }
 
 impl<E, S> StepDownElection<E, S> {
-    /// The same election, for the replica of this name.
+    /// Wraps the election, for the replica with this name.
     pub fn new(election: E, store: S, replica: &str) -> Self {
         let rests_since = Mutex::default();
         let requests = Arc::new(Requests { store, replica: replica.to_owned(), rests_since });
@@ -60,12 +64,12 @@ impl<S: StepDownStore> Requests<S> {
         }
     }
 
-    /// Resolves when a leader of a term that began then is to hand over.
+    /// Resolves when a leader whose term began at `began` is to hand over.
     async fn requested(&self, began: Instant) {
         let mut pause = STEP_DOWN_POLL_INTERVAL;
         loop {
             sleep(pause).await;
-            // Read before the request is, so that the term does not seem longer than it is.
+            // Read before the request, so that the term does not seem longer than it is.
             let term = began.elapsed();
             let state = self.state().await;
             if state.is_some_and(|state| state.hands_over(term)) {
@@ -76,10 +80,10 @@ impl<S: StepDownStore> Requests<S> {
         }
     }
 
-    /// Whether this replica has handed over and another one is to follow it.
+    /// True if this replica has handed over and another one is to follow it.
     async fn rests(&self) -> bool {
         let Some(since) = *self.rests_since() else { return false };
-        // If the store does not answer, another replica may be there.
+        // If the store does not respond, another replica may be running.
         let unknown = StepDownState { requested_ago: None, other_replica: true };
         let state = self.state().await.unwrap_or(unknown);
         let rests = !state.may_campaign(since.elapsed());
@@ -91,12 +95,13 @@ impl<S: StepDownStore> Requests<S> {
 }
 
 impl<S> Requests<S> {
-    /// Nothing panics while the lock is held.
+    /// Locks the start of the rest. Nothing panics while the lock is held.
     fn rests_since(&self) -> MutexGuard<'_, Option<Instant>> {
         self.rests_since.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The lock was released: a replica that was asked to begins its rest now, however long its last batch took.
+    /// Records that the lock was released. A replica that handed over on request begins its rest now,
+    /// regardless of how long its last batch took.
     fn released(&self) {
         if let Some(since) = &mut *self.rests_since() {
             *since = Instant::now();
@@ -117,7 +122,7 @@ impl<E: Election, S: StepDownStore> Election for StepDownElection<E, S> {
     }
 
     async fn leader_change(&self) {
-        // A replica that rests leaves the notice, which reaches one replica only, to the others.
+        // The notice reaches only one replica. A replica that rests leaves it to the others.
         let rests = self.requests.rests_since().is_some();
         match rests {
             true => sleep(REST_POLL_INTERVAL).await,
@@ -130,7 +135,7 @@ impl<E: Election, S: StepDownStore> Election for StepDownElection<E, S> {
     }
 }
 
-/// A term that is over when an operator asks for it, too.
+/// A term that also ends when an operator requests it.
 #[derive(Debug)]
 pub struct StepDownTerm<T, S> {
     term: T,
@@ -189,7 +194,7 @@ mod tests {
         StepDownElection::new(world.election.clone(), world.replicas.clone(), replica)
     }
 
-    /// Time passes for the replica and for the stores.
+    /// Advances the time of the replica and of the stores.
     async fn wait(world: &World, time: Duration) {
         world.clock.advance(time);
         tokio::time::sleep(time).await;
@@ -207,7 +212,7 @@ mod tests {
         world
     }
 
-    /// Longer than between two looks. The clock of the stores stands meanwhile.
+    /// Longer than the interval of two looks. The clock of the stores stands still meanwhile.
     const SOON: Duration = Duration::from_secs(12);
 
     #[tokio::test(start_paused = true)]
@@ -218,12 +223,12 @@ mod tests {
         assert!(timeout(SOON, term.over()).await.is_err(), "it was not asked");
         ask(&world, "a").await;
         assert_eq!(timeout(SOON, term.over()).await, Ok(TermEnd::StepDownRequested));
-        // The last batch takes its time.
+        // The last batch takes 6 s.
         wait(&world, Duration::from_secs(6)).await;
         term.step_down().await;
         assert!(win(&a).await.is_none(), "it rests");
         let other = win(&b).await.expect("the other follows");
-        // The request was not made to this one.
+        // The request was made to the other replica.
         assert!(timeout(SOON, other.over()).await.is_err());
         world.clock.advance(SOON);
         other.step_down().await;
@@ -242,7 +247,7 @@ mod tests {
         wait(&world, SOON).await;
         ask(&world, "a").await;
         assert!(timeout(SOON, term.over()).await.is_err());
-        // Another one that starts while the request counts makes the difference.
+        // The leader hands over once another replica starts before the request expires.
         report(&world, "b").await;
         assert_eq!(timeout(SOON, term.over()).await, Ok(TermEnd::StepDownRequested));
     }
@@ -258,7 +263,7 @@ mod tests {
         assert_eq!(timeout(SOON, term.over()).await, Ok(TermEnd::StepDownRequested));
         term.step_down().await;
         assert!(win(&a).await.is_none(), "it rests");
-        // The report of the other is older than 30 s.
+        // The report of the other replica is older than 30 s.
         world.clock.advance(Duration::from_secs(6));
         assert!(win(&a).await.is_some());
     }

@@ -1,20 +1,25 @@
-//! Accepts intents whose callers wait: claims, looks up, commits, answers.
+//! Accepts intents whose callers wait: claims, looks up, commits, responds.
 //!
-//! Single intents and elements of batches wait in [`queue`] and pass through stages of their own, so that no single intent waits for a
-//! batch; a group of elements begins when no single intent is in progress, or soon after. The stages run beside each other. Each takes what waits for it at that moment, up to a bound, and starts no timer, so that a
-//! lone submission is not delayed and many share a transaction:
+//! Single intents and elements of batches wait in [`queue`] and pass through separate stages, so that no
+//! single intent waits for a batch. A group of elements begins when no single intent is in progress, or soon
+//! after. The stages run concurrently. Each takes the submissions that wait for it at that moment, up to a
+//! bound, and starts no timer, so that a lone submission is not delayed and many share a transaction:
 //!
-//! 1. [`claims`]: the keys of a group are claimed in one transaction. A key that was answered before is replayed; one that is being
-//!    processed is refused. A submission whose recipients are known at once is accepted within milliseconds, so its key is only
-//!    read, and taken by stage 3. Elements of batches have no key to claim.
-//! 2. [`look_ups`]: each submission's recipients are looked up, concurrently. A slow look-up delays its own submission only.
-//! 3. [`groups`]: those whose look-ups have ended are accepted in one transaction, together with their answers, and dispatched. If a
-//!    key is taken meanwhile that was only read, nothing is accepted, and the keys are claimed.
+//! 1. [`claims`]: the keys of a group are claimed in one transaction. For a key with a stored response, that
+//!    response is replayed; a key that is in progress is refused. A submission whose recipients can be
+//!    recalled at once is accepted within milliseconds, so its key is only read, and is taken by stage 3.
+//!    Elements of batches have no key to claim.
+//! 2. [`look_ups`]: the recipients of each submission are looked up, concurrently. A slow lookup delays only
+//!    its own submission.
+//! 3. [`groups`]: submissions whose lookups have ended are accepted in one transaction, together with their
+//!    responses, and dispatched. If a key that was only read is taken meanwhile, nothing is accepted, and the
+//!    keys are claimed.
 //!
-//! Crash recovery: after a crash before stage 3 commits, claims are left, which the lock TTL ends; a repeated request starts over.
-//! After the commit, records, routes and answers are left: a repeated request gets the stored answer, and the routes are due one
-//! lease TTL after acceptance. What is not accepted gives its claim up ([`claims::ClaimKeeper`]); if PostgreSQL cannot be reached for that,
-//! it is tried again until the claim has expired.
+//! Crash recovery: a crash before stage 3 commits leaves claims, which end with the lock TTL; a repeated
+//! request starts over. A crash after the commit leaves records, routes and responses: a repeated request
+//! receives the stored response, and the routes are due one lease TTL after acceptance. A submission that is
+//! not accepted releases its claim ([`claims::ClaimKeeper`]); if PostgreSQL cannot be reached for that, the
+//! release is tried again until the claim has expired.
 
 mod claims;
 mod groups;
@@ -50,45 +55,46 @@ use singles_first::SinglesFirst;
 
 /// The most submissions in one group.
 pub(crate) const MAX_GROUP: usize = 256;
-/// The most elements of batches in one group: few enough that a transaction with them delays none with single intents for long.
+/// The most elements of batches in one group. It is small, so that a transaction with elements does not delay
+/// one with single intents for long.
 const MAX_ELEMENT_GROUP: usize = 128;
 /// The most transactions of single intents at a time.
 const MAX_CONCURRENT_GROUPS: usize = 4;
 /// The most transactions of elements at a time.
 const MAX_CONCURRENT_ELEMENT_GROUPS: usize = 2;
-/// How long the caller of a malformed intent waits to learn whether its key is in progress.
+/// The longest time that the caller of a malformed intent waits for the check whether its key is in progress.
 const IN_PROGRESS_TIMEOUT: Duration = Duration::from_secs(1);
-/// What a caller is told whose submission is dropped.
+/// The cause that the caller of a dropped submission receives.
 const STOPPING: &str = "the service is stopping";
 
 /// Accepts submissions.
 #[derive(Debug)]
 pub struct SubmissionIntake<A, D, C, T> {
-    /// Where acceptance becomes a fact, and where answers are.
+    /// The store that commits acceptance, and that contains stored responses.
     pub store: A,
-    /// Who the recipients are.
+    /// The user directory.
     pub directory: D,
     /// The time of acceptance.
     pub clock: C,
-    /// For ids of notifications, and for claims.
+    /// The random tokens for ids of notifications and for claims.
     pub tokens: T,
-    /// What acceptance is told by configuration.
+    /// The configuration of acceptance.
     pub policy: Arc<Policy>,
-    /// To the publishers of this replica.
+    /// The dispatcher to the publishers of this replica.
     pub dispatcher: Dispatcher,
-    /// How long a key is claimed at most: longer than a request takes.
+    /// The longest time for which a key is claimed: longer than a request takes.
     pub lock_ttl: Duration,
-    /// What the caller of an accepted intent is answered.
+    /// Builds the response to the caller of an accepted intent.
     pub answer: fn(&Acceptance) -> StoredAnswer,
     /// The instruments.
     pub metrics: Metrics,
-    /// What is traced.
+    /// The spans of intents.
     pub traces: Traces,
     /// The health of this worker.
     pub health: Health,
 }
 
-/// The side of the callers. Clones share the queue.
+/// The sending side, for callers. Clones share the queue.
 #[derive(Clone, Debug)]
 pub struct SubmissionQueue {
     queue: FairQueue,
@@ -97,21 +103,22 @@ pub struct SubmissionQueue {
     health: Health,
 }
 
-/// The side of the worker.
+/// The receiving side, for the worker.
 #[derive(Debug)]
 pub struct SubmissionReceiver {
     queue: FairQueue,
     questions: mpsc::Receiver<Question>,
 }
 
-/// Whether a request with this key is in progress, and for how long at most.
+/// A query whether a request with this key is in progress, and for how long at most.
 #[derive(Debug)]
 struct Question {
     scope: IdempotencyScope,
     reply: oneshot::Sender<Option<Duration>>,
 }
 
-/// A queue of submissions, with its two sides. What is malformed is counted in `metrics` and `health`, those of the worker.
+/// Creates a queue of submissions, with its two sides. Malformed intents are counted in `metrics` and
+/// `health`, which are those of the worker.
 pub fn submission_queue(metrics: Metrics, health: Health) -> (SubmissionQueue, SubmissionReceiver) {
     let (queue, (asking, questions)) = (FairQueue::default(), mpsc::channel(MAX_GROUP));
     let receiver = SubmissionReceiver { queue: queue.clone(), questions };
@@ -164,27 +171,28 @@ impl Submissions for SubmissionQueue {
 struct Waiting {
     submission: Submission,
     since: Instant,
-    /// What is known of its key.
+    /// The state of its key.
     key: Key,
-    /// What the directory says of each recipient, if it is known.
+    /// The lookup of each recipient; `None` until it is available.
     users: Option<HashMap<String, Lookup>>,
     reply: oneshot::Sender<SubmissionOutcome>,
-    /// Keeps others with its key waiting, from when it is taken until it is decided or the key is claimed: then those learn it of the claim.
+    /// Keeps other submissions with its key waiting, from the time at which it is taken until it is decided
+    /// or the key is claimed. After that, the others meet the claim.
     in_progress: Option<KeyInProgress>,
     /// Keeps elements of batches waiting, if this is a single intent.
     _single: Option<SingleInProgress>,
 }
 
-/// What is known of the idempotency key of a submission, which decides how its answer is stored.
+/// The state of the idempotency key of a submission, which determines how its response is stored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Key {
-    /// Nothing, and no answer is stored: an element of a batch.
+    /// The key is not read, and no response is stored: an element of a batch.
     Unguarded,
-    /// It was free a moment ago. The answer is stored if it still is.
+    /// The key was free when it was read. The response is stored if it still is.
     Free,
-    /// It is claimed under this token. The answer is stored if it still is.
+    /// The key is claimed under this token. The response is stored if it still is.
     Claimed(ClaimToken),
-    /// Another intent has been answered under it. No answer is stored.
+    /// Another intent has a stored response under the key. No response is stored.
     Taken,
 }
 
@@ -197,12 +205,12 @@ impl Waiting {
         if self.submission.stores_answer { Kind::Single } else { Kind::Element }
     }
 
-    /// By which way it came.
+    /// The label `source` of the submission.
     fn source(&self) -> &'static str {
         if self.submission.stores_answer { HTTP } else { BATCH }
     }
 
-    /// Whether the caller has stopped waiting.
+    /// True if the caller has stopped waiting.
     fn is_abandoned(&self) -> bool {
         self.reply.is_closed()
     }
@@ -215,12 +223,13 @@ where
     C: Clock,
     T: Tokens,
 {
-    /// Accepts what is submitted until `stop`, then what has been submitted before that.
+    /// Accepts submissions until `stop`, then those that were submitted before it.
     pub async fn run(self, receiver: SubmissionReceiver, stop: CancellationToken) {
         let SubmissionReceiver { queue, questions } = receiver;
         let (keeper, abandoned, outages) = ClaimKeeper::new();
         let singles_first = SinglesFirst::new(&queue);
-        // Each stage ends when the one before it has ended, and the last ones when the claims have no keeper any more.
+        // Each stage ends when the one before it has ended, and the last ones end when the claims have no
+        // keeper any more.
         let accepting = async {
             let (claimed, to_look_up) = mpsc::channel(MAX_GROUP);
             let (looked_up, to_accept) = mpsc::channel(MAX_GROUP);
@@ -239,7 +248,7 @@ where
             );
             join(join3(singles.0, singles.1, singles.2), join3(elements.0, elements.1, elements.2)).await
         };
-        // Until the stop, or until there is no caller any more.
+        // Accepts submissions until the stop, or until there is no caller any more.
         let closing = async {
             stop.run_until_cancelled(self.answer_questions(questions)).await;
             queue.close();
@@ -261,7 +270,7 @@ where
         }
     }
 
-    /// Answers which keys are in progress, on whatever replica. Without PostgreSQL none is known to be.
+    /// Reports which keys are in progress, on any replica. Without PostgreSQL, none is reported to be.
     async fn answer_questions(&self, mut questions: mpsc::Receiver<Question>) {
         let mut group = Vec::with_capacity(MAX_GROUP);
         while questions.recv_many(&mut group, MAX_GROUP).await > 0 {
@@ -272,14 +281,15 @@ where
                     Some(ClaimOutcome::InProgress(time)) => Some(time),
                     _ => None,
                 };
-                // A caller that no longer waits needs no answer.
+                // The caller may no longer wait for the response.
                 let _ = question.reply.send(time);
             }
             group.clear();
         }
     }
 
-    /// Tells the caller what became of its submission, counts it, and gives up the claim of one that was not accepted.
+    /// Sends the outcome of a submission to its caller, counts it, and releases the claim of one that was not
+    /// accepted.
     fn answer(&self, waiting: Waiting, outcome: SubmissionOutcome, keeper: &ClaimKeeper) {
         let none = Activity::default();
         let counted = match &outcome {
@@ -304,7 +314,7 @@ where
         if let (Key::Claimed(token), false) = (waiting.key, accepted) {
             keeper.give_up(waiting.scope(), token);
         }
-        // A caller that no longer waits learns the outcome by asking again.
+        // A caller that no longer waits receives the outcome when it repeats the request.
         drop(waiting.reply.send(outcome));
     }
 

@@ -1,9 +1,9 @@
-//! Spans for a collector of traces: one for each intent that has an outcome, one for each batch of routes that were published or
-//! failed.
+//! Spans for a trace collector: one for each intent that has an outcome, one for each batch of routes that
+//! were published or failed.
 //!
-//! A span is made when its work has ended, so that nothing is kept for it meanwhile, and nothing is done where traces are off.
-//! Names and attributes follow OpenTelemetry's semantic conventions for messaging (ADR 0043). No span has a payload, a user id or an
-//! address.
+//! A span is created when its work has ended, so that nothing is kept for it meanwhile, and nothing is done
+//! if traces are off. Names and attributes follow OpenTelemetry's semantic conventions for messaging (ADR
+//! 0043). A span never contains a payload, a user id or an address.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -21,10 +21,11 @@ use opentelemetry::trace::{
 };
 use opentelemetry::{Context, KeyValue, StringValue};
 
-/// The most contexts that one batch is linked to; of more, the first count. A batch has at most as many routes by default.
+/// The most contexts that one batch is linked to. If there are more, the first ones are linked. By default, a
+/// batch has at most as many routes.
 pub const MAX_LINKS: usize = 512;
 
-/// The streams whose names spans have.
+/// The names of the streams, as spans contain them.
 #[derive(Clone, Debug)]
 pub struct TracedStreams {
     /// The intents stream.
@@ -35,7 +36,7 @@ pub struct TracedStreams {
     pub email: String,
 }
 
-/// Makes the spans of the workers. The default makes none.
+/// Creates the spans of the workers. The default creates none.
 #[derive(Clone, Debug, Default)]
 pub struct Traces(Option<Arc<Tracing>>);
 
@@ -47,7 +48,7 @@ struct Tracing {
     email: TracedStream,
 }
 
-/// A stream as attributes have it, and the name of the spans about it.
+/// A stream as an attribute value, and the name of the spans about it.
 #[derive(Debug)]
 struct TracedStream {
     stream: StringValue,
@@ -64,43 +65,43 @@ impl TracedStream {
 /// An intent that has an outcome.
 #[derive(Debug)]
 pub(crate) struct IntentSpan<'a> {
-    /// When it was read or submitted.
+    /// The time at which it was read or submitted.
     pub(crate) started: Timestamp,
-    /// When its outcome was certain.
+    /// The time at which its outcome was certain.
     pub(crate) ended: Timestamp,
-    /// Where it came from: `stream`, `http` or `batch`.
+    /// The source of the intent: `stream`, `http` or `batch`.
     pub(crate) source: &'static str,
-    /// Its id in the stream; over HTTP the id of its notification.
+    /// The id of its entry in the stream; over HTTP the id of its notification.
     pub(crate) id: Option<String>,
     /// The field `trace_id`.
     pub(crate) trace_id: &'a str,
-    /// The trace of the request that it came with.
+    /// The trace of the request that contained it.
     pub(crate) request_trace: Option<TraceParent>,
-    /// A type of the catalogue; empty if it is not known.
+    /// A type of the catalogue; empty if it is unknown.
     pub(crate) notification_type: &'a str,
-    /// What became of it, as the metric says.
+    /// The outcome, as in the metric.
     pub(crate) outcome: &'static str,
-    /// Whether that is a failure of this service.
+    /// True if the outcome is a failure of this service.
     pub(crate) failed: bool,
 }
 
-/// A batch of routes of which each was published or failed.
+/// A batch of routes, each of which was published or failed.
 #[derive(Debug)]
 pub(crate) struct PublishSpan {
     /// The channel of its outbound stream.
     channel: Channel,
-    /// When the batch was begun.
+    /// The time at which the batch began.
     started: Timestamp,
-    /// The contexts of its intents that are recorded, each once.
+    /// The contexts of its intents whose traces are recorded, each once.
     contexts: Vec<TraceParent>,
-    /// How many routes were published.
+    /// The number of routes that were published.
     published: usize,
-    /// How the attempts that failed are classified.
+    /// The classifications of the attempts that failed.
     failed: Vec<&'static str>,
 }
 
 impl Traces {
-    /// Makes spans with this tracer.
+    /// Creates spans with this tracer.
     pub fn new(tracer: BoxedTracer, streams: TracedStreams) -> Self {
         let TracedStreams { intents, push, email } = streams;
         Self(Some(Arc::new(Tracing {
@@ -111,13 +112,13 @@ impl Traces {
         })))
     }
 
-    /// Whether spans are made.
+    /// True if spans are created.
     pub(crate) fn is_on(&self) -> bool {
         self.0.is_some()
     }
 
-    /// The span of an intent. It continues the trace of its field `trace_id`, else that of the request. If both are known and differ, it
-    /// is linked to that of the request.
+    /// Creates the span of an intent. It continues the trace of the field `trace_id`, or else that of the
+    /// request. If both exist and differ, it is linked to that of the request.
     pub(crate) fn intent(&self, span: &IntentSpan<'_>) {
         let Some(tracing) = &self.0 else { return };
         let given = TraceParent::parse(span.trace_id);
@@ -127,7 +128,7 @@ impl Traces {
             KeyValue::new("notification.source", span.source),
             KeyValue::new("notification.outcome", span.outcome),
         ];
-        // A request is no message: only entries have attributes of messaging.
+        // A request is not a message: only entries have attributes of messaging.
         let name = if span.source == crate::metrics::STREAM {
             attributes.extend([
                 KeyValue::new("messaging.system", "redis"),
@@ -161,7 +162,7 @@ impl Traces {
         made.end_with_timestamp(system_time(span.ended));
     }
 
-    /// The span of a batch whose completions are committed at `ended`.
+    /// Creates the span of a batch whose completions are committed at `ended`.
     pub(crate) fn publish(&self, span: PublishSpan, ended: Timestamp) {
         let Some(tracing) = &self.0 else { return };
         let PublishSpan { channel, started, contexts, published, failed } = span;
@@ -196,7 +197,8 @@ impl Traces {
 }
 
 impl PublishSpan {
-    /// The span of those of a chunk that were published or failed. `None` if there are none: other replicas have their leases.
+    /// Returns the span of the routes of a chunk that were published or failed. `None` if there are none,
+    /// because other replicas have their leases.
     pub(crate) fn of(
         channel: Channel,
         started: Timestamp,
@@ -213,7 +215,7 @@ impl PublishSpan {
     }
 }
 
-/// The contexts of the intents of these routes, each once, as far as their traces are recorded.
+/// Returns the contexts of the intents of these routes, each once, if their traces are recorded.
 fn sampled_contexts<'a>(routes: impl Iterator<Item = &'a LiveRoute>) -> Vec<TraceParent> {
     let (mut contexts, mut seen) = (Vec::new(), HashSet::new());
     // The routes of one record follow each other and share its content.
@@ -242,13 +244,13 @@ fn context(parent: TraceParent) -> SpanContext {
     SpanContext::new(trace_id, span_id, flags, true, TraceState::default())
 }
 
-/// Times before 1970 are not measured.
+/// Converts a time. Times before 1970 become 1970.
 fn system_time(time: Timestamp) -> SystemTime {
     let since_epoch = Duration::from_micros(u64::try_from(time.as_micros()).unwrap_or_default());
     SystemTime::UNIX_EPOCH + since_epoch
 }
 
-/// Attributes are signed.
+/// Converts a count, because attributes are signed.
 fn count(number: usize) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }

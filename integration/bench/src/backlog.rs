@@ -1,8 +1,10 @@
-//! What a backlog costs: how fast overdue routes are appended, and how much slower fresh intents are completed beside it.
+//! The cost of a backlog: the rate at which overdue routes are appended, and the slowdown of fresh intents
+//! processed at the same time.
 //!
-//! Each run starts the service with its defaults on a database whose statistics do not include the overdue routes, and
-//! begins when the service is ready. The long backlog is compared with short ones, which are the same work for each route.
-//! Fresh intents beside the backlog are compared with runs on empty tables, before and after.
+//! Each run starts the service with its defaults on a database whose statistics do not include the overdue
+//! routes, and begins when the service is ready. The long backlog is compared with short ones, which are the
+//! same work for each route. Fresh intents beside the backlog are compared with runs on empty tables, before
+//! and after.
 
 use std::time::Instant;
 
@@ -30,7 +32,7 @@ struct Size {
     long: u32,
 }
 
-/// Measures both.
+/// Measures the rate of overdue routes and that of fresh intents beside them.
 pub(crate) async fn run(testbed: &mut Testbed, scale: Scale) -> anyhow::Result<Section> {
     let Size { intents, short, long } = if scale.smoke {
         Size { intents: 500, short: 1_000, long: 5_000 }
@@ -91,8 +93,8 @@ async fn drain(testbed: &mut Testbed, due: u32) -> anyhow::Result<f64> {
     Ok(rate)
 }
 
-/// The rate at which fresh intents are completed while overdue routes are published as well, and how many overdue routes
-/// are not published by then.
+/// The rate at which fresh intents are completed while overdue routes are published as well, and how many
+/// overdue routes are not published by then.
 async fn fresh_beside_backlog(testbed: &mut Testbed, intents: u32, due: u32) -> anyhow::Result<(f64, f64)> {
     println!("backlog: {intents} intents beside {due} due routes");
     let dsn = overdue(testbed, due).await?;

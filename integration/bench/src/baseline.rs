@@ -1,12 +1,14 @@
-//! The baseline: the minimal correct program that writes the same rows, entries and leases on the same servers.
+//! The baseline: the minimal correct program that writes the same rows, entries and leases on the same
+//! servers.
 //!
-//! It writes what the service writes, in the same order: records and routes in one durable transaction, then leases, then
-//! appends that replace leases with receipts, then the completions, guarded by their version. It has no validation, no
-//! fingerprints, no search for known keys, no user directory, no election, no cached checkpoint, no handling of outages, no
-//! retries and no telemetry. It trusts every entry, supports only the one notification type of the run, and inserts without
-//! ON CONFLICT in one pipelined transaction. Reading, accepting and publishing run concurrently, each on a connection of its
-//! own; each channel appends one chunk while the previous one is completed. Entries are shared instead of copied, scripts'
-//! arguments are written directly into their command, and replies are parsed in place.
+//! It writes the same rows and entries as the service, in the same order: records and routes in one durable
+//! transaction, then leases, then appends that replace leases with markers, then the completions, guarded by
+//! their version. It has no validation, no fingerprints, no search for known keys, no user directory, no
+//! election, no cached checkpoint, no handling of outages, no retries and no telemetry. It trusts every
+//! entry, supports only the one notification type of the run, and inserts without ON CONFLICT in one
+//! pipelined transaction. Reading, accepting and publishing run concurrently, each on a connection of its
+//! own; each channel appends one chunk while the previous one is completed. Entries are shared instead of
+//! copied, scripts' arguments are written directly into their command, and replies are parsed in place.
 
 mod publish;
 
@@ -25,7 +27,7 @@ use crate::contender::Servers;
 use crate::testbed::{INTENTS, MAIL, PUSH, connect_postgres, connect_redis};
 
 const BATCH: usize = 1_000;
-/// How long a read blocks. It exceeds the time between any two intents of a run.
+/// The time for which a read blocks. It exceeds the time between any two intents of a run.
 const BLOCK_MILLIS: u64 = 30_000;
 const INSERT_RECORDS: &str = "INSERT INTO records (notification_id, notification_type, producer, audience_kind, recipient_user_ids,
     payload_json, idempotency_key, request_fingerprint, request_id, occurred_at, accepted_at, updated_at, idempotency_expires_at)
@@ -36,7 +38,7 @@ const INSERT_ROUTES: &str =
     next_attempt_at, resolved_email, resolved_locale, created_at, updated_at)
     SELECT unnest($1::text[]), unnest($2::text[]), unnest($3::text[]), unnest($4::text[]), 'pending', 3,
     $6::timestamptz + interval '5 s', unnest($5::text[]), 'en', $6, $6";
-/// An entry as it is read from the stream.
+/// An entry read from the stream.
 struct Entry {
     id: String,
     users: Vec<String>,

@@ -1,11 +1,12 @@
-//! What an intent and a route cost: the figures that `notification capacity` computes with.
+//! The cost of an intent and of a route: the figures that `notification capacity` uses.
 //!
-//! The same number of intents with two and with four routes is processed in tables of their own; what both have in common belongs to the
-//! intent, and what differs to the routes. Sizes are those right after the load, with every index, before autovacuum has reused anything.
-//! WAL has the full pages of one checkpoint. Rows of tables that this load does not fill are inserted as the service writes them.
+//! The same number of intents with two and with four routes is processed in separate tables; the common part
+//! belongs to the intent, the difference to the routes. Sizes are measured right after the load, with every
+//! index, before autovacuum has reclaimed anything. WAL includes the full pages of one checkpoint. Rows of
+//! tables that this load does not fill are inserted as the service writes them.
 //!
-//! The rate is that of the same rounds, so that it and the processor times belong together in the calculator: at this rate, the costs cannot
-//! take more than the cores of the machine.
+//! The rate is measured in the same rounds, so that it and the processor times are consistent in the
+//! calculator: at this rate, the costs cannot exceed the cores of the machine.
 
 use anyhow::{Context, ensure};
 use app::capacity::{BYTES, Costs, MEASURED, RUN};
@@ -19,13 +20,13 @@ use crate::load;
 use crate::measure::median;
 use crate::testbed::{INTENTS, MAIL, PUSH, Testbed};
 
-/// How far the figures of the calculator may be from those measured here, either way.
+/// The accepted factor between the calculator's figures and those measured here, either way.
 const TOLERANCE: f64 = 1.5;
 /// The routes of the two loads.
 const FEW: u32 = 2;
 const MANY: u32 = 4;
 
-/// What one load cost, for each of its intents.
+/// The cost of one load, for each of its intents.
 #[derive(Clone, Copy)]
 struct Cost {
     records: f64,
@@ -34,12 +35,12 @@ struct Cost {
     wal_of_deletion: f64,
     intents_stream: f64,
     outbound_streams: f64,
-    /// Of Redis besides the streams.
+    /// Redis memory other than the streams.
     other_keys: f64,
     postgres: f64,
     redis: f64,
     own: f64,
-    /// Intents a second, to the last completion.
+    /// Intents per second, to the last completion.
     rate: f64,
 }
 
@@ -86,7 +87,7 @@ async fn load(testbed: &mut Testbed, intents: u32, routes: u32) -> anyhow::Resul
     let others = used_memory(&mut redis).await? - memory - sizes.iter().sum::<i64>();
     let (records, of_routes) = (size(&client, "records").await?, size(&client, "routes").await?);
     let before = self::wal(&client).await?;
-    // What retention deletes at last, without its locks and checks.
+    // Retention finally deletes these rows; here without its locks and checks.
     client.batch_execute("DELETE FROM records").await.context("could not delete the records")?;
     let deleted = self::wal(&client).await? - before;
     let cpu = drained.cpu();
@@ -170,7 +171,7 @@ async fn other_rows(testbed: &mut Testbed, rows: u32) -> anyhow::Result<Vec<(&'s
 
 fn figures(few: &[Cost], many: &[Cost], rows: &[(&'static str, f64)], smoke: bool) -> Vec<Figure> {
     let of = |costs: &[Cost], part: fn(&Cost) -> f64| median(costs.iter().map(part));
-    // A line through both loads: what a route adds, and what is left for the intent.
+    // A line through both loads: the slope belongs to a route, the rest to the intent.
     let route = |part: fn(&Cost) -> f64| (of(many, part) - of(few, part)) / f64::from(MANY - FEW);
     let intent = |part: fn(&Cost) -> f64| of(few, part) - route(part) * f64::from(FEW);
     let wal = |cost: &Cost| cost.wal + cost.wal_of_deletion;
@@ -204,7 +205,7 @@ fn figures(few: &[Cost], many: &[Cost], rows: &[(&'static str, f64)], smoke: boo
     figures
 }
 
-/// The rates of the same rounds, and the cores that were busy at that of the larger load.
+/// The rates of the same rounds, and the number of busy cores at the rate of the larger load.
 fn rates(few: &[Cost], many: &[Cost]) -> [Figure; 3] {
     let rate = |name: String, costs: &[Cost]| {
         let each = || costs.iter().map(|cost| cost.rate);
@@ -219,7 +220,8 @@ fn rates(few: &[Cost], many: &[Cost]) -> [Figure; 3] {
     ]
 }
 
-/// The measured value. Sizes are judged: the calculator's figure must be near. Processor time differs between machines.
+/// The measured value. Sizes have a goal: the calculator's figure must be near. Processor time has none,
+/// because it differs between machines.
 fn compared(known: &app::capacity::Cost, value: f64, smoke: bool) -> Figure {
     let figure = Figure::shown(format!("{} (calculator: {})", known.name, known.value), value, known.unit);
     if smoke || known.unit != BYTES {

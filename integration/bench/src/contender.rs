@@ -1,9 +1,9 @@
-//! A contender: a process that does the work of the service, for comparison. It reads a line on its standard input for each
-//! step and answers with a line of JSON, so that its preparation is not measured.
+//! A contender: a process that does the work of the service, for comparison. It reads a line on its standard
+//! input for each step and responds with a line of JSON, so that its preparation is not measured.
 //!
-//! The baseline and the naive implementation are this same program, called with their name; the peers are programs for Node. The
-//! load generators of the scenarios `http` and `receipts` are called in the same way, so that their processor time is that of a process of
-//! its own.
+//! The baseline and the naive implementation are this same program, started with their name; the peers are
+//! programs for Node. The load generators of the scenarios `http` and `receipts` are started in the same way,
+//! so that each has a process whose processor time is separate.
 
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ use crate::outbox;
 use crate::receipts::reporter;
 use crate::testbed::{MAIL, PUSH, Testbed};
 
-/// How long one step may take at most.
+/// The time limit of one step.
 const BOUND: Duration = Duration::from_secs(300);
 /// The argument with which this program runs as a contender.
 pub(crate) const FLAG: &str = "--contender";
@@ -34,7 +34,8 @@ pub(crate) struct Contender {
 }
 
 impl Contender {
-    /// Starts this program as contender `name`, which has to process `intents` intents, and waits until it is connected.
+    /// Starts this program as contender `name`, which must process `intents` intents, and waits until it is
+    /// connected.
     pub(crate) async fn own(testbed: &Testbed, name: &str, dsn: &str, intents: u32) -> anyhow::Result<Self> {
         let program = std::env::current_exe().context("could not find this program")?;
         let mut command = Command::new(program);
@@ -44,7 +45,7 @@ impl Contender {
         Ok(contender)
     }
 
-    /// Its process.
+    /// The process id.
     pub(crate) fn pid(&self) -> anyhow::Result<u32> {
         self.child.id().context("the contender has ended")
     }

@@ -1,8 +1,9 @@
-//! Acceptance with the users in the service's own schema, beside the users of an HTTP service.
+//! Acceptance with users in the service's own schema, compared with users of an HTTP service.
 //!
-//! Both have the same 500 users, and keep a user that was found for the same time. The stream holds all intents before the service
-//! starts. The first of them name every user, so the time counts from when their entries are there: the cache is warm, and the
-//! election and the first reads are not part of it. A cached user expires within a run and is looked up again, in both.
+//! Both have the same 500 users and cache a user that was found for the same time. The stream holds all
+//! intents before the service starts. The first intents name every user, and the time counts from the arrival
+//! of their entries: the cache is warm, and the election and the first reads are not included. In both, a
+//! cached user expires within a run and is looked up again.
 
 use std::time::Instant;
 
@@ -18,10 +19,10 @@ use crate::{Scale, measure};
 
 /// The lowest accepted ratio of the rate with the state directory to that with the HTTP directory.
 const STATE_RATIO: f64 = 0.9;
-/// Intents whose entries are there before the time counts. They name every user at least once.
+/// Intents whose entries arrive before the time counts. They name every user at least once.
 const WARM_UP: u32 = 1_000;
 const _: () = assert!(WARM_UP >= USERS);
-/// In a smoke run, as many more as the service may append before the warm-up is seen to be over.
+/// The intents of a smoke run: more than the service may append before the end of the warm-up is detected.
 const SMOKE_INTENTS: u32 = 4_000;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -90,7 +91,7 @@ pub(crate) async fn run(testbed: &mut Testbed, scale: Scale) -> anyhow::Result<S
     Ok(Section { title, figures, charts })
 }
 
-/// From the last entry of the warm-up to the last completion.
+/// One round, measured from the last entry of the warm-up to the last completion.
 async fn one_round(testbed: &mut Testbed, directory: Directory, intents: u32) -> anyhow::Result<Round> {
     let dsn = testbed.fresh().await?;
     let (mut redis, client) = (testbed.redis().await?, testbed.postgres(&dsn).await?);
@@ -113,7 +114,7 @@ async fn one_round(testbed: &mut Testbed, directory: Directory, intents: u32) ->
     Ok(Round::of(measured, time, used))
 }
 
-/// The same users as those of the stand-in.
+/// The SQL that inserts the users of the HTTP stand-in.
 fn users_sql() -> String {
     format!(
         "INSERT INTO kv (key, value)

@@ -2,13 +2,14 @@
 
 use crate::chart::Chart;
 
-/// Where the baseline misses a goal on this machine, the service may take this multiple of the baseline's figure.
+/// The factor that replaces a goal if the baseline misses the goal on this machine: the service may take this
+/// multiple of the baseline's figure.
 const BASELINE_FACTOR: f64 = 1.5;
 
 /// The figures of one scenario.
 #[derive(Clone, Debug)]
 pub(crate) struct Section {
-    /// What was measured, and how.
+    /// The subject of the measurement, and the method.
     pub(crate) title: String,
     /// The results.
     pub(crate) figures: Vec<Figure>,
@@ -19,7 +20,7 @@ pub(crate) struct Section {
 /// A figure of a scenario.
 #[derive(Clone, Debug)]
 pub(crate) struct Figure {
-    /// What was measured, in a few words.
+    /// The measured quantity, in a few words.
     pub(crate) name: String,
     /// The result.
     pub(crate) value: f64,
@@ -27,7 +28,7 @@ pub(crate) struct Figure {
     pub(crate) unit: &'static str,
     /// The minimum and the maximum of the rounds whose median `value` is.
     pub(crate) range: Option<(f64, f64)>,
-    /// The goal in words, and whether the value meets it.
+    /// The goal in words, and true if the value meets it.
     pub(crate) goal: Option<(String, bool)>,
 }
 
@@ -53,8 +54,8 @@ impl Figure {
         self.judged(goal, |value| value <= bound)
     }
 
-    /// Adds the goal that the value is at most `bound`. If even the baseline misses that on this machine, the goal is a
-    /// multiple of the baseline's figure.
+    /// Adds the goal that the value is at most `bound`. If even the baseline misses that on this machine, the
+    /// goal is a multiple of the baseline's figure.
     pub(crate) fn at_most_or_near(self, bound: f64, baseline: f64) -> Self {
         if baseline <= bound {
             return self.at_most(bound);

@@ -1,9 +1,11 @@
-//! How processor time grows with the database: with full tables, and while an open transaction prevents vacuuming.
+//! The growth of processor time with the database: with full tables, and while an open transaction prevents
+//! vacuuming.
 //!
-//! Every run starts the service with its defaults and begins when the service is ready; election and the first read are
-//! included. The processor time of PostgreSQL with its background workers, of Redis and of the service is counted. Empty
-//! tables are measured before and after the full ones, and runs with the open transaction alternate with runs without it, so
-//! that a machine that becomes slower is not mistaken for a database that does. Medians are compared.
+//! Every run starts the service with its defaults and begins when the service is ready; election and the
+//! first read are included. The processor time of PostgreSQL with its background workers, of Redis and of the
+//! service is counted. Empty tables are measured before and after the full ones, and runs with the open
+//! transaction alternate with runs without it, so that a machine that becomes slower is not mistaken for a
+//! database that does. Medians are compared.
 
 use std::time::{Duration, Instant};
 
@@ -45,7 +47,7 @@ impl Size {
 pub(crate) struct Drain {
     intents: u32,
     routes: u32,
-    /// Until the last entry was appended, and until the last route was completed.
+    /// The time until the last entry was appended, and until the last route was completed.
     appended: Duration,
     completed: Duration,
     cpu: Cpu,

@@ -1,8 +1,8 @@
 //! Intents through the HTTP API, beside the same intents through the stream.
 //!
-//! The load generator is a child process on the same cores; its processor time is reported apart. A rate counts to the last
-//! completion of a route, as that of the stream does, and, where it says so, to the last answer. A replay repeats the requests of the
-//! run before: the same keys with the same intents.
+//! The load generator is a child process on the same cores; its processor time is reported separately. Rates
+//! count to the last completion of a route, like those of the stream, and, where named, to the last response.
+//! A replay repeats the requests of the previous run: the same keys with the same intents.
 
 pub(crate) mod client;
 mod counted;
@@ -31,21 +31,22 @@ use crate::testbed::Testbed;
 use crate::throughput;
 use crate::watch::{confirm, wait_for_entries, wait_until_none_live};
 
-/// The lowest accepted ratios with the most connections: of the rates to that of the stream, and of replays to fresh intents.
+/// The lowest accepted ratios with the most connections: of the rates to that of the stream, and of replays
+/// to fresh intents.
 const FRESH_RATIO: f64 = 0.5;
 const BATCH_RATIO: f64 = 0.8;
 const REPLAY_RATIO: f64 = 2.0;
 
 /// The amounts of one round.
 struct Size {
-    /// Through the stream.
+    /// Intents through the stream.
     stream: u32,
-    /// The most connections first.
+    /// The requests for each number of connections, the most first.
     http: [Requests; 3],
-    /// With 1 KiB each.
+    /// Intents of 1 KiB in the counted run.
     counted: u32,
     rounds: usize,
-    /// Of the steady load.
+    /// The duration of the steady load in seconds.
     seconds: u32,
 }
 
@@ -89,12 +90,12 @@ pub(crate) struct ApiService {
     pub(crate) operator: String,
     /// The token of another producer.
     other: String,
-    /// Read again while the service runs.
+    /// The token file, which the service reads again while it runs.
     _tokens: NamedTempFile,
 }
 
 impl ApiService {
-    /// Starts it with its defaults, but for the API.
+    /// Starts the service with its defaults, except for the API.
     pub(crate) async fn start(testbed: &Testbed, dsn: &str) -> anyhow::Result<Self> {
         let token = |name: &str, grant: &Grant| {
             new_token(name, grant, &RandomTokens).map_err(|problem| anyhow::anyhow!(problem))
@@ -121,7 +122,7 @@ impl ApiService {
         })
     }
 
-    /// What it has logged above `info`, for the error of a run that failed.
+    /// The log lines above `info`, for the error of a failed run.
     fn warnings(&self) -> String {
         let mut lines = self.service.output();
         lines.retain(|line| !line.contains(r#""level":"INFO""#));
@@ -133,7 +134,7 @@ impl ApiService {
     }
 }
 
-/// The process that sends.
+/// The process of the load generator.
 struct Generator(Contender);
 
 impl Generator {
@@ -148,7 +149,7 @@ impl Generator {
         self.0.expect("prepared").await.map(drop)
     }
 
-    /// Sends what is prepared, and checks how many intents were accepted and how many answers replayed.
+    /// Sends the prepared requests, and checks the numbers of accepted intents and of replayed responses.
     async fn send(&mut self, accepted: u32, replayed: u32) -> anyhow::Result<Answers> {
         self.0.request(generator::SEND).await?;
         let report = self.0.expect("done").await?;
@@ -174,7 +175,7 @@ impl Generator {
 /// Rounds of one kind of load.
 struct Series {
     name: String,
-    /// To the last answer, and to the last completion.
+    /// The rounds to the last response, and to the last completion.
     answered: Rounds,
     completed: Rounds,
     /// Processor time of the load generator for each intent, in microseconds.
@@ -196,7 +197,7 @@ impl Series {
         self.answers.push(sent.answers);
     }
 
-    /// The rate to the last answer, and its processor time, by process if `is_detailed`.
+    /// The rate to the last response, and its processor time, by process if `is_detailed`.
     fn figures(&self, is_detailed: bool) -> Vec<Figure> {
         let name = |what: &str| format!("{}: {what}", self.name);
         let shown = |what: &str, values: Vec<f64>, unit: &'static str| {
@@ -229,7 +230,7 @@ struct Sent {
     answers: Answers,
 }
 
-/// A running service with what observes it, over several loads.
+/// A running service with its observers, over several loads.
 struct Run<'a> {
     testbed: &'a Testbed,
     api: ApiService,
@@ -297,7 +298,8 @@ impl Kinds {
     }
 }
 
-/// Measures alternating rounds of the stream and of each number of connections; then latency; then transactions and memory.
+/// Measures alternating rounds of the stream and of each number of connections; then latency; then
+/// transactions and memory.
 pub(crate) async fn run(testbed: &mut Testbed, scale: Scale) -> anyhow::Result<Section> {
     let size = Size::of(scale);
     let mut stream = Rounds::new("stream", Unit::Intent);

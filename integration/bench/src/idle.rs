@@ -1,6 +1,6 @@
-//! What an idle replica costs.
+//! The cost of an idle replica.
 //!
-//! Both servers count commands and statements one by one, those of a pipeline included.
+//! Both servers count commands and statements individually, including those of a pipeline.
 
 use std::time::{Duration, Instant};
 
@@ -22,10 +22,11 @@ const STATEMENTS: f64 = 1.0;
 const CPU_PERCENT: f64 = 1.0;
 /// Intents that are processed before the measurement.
 const INTENTS: u32 = 10;
-/// How long a replica may take to start and become idle.
+/// The time within which a replica must start and become idle.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Measures a replica that has processed all intents, then the same with a second replica, which does not lead.
+/// Measures a replica that has processed all intents, then the same with a second replica, which is not the
+/// leader.
 pub(crate) async fn run(testbed: &mut Testbed, scale: Scale) -> anyhow::Result<Section> {
     let dsn = testbed.fresh().await?;
     let superuser = counting(testbed, &dsn).await?;
@@ -51,7 +52,7 @@ pub(crate) async fn run(testbed: &mut Testbed, scale: Scale) -> anyhow::Result<S
     Ok(Section { title, figures, charts: Vec::new() })
 }
 
-/// Waits until what follows a start or a publication is over: no statement is executed for a second.
+/// Waits until the work after a start or a publication is finished: no statement is executed for a second.
 async fn becomes_idle(superuser: &Client) {
     wait_for("the replicas are idle", IDLE_TIMEOUT, async || {
         let before = statements_so_far(superuser).await.ok()?;
@@ -61,7 +62,7 @@ async fn becomes_idle(superuser: &Client) {
     .await;
 }
 
-/// Lets PostgreSQL count the statements of a scenario's database. Returns a superuser's client of it.
+/// Makes PostgreSQL count the statements of a scenario's database. Returns a superuser's client of it.
 pub(crate) async fn counting(testbed: &Testbed, dsn: &str) -> anyhow::Result<Client> {
     let superuser = testbed.superuser(dsn).await?;
     let database = Testbed::database_of(dsn);
@@ -72,13 +73,13 @@ pub(crate) async fn counting(testbed: &Testbed, dsn: &str) -> anyhow::Result<Cli
     Ok(superuser)
 }
 
-/// What each of several idle processes costs.
+/// The cost of each of several idle processes.
 pub(crate) struct Idled {
-    /// Of Redis, those in scripts included, per second.
+    /// Commands of Redis per second, including those in scripts.
     pub(crate) commands: f64,
-    /// Of PostgreSQL, per second.
+    /// Statements of PostgreSQL per second.
     pub(crate) statements: f64,
-    /// Per cent of a core.
+    /// Processor time in per cent of a core.
     pub(crate) cpu_percent: f64,
 }
 
@@ -125,7 +126,7 @@ async fn of_idling(
     ])
 }
 
-/// All statements that the service has had executed, BEGIN and COMMIT included.
+/// The number of statements that the service has executed, including BEGIN and COMMIT.
 async fn statements_so_far(superuser: &Client) -> anyhow::Result<u64> {
     let sql = "SELECT coalesce(sum(calls), 0)::bigint FROM pg_stat_statements
         JOIN pg_roles ON pg_roles.oid = userid WHERE rolname = $1";
@@ -133,7 +134,7 @@ async fn statements_so_far(superuser: &Client) -> anyhow::Result<u64> {
     Ok(row.get::<_, i64>(0).unsigned_abs())
 }
 
-/// All commands that Redis has executed, except INFO.
+/// The number of commands that Redis has executed, except INFO.
 async fn commands_so_far(redis: &mut MultiplexedConnection) -> anyhow::Result<u64> {
     let info: String = redis::cmd("INFO").arg("commandstats").query_async(redis).await?;
     let mut commands = 0;

@@ -1,5 +1,5 @@
-//! The latency of an intent at a steady rate, from its XADD to its last entry as a blocked reader sees it; for the service
-//! and for the baseline.
+//! The latency of an intent at a steady rate, from its XADD to its last entry as a blocked reader sees it;
+//! for the service and for the baseline.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -18,13 +18,13 @@ use crate::measure::{median, percentile};
 use crate::testbed::{MAIL, PUSH, Testbed};
 use crate::watch::wait_for_completions;
 
-/// For each rate, the highest accepted p50 and p99 in milliseconds.
+/// The highest accepted p50 and p99 in milliseconds, for each rate.
 const GOALS: [(u32, Option<f64>, f64); 3] =
     [(125, Some(3.0), 10.0), (1_000, None, 25.0), (3_000, None, 100.0)];
 /// The rate at which p99 from acceptance to append has a goal, and that goal in milliseconds.
 const PUBLISH_RATE: u32 = 500;
 const PUBLISH_P99: f64 = 100.0;
-/// How long after the last intent its entries may arrive.
+/// The time after the last intent within which its entries must arrive.
 const ENTRIES_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Percentiles of a duration, in milliseconds.
@@ -47,10 +47,10 @@ impl Percentiles {
 /// The results at one rate, round by round.
 struct Latency {
     rate: u32,
-    /// From the XADD of an intent to the last of its entries, by round.
+    /// The latency from the XADD of an intent to the last of its entries, by round.
     baseline: Vec<Percentiles>,
     service: Vec<Percentiles>,
-    /// From acceptance to append, by the clocks of service and Redis, in whole milliseconds.
+    /// The latency from acceptance to append, by the clocks of service and Redis, in whole milliseconds.
     publish: Vec<Percentiles>,
 }
 
@@ -145,7 +145,7 @@ async fn of_baseline(testbed: &mut Testbed, load: Steady) -> anyhow::Result<Perc
     Ok(whole)
 }
 
-/// The latency from XADD to the last entry, and from acceptance to append.
+/// The latencies from XADD to the last entry, and from acceptance to append.
 async fn of_service(testbed: &mut Testbed, load: Steady) -> anyhow::Result<(Percentiles, Percentiles)> {
     let dsn = testbed.fresh().await?;
     let service = testbed.service(&dsn).start().await;
@@ -165,7 +165,8 @@ async fn of_service(testbed: &mut Testbed, load: Steady) -> anyhow::Result<(Perc
     Ok((whole, Percentiles::of(publish)))
 }
 
-/// Sends intents while `more` returns true, and waits for their entries. Returns the latency, and the number of intents.
+/// Sends intents while `more` returns true, and waits for their entries. Returns the latency, and the number
+/// of intents.
 pub(crate) async fn steady(
     testbed: &Testbed,
     load: Steady,
@@ -175,8 +176,8 @@ pub(crate) async fn steady(
     observed(testbed, load.routes, sending).await
 }
 
-/// Reads the entries of the intents that `sending` sends, whose due times it returns by their id. Returns the time from an intent
-/// being due to the last of its entries, and the number of intents.
+/// Reads the entries of the intents that `sending` sends, whose due times it returns by their id. Returns the
+/// time from an intent being due to the last of its entries, and the number of intents.
 pub(crate) async fn observed(
     testbed: &Testbed,
     routes: u32,
@@ -205,8 +206,8 @@ pub(crate) async fn observed(
     Ok((Percentiles::of(whole), u32::try_from(sent.len())?))
 }
 
-/// Reads the entries of one stream while `sending` sends, which returns a time for each value of `field`. Returns the time from then to
-/// the entry.
+/// Reads the entries of one stream while `sending` sends, which returns a time for each value of `field`.
+/// Returns the time from then to the entry.
 pub(crate) async fn observed_entries(
     testbed: &Testbed,
     stream: &'static str,
@@ -226,7 +227,7 @@ pub(crate) async fn observed_entries(
 /// Reads the entries of a stream as they arrive, and keeps the id of the notification and the time for each.
 struct Observer {
     stream: &'static str,
-    /// How many entries are expected, once that is known.
+    /// The number of expected entries, once it is known.
     expected: tokio::sync::watch::Sender<usize>,
     reading: JoinHandle<anyhow::Result<Vec<(String, Instant)>>>,
 }

@@ -1,8 +1,9 @@
-//! How long after their due time routes are published that were not dispatched in memory.
+//! The delay after their due time with which routes are published that were not dispatched in memory.
 //!
-//! Routes of a replica that crashed after accepting them are rows that become due one lease TTL after their acceptance;
-//! this scenario inserts such rows beside a replica that has not dispatched them. Routes whose attempt failed are retried by
-//! the replica that saw the failure; this scenario gives the outbound stream a wrong type for a while.
+//! Routes of a replica that crashed after accepting them are rows that become due one lease TTL after their
+//! acceptance; this scenario inserts such rows beside a replica that has not dispatched them. Routes whose
+//! attempt failed are retried by the replica that saw the failure; this scenario gives the outbound stream a
+//! wrong type for a while.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant, SystemTime};
@@ -18,8 +19,8 @@ use crate::watch::wait_until_none_live;
 
 /// The longest accepted delay of a route after its due time, in milliseconds.
 const LATE_MILLIS: f64 = 250.0;
-/// Records of four routes that are inserted at once, and the number of insertions, which are spread between the due scans of
-/// an idle replica, one every five seconds.
+/// Records of four routes that are inserted at once, and the number of insertions, which are spread between
+/// the due scans of an idle replica, one every five seconds.
 const RECORDS: u32 = 20;
 const INSERTIONS: u32 = 12;
 const INSERTION_INTERVAL: Duration = Duration::from_millis(450);
@@ -28,7 +29,7 @@ const FAILING: usize = 2;
 const BOUND: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(10);
 
-/// Measures both.
+/// Measures both kinds of routes.
 pub(crate) async fn run(testbed: &mut Testbed) -> anyhow::Result<Section> {
     println!("lateness: of {} records of another replica, and of a retry", RECORDS * INSERTIONS);
     let dsn = testbed.fresh().await?;

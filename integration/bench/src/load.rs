@@ -1,5 +1,5 @@
-//! The intents of a run, all appended before it or at a steady rate. Each names one or two of 500 users on two channels, so
-//! it has two or four routes. An entry has half a kilobyte.
+//! The intents of a run, all appended before it or at a steady rate. Each names one or two of 500 users on
+//! two channels, so it has two or four routes. An entry has half a kilobyte.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 
 use crate::testbed::INTENTS;
 
-/// Routes of an intent, unless a scenario says otherwise: two users on two channels.
+/// Routes of an intent, by default: two users on two channels.
 pub(crate) const ROUTES: u32 = 4;
 
 pub(crate) const USERS: u32 = 500;
@@ -90,14 +90,14 @@ pub(crate) struct Steady {
 }
 
 impl Steady {
-    /// When intent number `n` is due, after the beginning.
+    /// The due time of intent number `n`, relative to the start.
     pub(crate) fn due(self, n: u32) -> Duration {
         Duration::from_secs(1) * n / self.rate
     }
 
-    /// An open loop: sends each intent when it is due, without waiting for earlier replies, while `more` returns true for
-    /// the number sent. Returns the due time of each intent by its id. Latency counts from the due time, so that a late
-    /// producer does not hide it.
+    /// An open loop: sends each intent when it is due, without waiting for earlier replies, while `more`
+    /// returns true for the number sent. Returns the due time of each intent by its id. Latency counts from
+    /// the due time, so that a late producer does not hide it.
     pub(crate) async fn send(
         self,
         redis: MultiplexedConnection,

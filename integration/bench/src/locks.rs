@@ -15,7 +15,8 @@ use crate::testbed::Testbed;
 const CLIENTS: usize = 50;
 const TTL: Duration = Duration::from_secs(30);
 
-/// Measures a minimal transaction, then uncontended pairs of acquire and release, then many clients on one key.
+/// Measures a minimal transaction, then uncontended pairs of acquire and release, then many clients on one
+/// key.
 pub(crate) async fn run(testbed: &mut Testbed, scale: Scale) -> anyhow::Result<Section> {
     println!("locks");
     let dsn = testbed.fresh().await?;

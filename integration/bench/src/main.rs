@@ -1,10 +1,11 @@
 //! Measures the service beside a baseline, in one run on one machine.
 //!
-//! `make bench` runs all scenarios. `--smoke` runs them with small amounts to show that the benchmark works, and compares
-//! nothing with the goals. `--only NAME` runs one scenario. Rates on a shared machine vary, so rounds of the service and of the
-//! baseline alternate, and the ratio of their medians is compared with the goal. Every scenario starts on a new database and
-//! an empty Redis, on the same two servers. A missed goal is reported and the run continues. A scenario that fails is reported
-//! as well, and the exit code is not 0. The report is rewritten after each scenario.
+//! `make bench` runs all scenarios. `--smoke` runs them with small amounts to show that the benchmark works,
+//! and compares nothing with the goals. `--only NAME` runs one scenario. Rates on a shared machine vary, so
+//! rounds of the service and of the baseline alternate, and the ratio of their medians is compared with the
+//! goal. Every scenario starts on a new database and an empty Redis, on the same two servers. A missed goal
+//! is reported and the run continues. A scenario that fails is reported as well, and the exit code is not 0.
+//! The report is rewritten after each scenario.
 
 mod backlog;
 mod baseline;
@@ -51,9 +52,10 @@ use crate::testbed::Testbed;
 /// The amounts of a run.
 #[derive(Clone, Copy, Debug)]
 struct Scale {
-    /// Whether the run only has to show that the benchmark works.
+    /// True if the run only has to show that the benchmark works.
     smoke: bool,
-    /// Intents in the stream when a throughput round begins; each has four routes unless a scenario says otherwise.
+    /// Intents in the stream when a throughput round begins; each has four routes unless a scenario says
+    /// otherwise.
     intents: u32,
     /// Intents for the naive implementation, which is slow.
     naive_intents: u32,

@@ -14,8 +14,8 @@ pub(crate) struct Cpu {
 }
 
 impl Cpu {
-    /// Processor time of PostgreSQL and of Redis, each with its running and its ended child processes, and of the process
-    /// under test. Redis has a child process while it rewrites its append-only file.
+    /// Processor time of PostgreSQL and of Redis, each with its running and its ended child processes, and of
+    /// the process under test. Redis has a child process while it rewrites its append-only file.
     pub(crate) fn now(postgres: Option<u32>, redis: Option<u32>, own: u32) -> Self {
         let tree = |pid: u32| with_dead_children(pid) + children(pid).into_iter().map(of).sum::<u64>();
         Self { postgres: postgres.map_or(0, tree), redis: redis.map_or(0, tree), own: of(own) }
@@ -77,7 +77,7 @@ pub(crate) fn peak_memory_mb(pid: u32) -> f64 {
     memory_mb(pid, "VmHWM:")
 }
 
-/// The present memory of the process, in megabytes of a million bytes.
+/// The current memory of the process, in megabytes of a million bytes.
 pub(crate) fn present_memory_mb(pid: u32) -> f64 {
     memory_mb(pid, "VmRSS:")
 }

@@ -1,6 +1,6 @@
-//! The naive implementation: a transaction for each intent with a statement for each row, and four round trips for each
-//! route. It writes the same rows, entries and leases as the service, without batches. Like the baseline, it has no
-//! validation, no election and no handling of failures.
+//! The naive implementation: a transaction for each intent with a statement for each row, and four round
+//! trips for each route. It writes the same rows, entries and leases as the service, without batches. Like
+//! the baseline, it has no validation, no election and no handling of failures.
 
 use anyhow::{Context, ensure};
 use redis::aio::MultiplexedConnection;
@@ -141,7 +141,7 @@ impl Publisher {
         Ok(Self { client, redis: connect_redis(&servers.redis).await?, stream, complete })
     }
 
-    /// For each route: acquires the lease, appends the entry, completes the route, releases the lease.
+    /// Acquires the lease, appends the entry, completes the route and releases the lease, for each route.
     async fn run(mut self, mut routes: mpsc::Receiver<Route>) -> anyhow::Result<()> {
         while let Some(route) = routes.recv().await {
             let lease = format!("notification:route_leases:{}:{}", route.notification_id, route.route_id);

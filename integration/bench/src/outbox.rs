@@ -1,5 +1,5 @@
-//! The relay of an outbox: a backlog beside the baseline, the time from commit to stream, an idle relay, and a long backlog beside a
-//! short one.
+//! The relay of an outbox: a backlog compared with the baseline, the time from commit to stream, an idle
+//! relay, and a long backlog compared with a short one.
 
 pub(crate) mod baseline;
 mod events;
@@ -28,12 +28,12 @@ const TABLE: &str = "openoutbox_events";
 
 /// The amounts of one run.
 struct Size {
-    /// In the outbox when a round begins.
+    /// Events in the outbox when a round begins.
     backlog: u32,
     rounds: usize,
-    /// Of each steady load.
+    /// The duration of each steady load in seconds.
     seconds: u32,
-    /// Of an idle relay.
+    /// The duration of the measurement of an idle relay in seconds.
     idle_seconds: u32,
     growth: growth::Size,
 }
@@ -103,7 +103,7 @@ async fn alternate(testbed: &mut Testbed, size: &Size) -> anyhow::Result<(Rounds
     Ok((baseline, relay, memory))
 }
 
-/// One round of the baseline, from its first claim to its last mark.
+/// One round of the baseline, from its first claim to its last update.
 async fn of_baseline(testbed: &mut Testbed, events: u32) -> anyhow::Result<Round> {
     let dsn = testbed.fresh().await?;
     let outbox = Outbox::create(testbed, &dsn, TABLE).await?;
@@ -115,7 +115,7 @@ async fn of_baseline(testbed: &mut Testbed, events: u32) -> anyhow::Result<Round
     Ok(Round::of(events, time, used))
 }
 
-/// Lets the relay move `events` events that are in the outbox when it starts, until the last one is marked.
+/// Starts the relay on an outbox of `events` events, and waits until the last one is marked.
 pub(crate) async fn drain(testbed: &mut Testbed, events: u32) -> anyhow::Result<Drained> {
     let dsn = testbed.fresh().await?;
     let outbox = Outbox::create(testbed, &dsn, TABLE).await?;

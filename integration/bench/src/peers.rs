@@ -1,11 +1,11 @@
 //! Other job queues that do the same work on the same servers: one job per route, whose execution is an XADD.
 //!
-//! They are programs for Node under `peers/`, started as contenders. All jobs are added first and executed after that, as all
-//! intents are in the stream before the service starts. The full path of a queue is adding plus executing. A queue has no
-//! leases, no receipts and no foreign keys, and BullMQ has no database.
+//! They are programs for Node under `peers/`, started as contenders. All jobs are added first and executed
+//! after that, just as all intents are in the stream before the service starts. The full path of a queue is
+//! adding plus executing. A queue has no leases, no markers and no foreign keys, and BullMQ has no database.
 //!
-//! The relay of an outbox does the job of the queues in PostgreSQL: as many events are in the table when it starts, and each becomes
-//! an entry of eight fields. It is compared with their executing.
+//! The relay of an outbox does the job of the queues in PostgreSQL: the table has as many events when it
+//! starts, and each becomes an entry of eight fields. It is compared with their executing.
 
 use std::path::Path;
 
@@ -26,11 +26,11 @@ const IN_POSTGRES: [&str; 2] = ["graphile-worker", "pg-boss"];
 /// The results of one peer, round by round.
 struct Peer {
     name: &'static str,
-    /// From adding the first job to executing the last one.
+    /// The rounds from adding the first job to executing the last one.
     whole: Rounds,
     added_per_second: Vec<f64>,
     executed_per_second: Vec<f64>,
-    /// Its version and settings, as it reports them.
+    /// The version and settings that the peer reports.
     about: String,
 }
 
@@ -90,7 +90,7 @@ impl Peer {
 fn program(name: &str) -> anyhow::Result<Command> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("peers");
     ensure!(folder.join("node_modules").is_dir(), "the peers are not installed: run `make bench-peers`");
-    // The Node that is installed with the peers is used if there is one: that of the machine may be too old for them.
+    // The Node that is installed with the peers is preferred: the machine's own may be too old for them.
     let node = folder.join("node_modules/.bin/node");
     let mut command = if node.exists() { Command::new(node) } else { Command::new("node") };
     command.arg("peer.mjs").arg(name).current_dir(&folder);

@@ -1,9 +1,9 @@
-//! Where the time of one intent goes, by statement, by command and by step of the service.
+//! The breakdown of the time of one intent by statement, by command and by step of the service.
 //!
-//! One round of the service with the counters of PostgreSQL and of Redis switched on. The time of a statement is wall time,
-//! waiting included; without a free core that is more than its processor time. The steps of the service that are pure
-//! functions are measured again alone, in batches of the same size, on an idle machine. The rest of the service's processor
-//! time belongs to the drivers, the runtime and the kernel.
+//! One round of the service with the counters of PostgreSQL and of Redis switched on. The time of a statement
+//! is wall time, waiting included; without a free core that is more than its processor time. The steps of the
+//! service that are pure functions are measured again alone, in batches of the same size, on an idle machine.
+//! The rest of the service's processor time belongs to the drivers, the runtime and the kernel.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hint::black_box;
@@ -26,7 +26,7 @@ use crate::testbed::{INTENTS, Testbed};
 use crate::throughput::drive;
 use crate::{Scale, load};
 
-/// Entries in one transaction, as the service has it by default.
+/// Entries in one transaction, as in the service's defaults.
 const BATCH: u32 = 512;
 
 /// Statements by their beginning, with their name in the report.

@@ -1,8 +1,9 @@
 //! Receipts through the HTTP API, beside intents through the stream.
 //!
-//! Three loads alternate: intents alone, beside receipts at the rate of the goal, and beside as many receipts as are answered. The
-//! receipts are of records that are there before the service starts, so that each load reports of routes that are published. The load
-//! generator of the receipts (`receipts/reporter.rs`) is a process of its own on the same cores.
+//! Three loads alternate: intents alone, with receipts at the rate of the goal, and with as many receipts as
+//! the service can handle. The receipts are for records that exist before the service starts, so that each
+//! load reports on published routes. The load generator of the receipts (`receipts/reporter.rs`) is a process
+//! of its own on the same cores.
 
 pub(crate) mod reporter;
 
@@ -24,15 +25,15 @@ use crate::watch::{confirm, wait_until_none_live};
 
 /// Intents per second.
 const INTENTS: u32 = 500;
-/// Receipts per second: the lowest accepted rate of as many as are answered.
+/// Receipts per second: the lowest accepted rate of the load without a fixed rate.
 const RECEIPTS: u32 = 4_000;
-/// Connections that report, if each waits for its answers, and at a steady rate.
+/// Connections that report, if each waits for its responses, and at a steady rate.
 const CONNECTIONS: u32 = 8;
 const STEADY_CONNECTIONS: u32 = 64;
 
 /// The amounts of a run.
 struct Size {
-    /// Records whose routes are reported of.
+    /// Records whose routes are reported on.
     records: u32,
     seconds: u32,
     rounds: usize,
@@ -45,7 +46,7 @@ impl Size {
     }
 }
 
-/// What is sent beside the intents.
+/// The load beside the intents.
 #[derive(Clone, Copy)]
 enum Beside {
     Nothing,
@@ -53,7 +54,7 @@ enum Beside {
     MostReceipts,
 }
 
-/// What one load came to.
+/// The results of one load.
 struct Measured {
     intents: Percentiles,
     receipts: Option<Receipts>,
@@ -157,7 +158,7 @@ async fn one_load(testbed: &mut Testbed, size: &Size, beside: Beside) -> anyhow:
     Ok(Measured { intents: sent.0, receipts })
 }
 
-/// Checks that each route that was reported of has its receipt.
+/// Checks that each reported route has its receipt.
 async fn confirm_receipts(client: &Client, reported: &Reported, size: &Size) -> anyhow::Result<()> {
     let found: i64 = client
         .query_one("SELECT count(*) FROM receipts", &[])
@@ -169,7 +170,7 @@ async fn confirm_receipts(client: &Client, reported: &Reported, size: &Size) -> 
     Ok(())
 }
 
-/// The process that reports.
+/// The process that sends reports.
 struct Reporter(Contender);
 
 impl Reporter {

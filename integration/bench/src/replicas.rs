@@ -1,8 +1,8 @@
 //! Two and three replicas on one machine, compared with one.
 //!
-//! Two kinds of load. Intents in the stream are accepted by one replica, which dispatches their routes to its own publishers;
-//! the other replicas must not slow it down. Overdue routes are found by every replica in the same list, so the replicas
-//! compete for them.
+//! Two kinds of load. Intents in the stream are accepted by one replica, which dispatches their routes to its
+//! own publishers; the other replicas must not slow it down. Overdue routes are found by every replica in the
+//! same list, so the replicas compete for them.
 
 use std::time::{Duration, Instant};
 
@@ -16,12 +16,12 @@ use crate::testbed::Testbed;
 use crate::watch::{at_least, entries, observer, wait_until_none_live};
 use crate::{Scale, load};
 
-/// For each number of replicas, the lowest accepted ratio of their common rate to that of one replica.
+/// The lowest accepted ratio of the common rate to that of one replica, for each number of replicas.
 const GOALS: [(usize, f64); 2] = [(2, 0.95), (3, 0.9)];
 /// The highest accepted share of requested leases that another replica held, in per cent.
 const HELD_LEASES: f64 = 5.0;
 
-/// How long a start may take, and the message that ends it.
+/// The time limit of a start, and the message that ends it.
 const START_BOUND: Duration = Duration::from_secs(60);
 const READY: &str = "the service is ready";
 
@@ -120,7 +120,8 @@ impl Load {
         Ok((dsn, records * ROUTES))
     }
 
-    /// Measures from when the first replica is ready to the last completion. The start of the others is included.
+    /// Measures from when the first replica is ready to the last completion. The start of the others is
+    /// included.
     async fn process(self, testbed: &mut Testbed, replicas: usize) -> anyhow::Result<Round> {
         let (dsn, routes) = self.prepare(testbed).await?;
         let (mut redis, client) = (testbed.redis().await?, observer(testbed, &dsn).await?);

@@ -25,7 +25,7 @@ pub(crate) struct Report {
     /// The build, the machine, the servers and the command.
     conditions: String,
     sections: Vec<Section>,
-    /// Scenarios that could not be measured, and why.
+    /// Scenarios that could not be measured, and the reasons.
     failed: Vec<(String, String)>,
 }
 

@@ -1,8 +1,9 @@
-//! What retention costs the traffic beside it.
+//! The cost of retention for concurrent traffic.
 //!
-//! Both kinds of run have the same old rows, and the same intents arrive at the same steady rate. With the default retention,
-//! the pass that starts with the service deletes the rows while the intents arrive; the producer continues until the pass is
-//! over, so that all of the deletion happens beside traffic. In the other run, retention keeps the rows.
+//! Both kinds of run have the same old rows, and the same intents arrive at the same steady rate. With the
+//! default retention, the pass that starts with the service deletes the rows while the intents arrive; the
+//! producer continues until the pass is over, so that all of the deletion happens during traffic. In the
+//! other run, retention keeps the rows.
 
 use std::time::{Duration, Instant};
 
@@ -17,12 +18,12 @@ use crate::measure::median;
 use crate::rows::Rows;
 use crate::testbed::Testbed;
 
-/// The highest accepted ratio of p99 beside retention to p99 without.
+/// The highest accepted ratio of p99 during retention to p99 without.
 const P99_GROWTH: f64 = 2.0;
 /// The longest accepted DELETE, in milliseconds.
 const LONGEST_CHUNK_MILLIS: f64 = 500.0;
 
-/// How long a pass may take, in seconds.
+/// The time limit of a pass, in seconds.
 const BOUND: u32 = 180;
 const REMOVED: &str = "retention removed old rows";
 /// One day more than the default retention.

@@ -38,12 +38,12 @@ impl Round {
 pub(crate) struct Rounds {
     /// The name of the contender.
     pub(crate) name: String,
-    /// What is counted.
+    /// The unit that is counted.
     unit: Unit,
     rounds: Vec<Round>,
 }
 
-/// What a round counts.
+/// The unit that a round counts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Unit {
     Intent,

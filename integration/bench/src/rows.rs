@@ -8,17 +8,17 @@ use crate::testbed::Testbed;
 /// Records of four routes each, a millisecond apart.
 pub(crate) struct Rows {
     pub(crate) records: u32,
-    /// How long ago the last of them was accepted, as PostgreSQL writes an interval.
+    /// The age of the last record's acceptance, as an interval of PostgreSQL.
     pub(crate) age: &'static str,
-    /// Pending and overdue instead of published.
+    /// True for pending and overdue routes instead of published ones.
     pub(crate) due: bool,
 }
 
 /// Records that are loaded in one transaction.
 const CHUNK: u32 = 25_000;
 
-/// The id of a record is an entry id of its time, so that new records come after it in the indexes on the id. Its
-/// idempotency key lies between those of new records, as with a real producer.
+/// The id of a record is an entry id of its time, so that new records come after it in the indexes on the id.
+/// Its idempotency key lies between those of new records, as with a real producer.
 const INSERT_RECORDS: &str = "INSERT INTO records (notification_id, notification_type, producer, audience_kind,
     recipient_user_ids, payload_json, idempotency_key, request_fingerprint, request_id, occurred_at, accepted_at, updated_at,
     idempotency_expires_at)

@@ -1,7 +1,8 @@
-//! Searches through the API among a million records, and what the indexes for them cost the stream.
+//! Searches through the API among a million records, and the cost of their indexes for the stream.
 //!
-//! The rows are inserted as SQL. Searches are requests, one after the other, beside no other load; the first of each kind is
-//! included. Then intents run through the stream into the same tables, with the indexes and without them, in alternating order.
+//! The rows are inserted with SQL. Searches are sequential requests without other load; the first of each
+//! kind is included. Then intents run through the stream into the same tables, with the indexes and without
+//! them, in alternating order.
 
 use std::time::Instant;
 
@@ -18,17 +19,17 @@ use crate::measure::{median, percentile};
 use crate::rows::Rows;
 use crate::testbed::Testbed;
 
-/// The longest that a search may take, in milliseconds.
+/// The time limit of a search, in milliseconds.
 const SEARCH_MILLIS: f64 = 50.0;
 /// The lowest accepted ratio of the stream's rate with the indexes to its rate without.
 const RATE_RATIO: f64 = 0.95;
 /// Requests of each search.
 const REQUESTS: usize = 11;
-/// Notifications in one page, as the API has it by default.
+/// Notifications in one page, as in the API's defaults.
 const PAGE: usize = 50;
-/// Notifications of the user that has few, and routes in each status that few are in.
+/// Notifications of the user with few, and routes in each rare status.
 const FEW: u32 = 20;
-/// One in so many records is for the user that has many.
+/// The interval of records for the user with many: one in so many.
 const OFTEN: u32 = 10;
 
 /// The indexes that only searches use (ADR 0029).
@@ -43,7 +44,7 @@ const INDEXES: [&str; 5] = [
 /// The amounts of a run.
 struct Size {
     records: u32,
-    /// Through the stream, in each round.
+    /// Intents through the stream in each round.
     intents: u32,
     rounds: usize,
 }
@@ -76,7 +77,8 @@ pub(crate) async fn run(testbed: &mut Testbed, scale: Scale) -> anyhow::Result<S
     Ok(Section { title, figures, charts: Vec::new() })
 }
 
-/// Records of 500 users, some of which are then for other users, and a few routes in other states, all spread evenly.
+/// Inserts records of 500 users, changes some of them to other users, and a few routes to other states, all
+/// spread evenly.
 async fn fill(testbed: &Testbed, dsn: &str, client: &Client, size: &Size) -> anyhow::Result<()> {
     Rows { records: size.records, age: "1 day", due: false }.insert(testbed, dsn).await?;
     let every = size.records / FEW;
@@ -140,7 +142,7 @@ async fn search(testbed: &mut Testbed, dsn: &str, size: &Size) -> anyhow::Result
     Ok(figures)
 }
 
-/// Rounds with the indexes and without, into the same tables. The order changes with each round.
+/// Alternates rounds with the indexes and without, into the same tables. The order changes with each round.
 async fn alternate(
     testbed: &mut Testbed,
     dsn: &str,
@@ -160,7 +162,7 @@ async fn alternate(
         println!("searches: {} intents with the indexes and without, round {round}", size.intents);
         let is_first_with = round % 2 == 1;
         for has_indexes in [is_first_with, !is_first_with] {
-            // They are there at the start, and changed between the two halves of each round.
+            // The indexes exist at the start, and change between the two halves of each round.
             if has_indexes != is_first_with {
                 let change = if has_indexes { &create } else { &drop };
                 client.batch_execute(change).await.context("could not change the indexes")?;

@@ -1,8 +1,9 @@
-//! The state store beside bare SQL, among a million documents.
+//! The state store compared with bare SQL, with a million documents.
 //!
-//! Each operation runs in a closed loop over 1, 8 and 64 connections: as requests to `notification state` over TCP, and as the
-//! statement that it sends, by a client that does nothing else. Both use the same documents in alternating turns. Requests and
-//! parameters are encoded before the time counts. The processor time of this process, which sends both, is shown.
+//! Each operation runs in a closed loop over 1, 8 and 64 connections: as requests to `notification state`
+//! over TCP, and as the statement that it sends, from a minimal client. Both use the same documents in
+//! alternating rounds. Requests and parameters are encoded before the time counts. The processor time of this
+//! process, which sends both, is shown.
 
 mod drive;
 mod operations;
@@ -21,7 +22,7 @@ use crate::testbed::Testbed;
 
 /// The lowest accepted ratio of the rates of `get` and `put` to those of bare SQL, over [`MANY`] connections.
 const RATE_RATIO: f64 = 0.5;
-/// What a query may add to the time of its statement, in milliseconds.
+/// The most time that a query may add to that of its statement, in milliseconds.
 const ADDED_MILLIS: f64 = 0.3;
 /// Connections.
 const CONNECTIONS: [u32; 3] = [1, 8, MANY];
@@ -43,8 +44,8 @@ impl Size {
         }
     }
 
-    /// How many rounds there are, and how long each is. Over one connection more and shorter ones: what is added there is less than what
-    /// a machine's speed changes within half a second.
+    /// The number and the duration of the rounds. One connection needs more and shorter ones: the added time
+    /// is smaller than the variation of a machine's speed within half a second.
     fn rounds_over(&self, connections: u32) -> (usize, Duration) {
         const SHORTER: u32 = 15;
         if connections == 1 {

@@ -14,17 +14,17 @@ pub(crate) const MAIL: &str = "mail:delivery_commands";
 pub(crate) const ROLE: &str = "notificationservice";
 const SCHEMA: &str = "notification";
 
-/// Settings that differ from PostgreSQL's defaults, besides those of every private server.
+/// Settings that differ from PostgreSQL's defaults, in addition to those of every private server.
 const POSTGRES_SETTINGS: [(&str, &str); 6] = [
     ("shared_buffers", "1GB"),
     ("max_wal_size", "8GB"),
     ("checkpoint_timeout", "15min"),
     ("autovacuum_naptime", "15s"),
-    // Counts only in scenarios that switch it on.
+    // Has a cost only in scenarios that enable it.
     ("shared_preload_libraries", "pg_stat_statements"),
     ("pg_stat_statements.track", "none"),
 ];
-/// How long the service may take to stop.
+/// The time limit for the service to stop.
 const STOP_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(crate) struct Testbed {
@@ -49,8 +49,8 @@ impl Testbed {
         })
     }
 
-    /// Empties Redis and creates a migrated database. Returns its connection string. The previous database is dropped, so
-    /// that autovacuum does not process it during the next measurement.
+    /// Empties Redis and creates a migrated database. Returns its connection string. The previous database is
+    /// dropped, so that autovacuum does not process it during the next measurement.
     pub(crate) async fn fresh(&mut self) -> anyhow::Result<String> {
         redis::cmd("FLUSHALL").query_async::<()>(&mut self.redis().await?).await?;
         if self.databases > 0 {
@@ -87,7 +87,8 @@ impl Testbed {
             .env("NOTIFICATION_INTERNAL_HTTP_ADDR", "127.0.0.1:0")
     }
 
-    /// Stops the service gracefully. The connections of a killed one would stay open on the servers for a while.
+    /// Stops the service gracefully. The connections of a killed one would stay open on the servers for a
+    /// while.
     pub(crate) async fn stop(&mut self, mut service: Service) {
         self.peak_memory_mb = self.peak_memory_mb.max(peak_memory_mb(service.pid()));
         service.signal("TERM");
@@ -108,7 +109,7 @@ impl Testbed {
         connect_redis(&self.redis.addr()).await
     }
 
-    /// A client of a scenario's database, in the service's schema.
+    /// Opens a client of a scenario's database, in the service's schema.
     pub(crate) async fn postgres(&self, dsn: &str) -> anyhow::Result<tokio_postgres::Client> {
         connect_postgres(dsn).await
     }
@@ -118,7 +119,8 @@ impl Testbed {
         connect_postgres(&self.postgres.superuser_dsn(Self::database_of(dsn))).await
     }
 
-    /// The versions of the servers, and their settings that differ from the defaults, without paths and ports.
+    /// The versions of the servers, and their settings that differ from the defaults, without paths and
+    /// ports.
     pub(crate) async fn servers(&self) -> anyhow::Result<String> {
         let client = connect_postgres(&self.postgres.superuser_dsn("postgres")).await?;
         let sql = "SELECT current_setting('server_version'), string_agg(name || '=' || current_setting(name), ', ' ORDER BY name)

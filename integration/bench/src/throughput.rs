@@ -13,8 +13,8 @@ use crate::testbed::Testbed;
 use crate::watch::{confirm, wait_for_completions, wait_for_entries, wait_until_none_live};
 use crate::{Scale, load};
 
-/// The goals: the lowest ratios to the baseline and to the naive implementation; the most processor time of the service
-/// itself and in total for an intent of four routes, in microseconds.
+/// The goals: the lowest ratios to the baseline and to the naive implementation; the most processor time of
+/// the service itself and in total for an intent of four routes, in microseconds.
 const BASELINE_RATIO: f64 = 0.75;
 const NAIVE_RATIO: f64 = 10.0;
 const OWN_MICROS: f64 = 60.0;
@@ -22,7 +22,8 @@ const TOTAL_MICROS: f64 = 300.0;
 /// Routes of an intent with two users, and with one.
 const ROUTES: [u32; 2] = [load::ROUTES, 2];
 
-/// Measures baseline and service in alternating rounds, with four routes and with two, then the naive implementation.
+/// Measures baseline and service in alternating rounds, with four routes and with two, then the naive
+/// implementation.
 pub(crate) async fn run(testbed: &mut Testbed, scale: Scale) -> anyhow::Result<Section> {
     let mut figures = Vec::new();
     let mut contenders = Vec::new();
@@ -100,8 +101,8 @@ pub(crate) async fn service(
     drive(testbed, &dsn, intents, routes).await
 }
 
-/// Runs the service over a stream that has all intents, from when it is ready to the last completion. Election and the first
-/// read are included.
+/// Runs the service over a stream that contains all intents, and measures from when it is ready to the last
+/// completion. Election and the first read are included.
 pub(crate) async fn drive(
     testbed: &mut Testbed,
     dsn: &str,
@@ -112,7 +113,7 @@ pub(crate) async fn drive(
     drive_service(testbed, service, dsn, intents, routes).await
 }
 
-/// As [`drive`], with a service that is configured otherwise.
+/// As [`drive`], with another configuration of the service.
 pub(crate) async fn drive_service(
     testbed: &mut Testbed,
     service: ServiceBuilder,

@@ -1,7 +1,8 @@
 //! Throughput with traces and without, in alternating rounds.
 //!
-//! Every intent carries a traceparent, and one of ten is recorded by its producer, so that its acceptance and the batches of its routes
-//! are recorded too. The collector is a part of this program that reads requests and throws them away.
+//! Every intent carries a traceparent, and one of ten is recorded by its producer, so that its acceptance and
+//! the batches of its routes are recorded too. The collector is a part of this program that reads requests
+//! and discards them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,10 +21,10 @@ use crate::throughput::drive_service;
 
 /// The lowest accepted ratio of the rate with traces to that without.
 const TRACES_RATIO: f64 = 0.95;
-/// One of so many intents is recorded.
+/// The sampling interval: one of so many intents is recorded.
 const SAMPLED_EVERY: u32 = 10;
 
-/// Takes telemetry by HTTP.
+/// Receives telemetry over HTTP.
 struct Collector {
     endpoint: String,
     bytes: Arc<AtomicU64>,
@@ -44,7 +45,7 @@ impl Collector {
     }
 }
 
-/// Answers the requests of a connection until it ends.
+/// Responds to the requests of a connection until it ends.
 async fn discard(stream: TcpStream, bytes: Arc<AtomicU64>) -> anyhow::Result<()> {
     let mut stream = BufReader::new(stream);
     let mut line = String::new();
@@ -73,7 +74,7 @@ fn traced(n: u32) -> IntentDraft {
     IntentDraft { trace_id: Some(trace_id), ..load::draft(n) }
 }
 
-/// Runs alternating rounds, each pair in the opposite order of the pair before.
+/// Runs alternating rounds, each pair in the opposite order of the previous pair.
 pub(crate) async fn run(testbed: &mut Testbed, scale: Scale) -> anyhow::Result<Section> {
     let collector = Collector::start().await?;
     let (mut without, mut with) =

@@ -8,7 +8,7 @@ use tokio_postgres::Client;
 
 use crate::testbed::{INTENTS, MAIL, PUSH, Testbed};
 
-/// How long a run may take at most.
+/// The time limit of a run.
 pub(crate) const BOUND: Duration = Duration::from_secs(300);
 pub(crate) const POLL: Duration = Duration::from_millis(10);
 /// The interval of queries that may read many rows.
@@ -68,8 +68,8 @@ pub(crate) async fn wait_until_none_live(client: &Client) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// Checks that every intent has its record and every route is published. It reads every row, so call it outside of what is
-/// measured.
+/// Checks that every intent has its record and every route is published. It reads every row, so call it
+/// outside of the measured time.
 pub(crate) async fn confirm(client: &Client, intents: u32, routes: u32) -> anyhow::Result<()> {
     let records: i64 = count(client, "records").await?;
     let published = published(client).await?;
@@ -89,7 +89,8 @@ pub(crate) async fn published(client: &Client) -> anyhow::Result<i64> {
     count(client, "routes WHERE status = 'published'").await
 }
 
-/// A client whose queries of routes use the primary key, whatever the statistics are, so that they cost the run little.
+/// A client whose queries of routes use the primary key, whatever the statistics are, so that they cost the
+/// run little.
 pub(crate) async fn observer(testbed: &Testbed, dsn: &str) -> anyhow::Result<Client> {
     let client = testbed.postgres(dsn).await?;
     let settings = "SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_sort = off";
@@ -103,8 +104,8 @@ pub(crate) async fn wait_until_none_live_from(
     first: &str,
     poll: Duration,
 ) -> anyhow::Result<()> {
-    // Latest first, where a live route is found at once. By status and not by next_attempt_at, so that the planner cannot use
-    // the index of due routes, which has the whole backlog.
+    // Latest first, where a live route is found at once. By status and not by next_attempt_at, so that the
+    // planner cannot use the index of due routes, which has the whole backlog.
     let latest = "SELECT FROM routes WHERE notification_id >= $1 AND status IN ('pending', 'failed')
         ORDER BY notification_id DESC, route_id DESC LIMIT 1";
     let started = Instant::now();

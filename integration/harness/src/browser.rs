@@ -1,8 +1,8 @@
-//! A browser without a window, driven through ChromeDriver: what a person with a screen and a keyboard does, and what the page says to
-//! them.
+//! A headless browser, driven through ChromeDriver: the actions of a person with a screen and a keyboard, and
+//! the page's reactions.
 //!
-//! Both processes end with the [`Browser`]. Its profile is a folder of its own, so that it knows no cookie and no setting of another
-//! browser, and it asks no server for anything but what a test opens.
+//! Both processes end with the [`Browser`]. Its profile is a separate folder, so that it has no cookie and no
+//! setting of another browser, and it sends no requests except for the pages that a test opens.
 
 mod driver;
 
@@ -18,13 +18,14 @@ use tempfile::TempDir;
 use crate::poll::wait_for;
 use driver::{Driver, Failure};
 
-/// How long a browser may take to start.
+/// The time limit of a browser's start.
 const START_BOUND: Duration = Duration::from_secs(60);
-/// What installs what is missing.
+/// The instruction to install a missing program.
 const INSTALL: &str = "run `sh scripts/ensure-tools.sh --browser`, which installs it or says how";
-/// The programs that are the browser, on the systems that have it; the same names as in `scripts/ensure-tools.sh`.
+/// The names of the browser's program on different systems; the same as in `scripts/ensure-tools.sh`.
 const BROWSERS: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
-/// Without a window, without a sandbox (which needs rights that a container lacks), and silent on the network.
+/// Flags for a browser without a window, without a sandbox (which needs rights that a container lacks), and
+/// without network traffic of its own.
 const FLAGS: [&str; 11] = [
     "--headless",
     "--no-sandbox",
@@ -38,20 +39,20 @@ const FLAGS: [&str; 11] = [
     "--disable-sync",
     "--force-color-profile=srgb",
 ];
-/// The height of its window, in pixels.
+/// The height of the window, in pixels.
 const HEIGHT: u32 = 900;
 
-/// The colours that a person prefers.
+/// The colour scheme that a person prefers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Theme {
     /// Dark text on a light page.
     Light,
-    /// The reverse.
+    /// Light text on a dark page.
     Dark,
 }
 
 impl Theme {
-    /// As CSS spells it.
+    /// The theme's name in CSS.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Light => "light",
@@ -60,9 +61,9 @@ impl Theme {
     }
 }
 
-/// Keys that are no characters, for [`Browser::press`].
+/// Special keys for [`Browser::press`].
 pub mod keys {
-    /// To the next element that takes the focus.
+    /// Moves to the next element that takes the focus.
     pub const TAB: &str = "\u{e004}";
     /// Activates a link or a button.
     pub const ENTER: &str = "\u{e007}";
@@ -78,7 +79,7 @@ pub struct Browser {
     _profile: TempDir,
 }
 
-/// What must end with the browser.
+/// The processes that must end with the browser.
 #[derive(Debug)]
 struct Processes {
     driver: Child,
@@ -88,7 +89,7 @@ struct Processes {
 impl Drop for Processes {
     fn drop(&mut self) {
         if let Some(browser) = self.browser {
-            // It may have ended by itself.
+            // The browser may have ended by itself.
             drop(Command::new("kill").arg("-KILL").arg(browser.to_string()).stderr(Stdio::null()).status());
         }
         drop(self.driver.kill());
@@ -97,10 +98,11 @@ impl Drop for Processes {
 }
 
 impl Browser {
-    /// Starts one. Panics with what to do if it is not installed.
+    /// Starts a browser. Panics with instructions if it is not installed.
     pub async fn start() -> Self {
         let profile = TempDir::new().expect("a temporary folder");
-        // ChromeDriver chooses no port itself in a way that could be read; what takes this one in between makes the start fail.
+        // ChromeDriver does not report a port that it chooses itself. If another process takes this one in
+        // between, the start fails.
         let port = std::net::TcpListener::bind(("127.0.0.1", 0)).and_then(|socket| socket.local_addr());
         let port = port.expect("a free port").port();
         let driver = Command::new(installed(&["chromedriver"]))
@@ -121,7 +123,7 @@ impl Browser {
         browser
     }
 
-    /// The process of the browser; `None` if ChromeDriver does not tell.
+    /// The process of the browser; `None` if ChromeDriver does not report it.
     pub fn pid(&self) -> Option<u64> {
         self.processes.browser
     }
@@ -131,15 +133,15 @@ impl Browser {
         done(url, self.driver.post("url", &json!({"url": url})).await);
     }
 
-    /// Makes the window so many pixels wide.
+    /// Sets the width of the window in pixels.
     pub async fn set_width(&self, width: u32) {
         let metrics = json!({"width": width, "height": HEIGHT, "deviceScaleFactor": 1, "mobile": false});
         self.devtools("Emulation.setDeviceMetricsOverride", metrics).await;
     }
 
-    /// Lets the person prefer these colours.
+    /// Sets the preferred colour scheme.
     pub async fn set_theme(&self, theme: Theme) {
-        // Without motion, so that a picture shows no colour in between.
+        // Reduced motion, so that a screenshot shows no transitional colours.
         let features = json!([
             {"name": "prefers-color-scheme", "value": theme.as_str()},
             {"name": "prefers-reduced-motion", "value": "reduce"},
@@ -147,36 +149,36 @@ impl Browser {
         self.devtools("Emulation.setEmulatedMedia", json!({"features": features})).await;
     }
 
-    /// Runs the scripts of pages that are opened from now on, or none.
+    /// Enables or disables the scripts of pages that are opened from now on.
     pub async fn set_javascript(&self, on: bool) {
         self.devtools("Emulation.setScriptExecutionDisabled", json!({"value": !on})).await;
     }
 
-    /// Clicks the first element that a CSS selector selects, and waits for the page to which that leads.
+    /// Clicks the first element that a CSS selector selects, and waits for the page to which it leads.
     pub async fn click(&self, css: &str) {
         let element = self.find(css).await;
         done(css, self.driver.post(&format!("element/{element}/click"), &json!({})).await);
     }
 
-    /// Types a text into the first such element, in the place of what was there.
+    /// Types a text into the first selected element, replacing its content.
     pub async fn fill(&self, css: &str, text: &str) {
         let element = self.find(css).await;
         done(css, self.driver.post(&format!("element/{element}/clear"), &json!({})).await);
         done(css, self.driver.post(&format!("element/{element}/value"), &json!({"text": text})).await);
     }
 
-    /// The text that a person sees in the first such element.
+    /// The visible text of the first selected element.
     pub async fn text(&self, css: &str) -> String {
         let element = self.find(css).await;
         text(done(css, self.driver.get(&format!("element/{element}/text")).await))
     }
 
-    /// How many such elements there are.
+    /// The number of selected elements.
     pub async fn count(&self, css: &str) -> usize {
         done(css, self.driver.elements(css).await).len()
     }
 
-    /// Presses keys one after the other, wherever the focus is: characters, or those of [`keys`].
+    /// Presses keys one after the other, on the focused element: characters, or those of [`keys`].
     pub async fn press(&self, keys: &str) {
         done(keys, self.driver.press(keys).await);
     }
@@ -191,12 +193,12 @@ impl Browser {
         text(done("the address", self.driver.get("url").await))
     }
 
-    /// Its source, as it is now.
+    /// The current source of the page.
     pub async fn source(&self) -> String {
         text(done("the source", self.driver.get("source").await))
     }
 
-    /// The cookies of the page as the header `Cookie`, those included that no script can read.
+    /// The cookies of the page as the header `Cookie`, including those that scripts cannot read.
     pub async fn cookies(&self) -> String {
         let cookies = done("the cookies", self.driver.get("cookie").await);
         let pair =
@@ -217,19 +219,20 @@ impl Browser {
         done(expression, self.driver.post("execute/sync", &script).await)
     }
 
-    /// Whether the page can be scrolled sideways, which makes a phone unusable.
+    /// Returns true if the page can be scrolled sideways, which makes it unusable on a phone.
     pub async fn scrolls_sideways(&self) -> bool {
         let root = "document.documentElement";
         self.value(&format!("{root}.scrollWidth > {root}.clientWidth")).await == json!(true)
     }
 
-    /// What the page, or the browser about it, has written to the console as an error or a warning since the last call.
+    /// The errors and warnings that the page or the browser has written to the console since the last call.
     pub async fn console_errors(&self) -> Vec<String> {
         let entries = done("the log", self.driver.post("se/log", &json!({"type": "browser"})).await);
         entries.as_array().into_iter().flatten().map(|entry| text(entry["message"].clone())).collect()
     }
 
-    /// The rules of accessibility (WCAG 2.2 A and AA, and good practice) that the page breaks, each with where. `axe` is the text of axe-core.
+    /// The accessibility rules (WCAG 2.2 A and AA, and good practice) that the page breaks, each with its
+    /// place. `axe` is the source of axe-core.
     pub async fn accessibility_violations(&self, axe: &str) -> Vec<String> {
         if self.value("typeof axe").await == "undefined" {
             done("axe-core", self.driver.post("execute/sync", &json!({"script": axe, "args": []})).await);
@@ -242,7 +245,7 @@ impl Browser {
         done("axe-core", found).as_array().into_iter().flatten().map(|rule| text(rule.clone())).collect()
     }
 
-    /// Writes a picture of the whole page.
+    /// Writes a screenshot of the whole page.
     pub async fn screenshot(&self, file: &Path) {
         let size = self.devtools("Page.getLayoutMetrics", json!({})).await["cssContentSize"].clone();
         let clip = json!({"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1});
@@ -253,9 +256,9 @@ impl Browser {
         std::fs::write(file, bytes).expect("the picture is written");
     }
 
-    /// Ends it.
+    /// Ends the browser.
     pub async fn quit(self) {
-        // Whatever it answers, its processes are ended.
+        // The processes are ended whatever the response is.
         drop(self.driver.delete("").await);
     }
 
@@ -264,7 +267,7 @@ impl Browser {
     }
 }
 
-/// What a command gave; panics with what was asked for if it failed.
+/// The result of a command; panics with `what` if it failed.
 fn done<T>(what: &str, outcome: Result<T, Failure>) -> T {
     outcome.unwrap_or_else(|failure| panic!("{what}: {failure}"))
 }

@@ -1,8 +1,8 @@
 //! One suite for each port, run on the store in memory and on the real one.
 //!
-//! A suite is a set of cases that are generic over a fixture: the store, and what a test must do to it or see of it that
-//! no port offers. A macro beside the cases makes each of them a test of the crate that has the store; a test in
-//! `tests/contract/main.rs` checks that it names them all.
+//! A suite is a set of cases that are generic over a fixture: the store, and the actions and observations of
+//! a test that no port offers. A macro beside the cases makes each of them a test of the crate that contains
+//! the store; a test in `tests/contract/main.rs` checks that it names them all.
 
 use domain::ports::{Acknowledged, ServerId};
 
@@ -64,7 +64,7 @@ macro_rules! contract_cases {
     };
 }
 
-/// An entry that some server acknowledged.
+/// An entry that a server acknowledged.
 pub fn acknowledged(entry_id: &str) -> Acknowledged {
     let server = ServerId { run_id: "0".into(), replication_id: "0".into() };
     Acknowledged { entry_id: entry_id.to_owned(), server }

@@ -1,7 +1,7 @@
 //! One PostgreSQL for each test process, one database for each test.
 //!
-//! The server starts with the first test that asks for it and ends with the process. Databases are clones of one that
-//! already holds the role's schema, migrated by the service's own migrations.
+//! The server starts with the first test that needs it and ends with the process. Databases are clones of one
+//! that already has the role's schema, migrated by the service's own migrations.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -42,7 +42,7 @@ fn dsn_of_hosts(ports: &[u16], database: &str) -> String {
     format!("postgres://{ROLE}@{}/{database}?search_path={SCHEMA}", hosts.join(","))
 }
 
-/// A database of a test's own.
+/// A database of one test.
 #[derive(Debug)]
 pub struct TestDatabase {
     name: String,
@@ -50,7 +50,7 @@ pub struct TestDatabase {
 }
 
 impl TestDatabase {
-    /// A migrated one, on the server that all tests of the process share.
+    /// Creates a migrated database on the server that all tests of the process share.
     pub async fn new() -> Self {
         let database = Self::unborn(server().await);
         server()
@@ -61,7 +61,7 @@ impl TestDatabase {
         database
     }
 
-    /// One with the role's schema and nothing in it.
+    /// Creates a database with the role's schema and nothing in it.
     pub async fn empty() -> Self {
         Self::empty_on(server().await).await
     }
@@ -73,7 +73,7 @@ impl TestDatabase {
         database
     }
 
-    /// A migrated one on a server of the test's own, which the test may stop and kill.
+    /// Creates a migrated database on a server of the test's own, which the test may stop and kill.
     pub async fn on(server: &Postgres) -> Self {
         let database = Self::unborn(server);
         server.create_role_and_schema(&database.name, ROLE, SCHEMA).await.expect("it can be made");
@@ -86,7 +86,7 @@ impl TestDatabase {
         Self { name: format!("test_{}", NUMBER.fetch_add(1, Ordering::Relaxed)), port: server.port() }
     }
 
-    /// Its name.
+    /// The name of the database.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -96,7 +96,7 @@ impl TestDatabase {
         dsn(self.port, &self.name)
     }
 
-    /// As [`TestDatabase::dsn`], by way of a proxy.
+    /// As [`TestDatabase::dsn`], through a proxy.
     pub fn dsn_via(&self, port: u16) -> String {
         dsn(port, &self.name)
     }
@@ -106,17 +106,17 @@ impl TestDatabase {
         dsn_of_hosts(ports, &self.name)
     }
 
-    /// The port of its server.
+    /// The port of the server.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// A superuser's connection to it, with the service's schema in view.
+    /// Opens a superuser's connection to the database, with the service's schema in the search path.
     pub async fn client(&self) -> Client {
         let dsn = format!("postgres://postgres@127.0.0.1:{}/{}", self.port, self.name);
         let (client, connection) =
             tokio_postgres::connect(&dsn, NoTls).await.expect("the superuser can connect");
-        // It ends with the client.
+        // The task ends with the client.
         tokio::spawn(async { drop(connection.await) });
         client
             .batch_execute(&format!("SET search_path = {SCHEMA}; SET timezone = 'UTC'"))

@@ -2,7 +2,7 @@
 
 use domain::intent::{IntentDraft, Recipients};
 
-/// A well-formed `game.turn.ready` for these users. Another `turn` under the same key is a conflict.
+/// A well-formed `game.turn.ready` for these users. A different `turn` under the same key is a conflict.
 pub fn turn_ready<U: Into<String>>(
     users: impl IntoIterator<Item = U>,
     idempotency_key: &str,

@@ -1,7 +1,7 @@
-//! The harness of the tests: private servers, a migrated database for each test, a proxy that breaks connections on purpose,
-//! and the service's own binary as a child process.
+//! The harness of the tests: private servers, a migrated database for each test, a proxy that breaks
+//! connections on purpose, and the service's own binary as a child process.
 //!
-//! Nothing but the suites in [`contract`] asserts anything. Waiting is done in one place, [`wait_for`], with a bound.
+//! Only the suites in [`contract`] contain assertions. All waiting is done by [`wait_for`], with a bound.
 
 mod browser;
 pub mod contract;

@@ -1,14 +1,14 @@
-//! Waiting for a condition instead of for a time.
+//! Waits for a condition instead of for a time.
 
 use std::time::{Duration, Instant};
 
 const POLL: Duration = Duration::from_millis(10);
 
-/// Asks until there is an answer. Panics with `what` if there is none within `bound`.
+/// Calls `ask` until it returns a value. Panics with `what` if it returns none within `bound`.
 pub async fn wait_for<T>(what: &str, bound: Duration, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
     let started = Instant::now();
     loop {
-        // What is asked may be what does not answer.
+        // A call of `ask` may hang.
         let left = bound.saturating_sub(started.elapsed());
         if let Ok(Some(answer)) = tokio::time::timeout(left, ask()).await {
             return answer;

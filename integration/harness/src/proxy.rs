@@ -10,7 +10,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-/// What happens to connections.
+/// The handling of connections.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum Condition {
     #[default]
@@ -25,11 +25,11 @@ enum Condition {
 
 #[derive(Debug, Default)]
 struct Shared {
-    /// Where new connections lead.
+    /// The port to which new connections lead.
     port: u16,
     condition: Condition,
     delay: Duration,
-    /// How long a new connection waits before its bytes are forwarded.
+    /// The delay before the first bytes of a new connection are forwarded.
     opening_delay: Duration,
     /// Connections older than this are closed.
     epoch: u64,
@@ -77,7 +77,7 @@ impl Control {
     }
 }
 
-/// Resolves when the pattern has gone by.
+/// A trigger that resolves when the pattern has passed.
 #[derive(Debug)]
 pub struct Trigger(watch::Receiver<bool>);
 
@@ -90,7 +90,7 @@ impl Trigger {
 }
 
 impl Proxy {
-    /// A proxy in front of `127.0.0.1:port`.
+    /// Starts a proxy in front of `127.0.0.1:port`.
     pub async fn start(port: u16) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a free port");
         let addr = listener.local_addr().expect("it has an address");
@@ -100,7 +100,7 @@ impl Proxy {
         Self { addr, control, listening }
     }
 
-    /// `host:port` to connect to.
+    /// The address to connect to, `host:port`.
     pub fn addr(&self) -> String {
         self.addr.to_string()
     }
@@ -118,7 +118,7 @@ impl Proxy {
         });
     }
 
-    /// Closes every connection; new ones are fine.
+    /// Closes every connection; new ones work.
     pub fn drop_connections(&self) {
         self.control.change(|shared| shared.epoch += 1);
     }
@@ -128,7 +128,7 @@ impl Proxy {
         self.control.change(|shared| shared.condition = Condition::BlackHole);
     }
 
-    /// From now on requests are carried out and their answers are lost.
+    /// Forwards requests and drops their replies from now on.
     pub fn lose_replies(&self) {
         self.control.change(|shared| shared.condition = Condition::LostReplies);
     }
@@ -141,22 +141,22 @@ impl Proxy {
         });
     }
 
-    /// New connections lead to `127.0.0.1:port`; those that are open stay where they are.
+    /// Makes new connections lead to `127.0.0.1:port`; open ones stay unchanged.
     pub fn lead_new_connections_to(&self, port: u16) {
         self.control.change(|shared| shared.port = port);
     }
 
-    /// Every piece of data waits this long, each way.
+    /// Delays every piece of data by this time, in each direction.
     pub fn delay(&self, delay: Duration) {
         self.control.change(|shared| shared.delay = delay);
     }
 
-    /// Every new connection waits this long before its first piece of data reaches the server.
+    /// Delays the first piece of data of every new connection by this time.
     pub fn delay_opening(&self, delay: Duration) {
         self.control.change(|shared| shared.opening_delay = delay);
     }
 
-    /// All is fine again for new connections; those that were harmed are closed.
+    /// Restores normal handling of new connections, and closes every existing one.
     pub fn heal(&self) {
         self.control.change(|shared| {
             let (port, epoch, requests) = (shared.port, shared.epoch + 1, shared.requests);
@@ -164,28 +164,30 @@ impl Proxy {
         });
     }
 
-    /// How many pieces of data have come from the client's side: of a client that waits for each answer, its requests.
+    /// The number of pieces of data from the client's side: for a client that waits for each reply, its
+    /// number of requests.
     pub fn requests(&self) -> u64 {
         self.control.lock().requests
     }
 
-    /// The first request with `pattern` in it does not reach the server: what comes before the pattern does, so that
-    /// the requests before this one are carried out, and nothing else until the client closes the connection.
+    /// Holds the first request that contains `pattern`: the data before the pattern reaches the server, so
+    /// that earlier requests are carried out, and nothing else until the client closes the connection.
     pub fn hold_request(&self, pattern: &[u8]) -> Trigger {
         self.trap(pattern, Action::HoldRequest)
     }
 
-    /// The first request that contains `pattern` is forwarded; its reply and all later ones are dropped.
+    /// Forwards the first request that contains `pattern`; its reply and all later ones are dropped.
     pub fn hold_reply(&self, pattern: &[u8]) -> Trigger {
         self.trap(pattern, Action::HoldReply)
     }
 
-    /// The first request with `pattern` in it is carried out; instead of its answer the connection is closed.
+    /// Forwards the first request that contains `pattern`; instead of its reply, the connection is closed.
     pub fn lose_reply(&self, pattern: &[u8]) -> Trigger {
         self.trap(pattern, Action::LoseReply)
     }
 
-    /// The first request with `pattern` in it is forwarded only after this time, even if the client has closed the connection.
+    /// Forwards the first request that contains `pattern` only after this time, even if the client has closed
+    /// the connection.
     pub fn delay_request(&self, pattern: &[u8], time: Duration) -> Trigger {
         self.trap(pattern, Action::DelayRequest(time))
     }
@@ -213,7 +215,7 @@ async fn listen(listener: TcpListener, control: Control) {
         if condition == Condition::Cut {
             continue;
         }
-        // A client that connects into a black hole is accepted by the kernel and gets no answer.
+        // The kernel accepts a client that connects into a black hole; the client gets no reply.
         let control = control.clone();
         tokio::spawn(async move {
             tokio::time::sleep(opening_delay).await;
@@ -226,7 +228,7 @@ async fn listen(listener: TcpListener, control: Control) {
     }
 }
 
-/// Waits until connections of this epoch are to be closed.
+/// Waits until connections of this epoch must be closed.
 async fn closed(control: &Control, epoch: u64) {
     let mut changed = control.changed.subscribe();
     while control.lock().epoch == epoch {
@@ -242,7 +244,7 @@ async fn carry(client: TcpStream, server: TcpStream, control: Control, epoch: u6
     }
     let (from_client, to_client) = client.into_split();
     let (from_server, to_server) = server.into_split();
-    // From one direction to the other: how the next replies are treated.
+    // Sent from the direction of requests to that of replies: the handling of the next replies.
     let (verdict, replies) = watch::channel(None);
     tokio::select! {
         () = closed(&control, epoch) => {}
@@ -268,9 +270,10 @@ async fn requests(
             std::future::pending::<()>().await;
         }
         if let Some((Action::HoldRequest, start)) = sprung {
-            // Whether or not the server is still there, nothing follows.
+            // Nothing follows, whether or not the server still exists.
             drop(to.write_all(&data[..start]).await);
-            // Until the client disconnects, which is forwarded to the server: a killed process keeps no connection open.
+            // Waits until the client disconnects, which is forwarded to the server: a killed process leaves
+            // no connection open.
             while let Ok(1..) = from.read(&mut buffer).await {}
             return;
         }
@@ -285,7 +288,7 @@ async fn requests(
     }
 }
 
-/// Looks for the pattern across the borders of pieces, and where in `data` it begins. A trap springs once.
+/// Searches for the pattern across pieces, and returns its start in `data`. A trap triggers once.
 fn judge(
     control: &Control,
     seen: &mut Vec<u8>,
@@ -299,7 +302,7 @@ fn judge(
     let start = shared.trap.as_ref().and_then(|trap| find(&trap.pattern));
     let sprung = start.and_then(|start| Some((shared.trap.take()?, start))).map(|(trap, start)| {
         trap.sprung.send_replace(true);
-        // If it began in an earlier piece, that has gone through already.
+        // If the pattern began in an earlier piece, that one has been forwarded already.
         (trap.action, start.saturating_sub(before))
     });
     let keep = shared.trap.as_ref().map_or(0, |trap| trap.pattern.len());

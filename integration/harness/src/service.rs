@@ -1,4 +1,5 @@
-//! The service's own binary as a child process: started as an operator would, watched by its log and its probes.
+//! The service's own binary as a child process: started as an operator would start it, and observed through
+//! its log and its probes.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -13,14 +14,15 @@ use tokio::net::{TcpStream, UnixStream};
 
 use crate::poll::wait_for;
 
-/// How long a start may take.
+/// The time limit of a start.
 const START_BOUND: Duration = Duration::from_secs(60);
-/// How long a command may take.
+/// The time limit of a command.
 const COMMAND_BOUND: Duration = Duration::from_secs(120);
-/// How long it may take to read what a process had printed by its end.
+/// The time limit for reading the remaining output of an ended process.
 const OUTPUT_BOUND: Duration = Duration::from_secs(60);
 
-/// The `notification` binary of this build: beside the program that asks, or one folder up from a test.
+/// The `notification` binary of this build: in the folder of the current program, or one folder up from a
+/// test.
 pub fn service_binary() -> PathBuf {
     let test = std::env::current_exe().expect("a test has an executable");
     let places = test.ancestors().skip(1).take(2).map(|folder| folder.join("notification"));
@@ -28,7 +30,7 @@ pub fn service_binary() -> PathBuf {
     found.unwrap_or_else(|| panic!("there is no notification near {}: build `app` first", test.display()))
 }
 
-/// A service to be started, in an environment that holds only what it is given.
+/// A service to be started, in an environment that contains only the given variables.
 #[derive(Clone, Debug)]
 pub struct ServiceBuilder {
     program: Vec<String>,
@@ -56,8 +58,8 @@ impl ServiceBuilder {
         self
     }
 
-    /// Sets what is run with the command line, instead of the binary of this build: the binary of another release, or a program that
-    /// ends as the service, by `exec`, and its first arguments.
+    /// Sets the program to run, with its first arguments, instead of the binary of this build: the binary of
+    /// another release, or a program that becomes the service by `exec`.
     #[must_use]
     pub fn program<'a>(mut self, line: impl IntoIterator<Item = &'a str>) -> Self {
         self.program = line.into_iter().map(str::to_owned).collect();
@@ -71,7 +73,7 @@ impl ServiceBuilder {
         self
     }
 
-    /// Lets it open this many files, until it raises the limit itself.
+    /// Limits the number of open files until the service raises the limit itself.
     #[must_use]
     pub fn soft_file_limit(mut self, files: u32) -> Self {
         self.soft_file_limit = Some(files);
@@ -90,7 +92,7 @@ impl ServiceBuilder {
             }
         };
         command.args(&line[1..]).env_clear().args(&self.arguments).envs(self.variables);
-        // A child that finds itself in a debugger's or a coverage tool's environment would miss these.
+        // A child under a debugger or a coverage tool needs these.
         for name in ["PATH", "HOME", "TMPDIR", "LLVM_PROFILE_FILE", "PG_BINDIR", "REDIS_BINDIR"] {
             if let Some(value) = std::env::var_os(name) {
                 command.env(name, value);
@@ -99,7 +101,7 @@ impl ServiceBuilder {
         command
     }
 
-    /// Runs it to its end, for a command that ends by itself.
+    /// Runs a command that ends by itself, and waits for its end.
     pub async fn run(self) -> Finished {
         let mut command = tokio::process::Command::from(self.command());
         let output = command.stdin(Stdio::null()).kill_on_drop(true).output();
@@ -109,7 +111,7 @@ impl ServiceBuilder {
         Finished { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
     }
 
-    /// Starts it and does not wait.
+    /// Starts the service without waiting.
     pub fn spawn(self) -> Service {
         let mut command = self.command();
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -122,7 +124,7 @@ impl ServiceBuilder {
         Service { child, lines, collectors }
     }
 
-    /// Starts it and waits until it is ready.
+    /// Starts the service and waits until it is ready.
     pub async fn start(self) -> Service {
         let mut service = self.spawn();
         service.wait_ready().await;
@@ -133,15 +135,15 @@ impl ServiceBuilder {
 /// A command that has ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Finished {
-    /// What it exited with; `None` if a signal ended it.
+    /// The exit code; `None` if a signal ended the command.
     pub code: Option<i32>,
-    /// What it printed to standard output.
+    /// The standard output.
     pub stdout: String,
-    /// What it printed to standard error.
+    /// The standard error output.
     pub stderr: String,
 }
 
-/// An answer over HTTP.
+/// A response over HTTP.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Answer {
     /// The status.
@@ -153,18 +155,18 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// A header, by its name in lower case.
+    /// The value of a header, by its name in lower case.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 
-    /// The body; null if it is no JSON.
+    /// The body as JSON; null if it is not JSON.
     pub fn json(&self) -> Value {
         serde_json::from_str(&self.body).unwrap_or(Value::Null)
     }
 }
 
-/// Sends one request over a connection of its own. `Err` if the connection ends before the whole answer.
+/// Sends one request over a connection of its own. `Err` if the connection ends before the whole response.
 pub async fn request(
     addr: &str,
     method: &str,
@@ -212,7 +214,7 @@ async fn exchange(
         headers.map(|(name, value)| (name.to_ascii_lowercase(), value.to_owned())).collect();
     let answer = Answer { status, headers, body: body.to_owned() };
     let complete = answer.header("content-length").is_none_or(|length| length == body.len().to_string());
-    // The length is that of the answer to a GET.
+    // The length is that of the response to a GET.
     if complete || method == "HEAD" { Ok(answer) } else { Err(cut_short()) }
 }
 
@@ -225,17 +227,17 @@ fn collect(source: Option<impl Read + Send + 'static>, lines: Arc<Mutex<Vec<Stri
     })
 }
 
-/// A running service. Dropped, it is killed.
+/// A running service. It is killed when it is dropped.
 #[derive(Debug)]
 pub struct Service {
     child: Child,
     lines: Arc<Mutex<Vec<String>>>,
-    /// What reads its output, and ends with it.
+    /// The threads that read its output, which end with it.
     collectors: [JoinHandle<()>; 2],
 }
 
 impl Service {
-    /// What it has printed so far.
+    /// The output lines so far.
     pub fn output(&self) -> Vec<String> {
         self.lines.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -261,36 +263,36 @@ impl Service {
         .await;
     }
 
-    /// Where its probes are, as it logs it.
+    /// The address of its probes, from its log.
     pub fn http_addr(&self) -> String {
         let line = self.logged("http listener is ready").expect("it is ready");
         line["http_addr"].as_str().expect("an address").to_owned()
     }
 
-    /// Status and body of a GET from its probes.
+    /// The status and body of a GET from its probes.
     pub async fn get(&self, path: &str) -> (u16, Value) {
         let answer = request(&self.http_addr(), "GET", path, &[], "").await.expect("the listener answers");
         (answer.status, answer.json())
     }
 
-    /// Where its API is, as it logs it.
+    /// The address of its API, from its log.
     pub fn api_addr(&self) -> String {
         let line = self.logged("the API is listening").expect("it is ready");
         line["api_addr"].as_str().expect("an address").to_owned()
     }
 
-    /// Where its state store is on TCP, as it logs it.
+    /// The TCP address of its state store, from its log.
     pub fn state_addr(&self) -> String {
         let line = self.logged("the state store listens on TCP").expect("it is ready");
         line["state_addr"].as_str().expect("an address").to_owned()
     }
 
-    /// Its process.
+    /// The process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// The most memory that its process has ever had in use, in bytes; `None` once it has ended. Linux only.
+    /// The peak memory of the process, in bytes; `None` once it has ended. Linux only.
     pub fn peak_memory(&self) -> Option<u64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).ok()?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
@@ -303,18 +305,18 @@ impl Service {
         assert!(status.expect("there is a shell").success(), "SIG{name} could not be sent");
     }
 
-    /// Whether its process has ended.
+    /// Returns true if the process has ended.
     pub fn has_ended(&mut self) -> bool {
         !matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Ends it as the kernel would.
+    /// Kills the process with SIGKILL.
     pub async fn kill(mut self) {
         self.child.kill().expect("it runs");
         self.wait_exit(Duration::from_secs(10)).await;
     }
 
-    /// Waits for its end. All that it has printed is collected then.
+    /// Waits for the process to end. All its output is collected then.
     pub async fn wait_exit(&mut self, bound: Duration) -> ExitStatus {
         let Self { child, collectors, .. } = self;
         let status = wait_for("the service ends", bound, async || child.try_wait().expect("it is our child"));

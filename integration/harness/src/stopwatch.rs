@@ -1,11 +1,12 @@
-//! How long something takes, apart from the time in which the machine itself stood still.
+//! Measures durations without the time in which the whole machine was suspended.
 
 use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How often the watching thread wakes up.
+/// The interval at which the watching thread wakes up.
 const TICK: Duration = Duration::from_millis(10);
-/// From which delay of a tick on the machine stood still: a virtual one is suspended for seconds now and then.
+/// The delay of a tick from which on the machine counts as suspended: a virtual machine is suspended for
+/// seconds now and then.
 const STOP: Duration = Duration::from_millis(250);
 
 static STOPS: LazyLock<Mutex<Stops>> = LazyLock::new(|| {
@@ -25,7 +26,7 @@ fn stops<T>(call: impl FnOnce(&mut Stops) -> T) -> T {
     call(&mut STOPS.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// The stops of the machine that were seen.
+/// The detected suspensions of the machine.
 #[derive(Debug)]
 struct Stops {
     total: Duration,
@@ -42,8 +43,8 @@ impl Stops {
     }
 }
 
-/// Measures time as a clock does that stands still when the machine does. A slow process is not a machine that stands still: a
-/// thread of this process, which does nothing else, tells the two apart.
+/// A stopwatch that stops while the machine is suspended. A slow process is not a suspended machine: a thread
+/// of this process, which does nothing else, distinguishes the two.
 #[derive(Clone, Copy, Debug)]
 pub struct Stopwatch {
     started: Instant,
@@ -51,7 +52,7 @@ pub struct Stopwatch {
 }
 
 impl Stopwatch {
-    /// It starts now.
+    /// Starts the stopwatch.
     pub fn start() -> Self {
         let (started, stopped_before) = Self::now();
         Self { started, stopped_before }
@@ -63,7 +64,8 @@ impl Stopwatch {
         now.duration_since(self.started).saturating_sub(stopped - self.stopped_before)
     }
 
-    /// The tick that is overdue counts: this thread may be the first one that runs after a stop.
+    /// The current time and the total of suspensions, including an overdue tick: this thread may be the first
+    /// one that runs after a suspension.
     fn now() -> (Instant, Duration) {
         stops(|stops| {
             let now = Instant::now();

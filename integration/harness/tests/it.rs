@@ -8,15 +8,15 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
-/// Longer than a busy machine takes for anything here.
+/// A time longer than any step takes on a busy machine.
 const BOUND: Duration = Duration::from_secs(20);
-/// How long a test waits before it concludes that nothing arrives.
+/// The time after which a test concludes that nothing arrives.
 const SILENCE: Duration = Duration::from_millis(200);
 
 /// An echo server, and a proxy in front of it.
 struct World {
     proxy: Proxy,
-    /// What the server received, over all connections.
+    /// The data that the server received, over all connections.
     received: Arc<Mutex<Vec<u8>>>,
 }
 
@@ -40,7 +40,7 @@ impl World {
         stream
     }
 
-    /// A connection that data has gone through.
+    /// Opens a connection and sends data through it.
     async fn connected(&self) -> TcpStream {
         let mut stream = self.connect().await;
         exchange(&mut stream, b"hello ").await;
@@ -82,12 +82,12 @@ async fn exchange(stream: &mut TcpStream, data: &[u8]) {
     hears(stream, data).await;
 }
 
-/// It is open and nothing comes.
+/// Returns true if the connection is open and nothing arrives.
 async fn is_silent(stream: &mut TcpStream) -> bool {
     timeout(SILENCE, stream.read(&mut [0])).await.is_err()
 }
 
-/// The other side closed it, by an end or by a reset.
+/// Returns true if the other side closed the connection, by an end or by a reset.
 async fn is_closed(stream: &mut TcpStream) -> bool {
     matches!(timeout(BOUND, stream.read(&mut [0])).await.expect("in time"), Ok(0) | Err(_))
 }
@@ -214,7 +214,7 @@ async fn a_pattern_that_comes_in_two_pieces_is_held_all_the_same() {
     let world = World::new().await;
     let mut stream = world.connected().await;
     let held = world.proxy.hold_request(b"COMMIT");
-    // The answer shows that the first piece went through by itself.
+    // The reply shows that the first piece was forwarded by itself.
     exchange(&mut stream, b"INSERT;COM").await;
     send(&mut stream, b"MIT;SELECT").await;
     held.reached(BOUND).await;
@@ -253,7 +253,7 @@ async fn a_held_reply_lets_its_request_through_and_nothing_back() {
     held.reached(BOUND).await;
     world.wait_received(b"BEGIN;COMMIT;").await;
     assert!(is_silent(&mut stream).await);
-    // Other connections are not concerned.
+    // Other connections are not affected.
     exchange(&mut world.connect().await, b"COMMIT").await;
 }
 

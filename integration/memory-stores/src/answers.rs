@@ -1,4 +1,5 @@
-//! Claimed keys and stored answers: rows of the same database, so that acceptance and answers are one transaction.
+//! Claimed keys and stored responses: rows of the same database, so that acceptance and responses commit in
+//! one transaction.
 //!
 //! They expire by tokio's clock.
 
@@ -20,13 +21,13 @@ use super::lock;
 pub(super) struct AnswerRow {
     token: ClaimToken,
     fingerprint: String,
-    /// `None` while the key is claimed.
+    /// The response; `None` while the key is claimed.
     answer: Option<StoredAnswer>,
     expires_at: Instant,
 }
 
 impl AnswerRow {
-    /// What a request with this fingerprint is told at `now`; `None` if the key is free.
+    /// The outcome of a request with this fingerprint at `now`; `None` if the key is free.
     fn tell(&self, fingerprint: &str, now: Instant) -> Option<ClaimOutcome> {
         let outcome = match &self.answer {
             None => ClaimOutcome::InProgress(self.expires_at - now),
@@ -38,12 +39,13 @@ impl AnswerRow {
 }
 
 impl Tables {
-    /// The claim of this key, if it is still that of `token`. A claim that has expired is, until another request wins the key.
+    /// The claim of this key, if it still belongs to `token`. An expired claim remains until another request
+    /// wins the key.
     fn claim(&mut self, scope: &IdempotencyScope, token: ClaimToken) -> Option<&mut AnswerRow> {
         self.answers.get_mut(scope).filter(|row| row.token == token && row.answer.is_none())
     }
 
-    /// Whether the conditions of all these answers hold.
+    /// Returns true if the conditions of all these responses hold.
     pub(super) fn may_store_answers(&mut self, answers: &[AnswerToStore]) -> bool {
         let now = Instant::now();
         answers.iter().all(|answer| match &answer.condition {
@@ -54,7 +56,7 @@ impl Tables {
         })
     }
 
-    /// Stores these answers, whose conditions hold.
+    /// Stores these responses, whose conditions hold.
     pub(super) fn store_answers(&mut self, answers: Vec<AnswerToStore>) {
         for AnswerToStore { scope, condition, answer, kept_for } in answers {
             let expires_at = Instant::now() + kept_for;
@@ -86,14 +88,14 @@ impl Tables {
 }
 
 impl MemoryDatabase {
-    /// The keys that are claimed or have an answer, sorted; those that have expired, too, until they are swept.
+    /// The keys that are claimed or have a response, sorted, including expired ones that have not been swept.
     pub fn idempotency_keys(&self) -> Vec<String> {
         let mut keys: Vec<String> = lock(&self.0).answers.keys().map(|scope| scope.key.clone()).collect();
         keys.sort();
         keys
     }
 
-    /// Ends the claim of a key, or the time for which its answer is kept.
+    /// Ends the claim of a key, or the retention of its response.
     pub fn expire_answer(&self, scope: &IdempotencyScope) {
         if let Some(row) = lock(&self.0).answers.get_mut(scope) {
             row.expires_at = Instant::now();

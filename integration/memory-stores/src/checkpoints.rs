@@ -13,17 +13,17 @@ use super::lock;
 pub struct MemoryCheckpoints(Mutex<HashMap<String, CachedCheckpoint>>);
 
 impl MemoryCheckpoints {
-    /// Makes the checkpoint of `stream` something that is no checkpoint.
+    /// Replaces the checkpoint of `stream` with a value that is not a checkpoint.
     pub fn garble(&self, stream: &str) {
         lock(&self.0).insert(stream.to_owned(), CachedCheckpoint::Garbled("garbled".to_owned()));
     }
 
-    /// Puts the checkpoint of `stream` anywhere, whatever its fence.
+    /// Sets the checkpoint of `stream` to any value, whatever its fence.
     pub fn set(&self, stream: &str, checkpoint: Checkpoint) {
         lock(&self.0).insert(stream.to_owned(), CachedCheckpoint::At(checkpoint));
     }
 
-    /// The checkpoint of `stream`, if there is one.
+    /// The checkpoint of `stream`, if it exists.
     pub fn get(&self, stream: &str) -> Option<Checkpoint> {
         match lock(&self.0).get(stream) {
             Some(CachedCheckpoint::At(checkpoint)) => Some(*checkpoint),

@@ -1,7 +1,7 @@
-//! Records, routes, malformed intents, stored answers and durable checkpoints.
+//! Records, routes, malformed intents, stored responses and durable checkpoints.
 //!
-//! One store, because a transaction covers all of them: each call takes effect as a whole or not at all. The database's clock
-//! is that of the caller, so an age is as long by either.
+//! One store, because a transaction covers all of them: each call takes effect as a whole or not at all. The
+//! database uses the caller's clock, so both measure the same ages.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex};
@@ -26,7 +26,7 @@ use super::answers::AnswerRow;
 use super::lock;
 use super::operations::RecordedAction;
 
-/// A database. Clones are the same one.
+/// A database. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct MemoryDatabase(pub(super) Arc<Mutex<Tables>>);
 
@@ -42,18 +42,18 @@ pub(super) struct Tables {
     pub(super) witnesses: HashMap<String, Witness>,
     pub(super) answers: HashMap<IdempotencyScope, AnswerRow>,
     pub(super) locked: HashSet<RouteKey>,
-    /// Routes with a value that cannot be read.
+    /// Routes with an unreadable value.
     pub(super) corrupt: HashSet<RouteKey>,
     pub(super) outbound_streams: BTreeMap<String, SavedStream>,
     pub(super) outbound_names: HashMap<(Channel, String), Timestamp>,
-    /// The database's own clock; without one, it stands at the epoch.
+    /// The database's own clock; without one, its time stays at the epoch.
     pub(super) clock: Option<Arc<ManualClock>>,
     pub(super) actions: Vec<RecordedAction>,
 }
 
 #[derive(Clone, Debug)]
 pub(super) struct Row {
-    /// The row as far as publishing needs it; its version is `updated_at`.
+    /// The columns that publishing needs; the row's version is `updated_at`.
     pub(super) route: LiveRoute,
     pub(super) status: RouteStatus,
     pub(super) published_entry_id: String,
@@ -63,7 +63,7 @@ pub(super) struct Row {
     pub(super) last_error_at: Option<Timestamp>,
 }
 
-/// What is not in the row of its route already.
+/// The columns of a dead letter that the row of its route lacks.
 #[derive(Clone, Debug)]
 pub(super) struct DeadLetterRow {
     pub(super) created_at: Timestamp,
@@ -71,7 +71,7 @@ pub(super) struct DeadLetterRow {
 }
 
 impl Row {
-    /// The version rises, whatever the clock says.
+    /// Raises the version, even if the clock has not advanced.
     pub(super) fn touch(&mut self, now: Timestamp) {
         let least = self.route.version.updated_at() + Duration::from_micros(1);
         self.route.version = Version::read(now.max(least));
@@ -85,7 +85,7 @@ impl Tables {
     }
 }
 
-/// Another transaction that has locked a route. It ends when this is dropped.
+/// Another transaction that has locked a route. It ends when this value is dropped.
 #[derive(Debug)]
 pub struct RowLock {
     database: MemoryDatabase,
@@ -99,7 +99,7 @@ impl Drop for RowLock {
 }
 
 impl MemoryDatabase {
-    /// Locks a route as another transaction does.
+    /// Locks a route as another transaction.
     pub fn lock_route(&self, key: &RouteKey) -> RowLock {
         lock(&self.0).locked.insert(key.clone());
         RowLock { database: self.clone(), key: key.clone() }
@@ -129,7 +129,7 @@ impl MemoryDatabase {
 }
 
 impl Tables {
-    /// Whether the checkpoint is where `to` expects it.
+    /// Returns true if the checkpoint has the value that `to` expects.
     fn admits(&self, to: &CheckpointMove<'_>) -> bool {
         match (self.checkpoints.get(to.stream), to.expected) {
             (None, None) => true,
@@ -138,7 +138,7 @@ impl Tables {
         }
     }
 
-    /// Moves the checkpoint, and the witness with it.
+    /// Moves the checkpoint and its witness.
     fn move_checkpoint(&mut self, to: &CheckpointMove<'_>) {
         let CheckpointMove { stream, fence, last_entry_id, fingerprint, .. } = *to;
         self.checkpoints.insert(stream.to_owned(), Checkpoint { fence, last_entry_id });
@@ -146,7 +146,7 @@ impl Tables {
         witness.fingerprint = Some((last_entry_id, fingerprint.to_owned()));
     }
 
-    /// Whether no record has a key or an id of these, and none of them is there twice.
+    /// Returns true if no record has one of these keys or ids, and none of them is repeated.
     fn are_new(&self, acceptances: &[&Acceptance]) -> bool {
         let (mut scopes, mut ids) = (HashSet::new(), HashSet::new());
         acceptances.iter().all(|Acceptance { record, .. }| {
@@ -183,7 +183,7 @@ impl Tables {
         self.routes.insert(row.route.key.clone(), row);
     }
 
-    /// Gives the row of `key` to `change` if it is live at `version`, and its version rises.
+    /// Applies `change` to the row of `key` and raises its version, if the row is live at `version`.
     pub(super) fn complete(
         &mut self,
         (key, version): (&RouteKey, Version),
@@ -212,7 +212,7 @@ impl Tables {
         self.receipts.iter().filter(move |(key, _)| key.notification_id == *id).map(|(_, receipt)| receipt)
     }
 
-    /// Removes a record with all that belongs to it.
+    /// Removes a record and everything that belongs to it.
     pub(super) fn remove(&mut self, id: &NotificationId) {
         if let Some(record) = self.records.remove(id) {
             self.scopes.remove(&record.scope);
@@ -231,7 +231,7 @@ impl Tables {
     }
 }
 
-/// A route that is skipped, as its row has it, and why. Its time is none.
+/// The row of a skipped route, and the reason. It is never due.
 fn skipped(route: &NewRoute, record: &Record) -> Option<(LiveRoute, SkipReason)> {
     let Start::Skipped(reason) = route.start else { return None };
     let row = LiveRoute {

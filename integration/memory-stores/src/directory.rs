@@ -10,7 +10,8 @@ use super::lock;
 
 const USERS_PER_CALL: usize = 256;
 
-/// A user directory. A user that was not set exists, with an address made of the id. It recalls what it was told to recall.
+/// A user directory. A user that was not set exists, with an address made from the id. It recalls only the
+/// users given to [`MemoryDirectory::recall_user`].
 #[derive(Debug, Default)]
 pub struct MemoryDirectory {
     users: Mutex<HashMap<String, Lookup>>,
@@ -18,17 +19,17 @@ pub struct MemoryDirectory {
 }
 
 impl MemoryDirectory {
-    /// Answers `lookup` about this user from now on.
+    /// Sets the result of lookups of this user.
     pub fn set(&self, user_id: &str, lookup: Lookup) {
         lock(&self.users).insert(user_id.to_owned(), lookup);
     }
 
-    /// Recalls this user from now on, whatever a look-up would answer.
+    /// Recalls this user from now on, independently of lookups.
     pub fn recall_user(&self, user_id: &str, user: User) {
         lock(&self.recalled).insert(user_id.to_owned(), user);
     }
 
-    /// Forgets what was set.
+    /// Forgets all set and recalled users.
     pub fn clear(&self) {
         lock(&self.users).clear();
         lock(&self.recalled).clear();

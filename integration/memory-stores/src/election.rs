@@ -11,11 +11,11 @@ use tokio::time::timeout;
 
 use super::lock;
 
-/// How often a candidate campaigns that learns of no leader change.
+/// The interval at which a candidate campaigns if no leader change is reported.
 const POLL_INTERVAL: Duration = Duration::from_secs(5);
 
-/// The leadership of a key. Clones are candidates for the same one. A term ends when its leader steps down or the test ends
-/// it; one that is dropped lasts, as after a crash.
+/// The leadership of a key. Clones are candidates for the same one. A term ends when its leader steps down or
+/// the test ends it; a dropped term continues, as after a crash.
 #[derive(Clone, Debug, Default)]
 pub struct MemoryElection(Arc<Shared>);
 
@@ -27,10 +27,10 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct State {
-    /// That of the newest term, or what it was raised to.
+    /// The fence of the newest term, or a higher one to which it was raised.
     fence: Fence,
     leader: Option<Leader>,
-    /// Whether the newest term ended without its leader.
+    /// True if the newest term ended without its leader stepping down.
     expired: bool,
 }
 
@@ -50,7 +50,7 @@ pub struct MemoryTerm {
 }
 
 impl MemoryElection {
-    /// Another process leads from now on. The present term, if there is one, is lost.
+    /// Makes another process the leader. The current term, if there is one, is lost.
     pub fn let_another_lead(&self) {
         self.change(|state| {
             state.fence += 1;
@@ -58,7 +58,7 @@ impl MemoryElection {
         });
     }
 
-    /// Ends the present term, as when its lease expires: it is lost, and the next candidate wins.
+    /// Ends the current term, as when its lease expires: it is lost, and the next candidate wins.
     pub fn end_term(&self) {
         self.change(|state| (state.leader, state.expired) = (None, true));
     }
@@ -85,7 +85,7 @@ impl Election for MemoryElection {
     async fn leader_change(&self) {
         let changed = self.0.changed.notified();
         if lock(&self.0.state).leader.is_some() {
-            // Its end is an end, too.
+            // A timeout ends the wait, too.
             drop(timeout(POLL_INTERVAL, changed).await);
         }
     }
@@ -98,7 +98,7 @@ impl Election for MemoryElection {
 }
 
 impl LeaderLookup for MemoryElection {
-    /// Each term begins a millisecond after the one before, whatever the time.
+    /// Each term begins a millisecond after the previous one, whatever the time.
     async fn leader(&self) -> Result<Option<LeaderTerm>, StoreError> {
         let state = lock(&self.0.state);
         let fence = state.fence;
@@ -107,7 +107,7 @@ impl LeaderLookup for MemoryElection {
         Ok(state.leader.map(|_| LeaderTerm { since, fence }))
     }
 
-    /// A term that ended without its leader ended as it began.
+    /// A term that ended without its leader stepping down has its start as its end.
     async fn last_term_end(&self) -> Result<Option<Timestamp>, StoreError> {
         let state = lock(&self.0.state);
         let millis = i64::try_from(state.fence).unwrap_or(i64::MAX);

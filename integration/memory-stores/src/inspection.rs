@@ -1,4 +1,4 @@
-//! Inspecting the outbound streams as a whole, and appending lost entries again.
+//! Inspects the outbound streams as a whole, and appends lost entries again.
 
 use std::time::Duration;
 
@@ -13,12 +13,13 @@ use super::lock;
 use super::publishing::{Holder, MemoryPublishing, OutboundStream, State};
 
 impl MemoryPublishing {
-    /// Starts the server again with all that it had.
+    /// Restarts the server with all its data.
     pub fn restart(&self) {
         lock(&self.state).run += 1;
     }
 
-    /// Replaces the server by its replica, which had only the first `kept` entries of each stream and no lease and no receipt.
+    /// Replaces the server with its replica, which has only the first `kept` entries of each stream and no
+    /// lease and no marker.
     pub fn fail_over(&self, kept: usize) {
         self.lose_leases();
         for channel in Channel::ALL {
@@ -29,7 +30,7 @@ impl MemoryPublishing {
         (state.run, state.failovers) = (state.run + 1, state.failovers + 1);
     }
 
-    /// Deletes an entry as a consumer does.
+    /// Deletes an entry, as a consumer does.
     pub fn delete_entry(&self, channel: Channel, id: EntryId) {
         if let Some(stream) = lock(&self.state).streams.get_mut(&channel) {
             let count = stream.entries.len();
@@ -40,7 +41,7 @@ impl MemoryPublishing {
         }
     }
 
-    /// Removes the entries with ids below `before`, as a limit of the stream's length does.
+    /// Removes the entries with ids below `before`, as a limit on the stream's length does.
     pub fn trim(&self, channel: Channel, before: EntryId) {
         if let Some(stream) = lock(&self.state).streams.get_mut(&channel) {
             stream.entries.retain(|(id, _)| *id >= before);
@@ -57,7 +58,7 @@ impl MemoryPublishing {
         lock(&self.state).streams.remove(&channel);
     }
 
-    /// Deletes what is noted of the servers that a channel's stream was on.
+    /// Deletes the record of the servers that a channel's stream was on.
     pub fn forget_changes(&self, channel: Channel) {
         lock(&self.state).changes.remove(&channel);
     }
@@ -74,7 +75,7 @@ impl OutboundStream {
         }
     }
 
-    /// Whether the entry `id` is there and is of the route `key`.
+    /// Returns true if the entry `id` exists and belongs to the route `key`.
     fn has(&self, key: &RouteKey, id: EntryId) -> bool {
         let name = key.to_string();
         let found = self.entries.binary_search_by_key(&id, |(id, _)| *id);
@@ -87,7 +88,8 @@ impl State {
         Some(self.streams.get(&channel)?.state(self.changes_of(channel)))
     }
 
-    /// Whether the entry `id` of the route is in the stream, or was appended on this server and deleted since.
+    /// Returns true if the entry `id` of the route is in the stream, or was appended on this server and
+    /// deleted since.
     fn has_had(&self, channel: Channel, key: &RouteKey, id: EntryId) -> bool {
         let Some(stream) = self.streams.get(&channel) else { return false };
         let first = self.changes_of(channel).first().and_then(|gap| gap.before);

@@ -21,7 +21,7 @@ pub struct MemoryIntents {
     stream: Mutex<Option<Stream>>,
     appended: Notify,
     is_stale: AtomicBool,
-    /// How often the server was started.
+    /// The number of starts of the server.
     starts: AtomicU64,
 }
 
@@ -30,17 +30,17 @@ struct Stream {
     entries: Vec<RawEntry>,
     last_generated: EntryId,
     max_deleted: EntryId,
-    /// Its key is renamed, so that no call finds it.
+    /// True if the key is renamed, so that no call finds it.
     is_hidden: bool,
 }
 
 impl MemoryIntents {
-    /// Starts the server again with all that it had.
+    /// Restarts the server with all its data.
     pub fn restart(&self) {
         self.starts.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Loses the last `entries` entries, and their ids with them, as a server that restarts with an older state.
+    /// Loses the last `entries` entries with their ids, as a server that restarts with an older state.
     pub fn lose_tail(&self, entries: usize) {
         self.restart();
         if let Some(stream) = lock(&self.stream).as_mut() {
@@ -54,7 +54,7 @@ impl MemoryIntents {
         *lock(&self.stream) = None;
     }
 
-    /// Appends an entry under its own id, which must be above all ids so far.
+    /// Appends an entry under its own id, which must be above all earlier ids.
     pub fn put(&self, entry: RawEntry) {
         {
             let mut stream = lock(&self.stream);
@@ -79,17 +79,17 @@ impl MemoryIntents {
         lock(&self.stream).iter().flat_map(|stream| &stream.entries).map(|entry| entry.id).collect()
     }
 
-    /// Renames the key of the stream away, or back.
+    /// Renames the key of the stream, or restores its name.
     pub fn set_hidden(&self, is_hidden: bool) {
         lock(&self.stream).get_or_insert_default().is_hidden = is_hidden;
     }
 
-    /// Whether the connection on which [`IntentStream::read`] waits leads to a server that has nothing.
+    /// Makes the connection on which [`IntentStream::read`] waits lead to an empty server, or no longer.
     pub fn set_stale(&self, is_stale: bool) {
         self.is_stale.store(is_stale, Ordering::SeqCst);
     }
 
-    /// The stream as far as a call finds it.
+    /// The stream as calls see it.
     fn visible(&self) -> Option<Stream> {
         lock(&self.stream).clone().filter(|stream| !stream.is_hidden)
     }

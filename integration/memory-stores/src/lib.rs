@@ -1,10 +1,12 @@
-//! The ports in memory, with what matters of the servers: transactions, versions, fences, locks, expiry, lost tails.
+//! The ports in memory, with the relevant behaviour of the servers: transactions, versions, fences, locks,
+//! expiry, lost tails.
 //!
-//! Each keeps the contract of its port: the suites in `harness::contract` run on it and on the real store. [`Scripted`] puts a
-//! script in front of one, for failures and delays. Time is an `ambient::ManualClock` that the test advances; waiting is
-//! tokio's, which a test can pause.
+//! Each keeps the contract of its port: the suites in `harness::contract` run on it and on the real store.
+//! [`Scripted`] puts a script in front of one, for failures and delays. Time is an `ambient::ManualClock`
+//! that the test advances; waiting is tokio's, which a test can pause.
 //!
-//! A value that a lock protects is consistent whenever the lock is free, so a panic elsewhere does not make it unusable.
+//! A value behind a lock is consistent whenever the lock is free, so a panic elsewhere does not make it
+//! unusable.
 
 mod answers;
 mod checkpoints;

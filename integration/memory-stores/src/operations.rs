@@ -19,20 +19,20 @@ use super::queries::{dead_letters, page};
 /// A row of `operator_actions`.
 #[derive(Clone, PartialEq, Debug)]
 pub struct RecordedAction {
-    /// Who.
+    /// The operator.
     pub actor: String,
-    /// What.
+    /// The name of the action.
     pub action: String,
-    /// With which arguments.
+    /// The arguments of the action.
     pub arguments: Value,
-    /// To how many rows.
+    /// The number of affected rows.
     pub affected: u64,
-    /// By which request.
+    /// The id of the request.
     pub request_id: String,
 }
 
 impl MemoryDatabase {
-    /// What operators did, in order.
+    /// The actions of operators, in order.
     pub fn actions(&self) -> Vec<RecordedAction> {
         lock(&self.0).actions.clone()
     }

@@ -1,6 +1,6 @@
-//! Leases, receipts, scan locks and outbound streams.
+//! Leases, markers, scan locks and outbound streams.
 //!
-//! One store, because an append turns the lease into the receipt in one step.
+//! One store, because an append replaces the lease with the marker in one step.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
@@ -18,7 +18,7 @@ use super::lock;
 /// The names and values of an entry.
 pub type PublishedFields = Vec<(String, String)>;
 
-/// Leases and outbound streams on one server. Its time is that of the clock.
+/// Leases and outbound streams on one server, with the time of the clock.
 #[derive(Debug)]
 pub struct MemoryPublishing {
     pub(super) clock: Arc<ManualClock>,
@@ -32,10 +32,10 @@ pub(super) struct State {
     pub(super) streams: HashMap<Channel, OutboundStream>,
     refusing: HashSet<Channel>,
     is_full: bool,
-    /// How often the server was started, and how often a replica took its place.
+    /// The number of starts of the server, and of failovers to a replica.
     pub(super) run: u64,
     pub(super) failovers: u64,
-    /// The servers that each stream was on, latest first, with the ids that it never had there.
+    /// The servers that each stream was on, latest first, each with the range of ids missing there.
     pub(super) changes: HashMap<Channel, Vec<Gap>>,
 }
 
@@ -63,7 +63,7 @@ impl State {
         ServerId { run_id: self.run.to_string().into(), replication_id: self.failovers.to_string().into() }
     }
 
-    /// The changes of server of a stream, with that to the present one, and the losses of its key.
+    /// The server changes of a stream, including the one to the current server, and the losses of its key.
     pub(super) fn changes_of(&self, channel: Channel) -> Vec<Gap> {
         let (server, mut changes) = (self.server(), self.changes.get(&channel).cloned().unwrap_or_default());
         if changes.first().is_some_and(|gap| gap.before.is_none()) {
@@ -78,7 +78,7 @@ impl State {
         changes
     }
 
-    /// Notes the present server.
+    /// Records the current server.
     pub(super) fn note_changes(&mut self, channel: Channel) {
         let changes = self.changes_of(channel);
         self.changes.insert(channel, changes);
@@ -90,7 +90,7 @@ impl State {
 }
 
 impl State {
-    /// What is held under `key` at `now`; what has expired is removed.
+    /// The holder of `key` at `now`; removes an expired one.
     pub(super) fn holder(&mut self, key: &RouteKey, now: Timestamp) -> Option<&Holder> {
         if self.routes.get(key).is_some_and(|held| held.until <= now) {
             self.routes.remove(key);
@@ -98,7 +98,7 @@ impl State {
         self.routes.get(key).map(|held| &held.value)
     }
 
-    /// Appends the entry, and makes the lease of its route the receipt.
+    /// Appends the entry, and replaces the lease of its route with the marker.
     pub(super) fn append(
         &mut self,
         channel: Channel,
@@ -146,7 +146,7 @@ impl MemoryPublishing {
         Self { clock, state: Mutex::default() }
     }
 
-    /// How long the lease or the receipt of a route still lives.
+    /// The remaining lifetime of the lease or marker of a route.
     pub fn remaining(&self, key: &RouteKey) -> Option<Duration> {
         let now = self.clock.now();
         let state = lock(&self.state);
@@ -160,12 +160,12 @@ impl MemoryPublishing {
         state.streams.get(&channel).map(|stream| stream.entries.clone()).unwrap_or_default()
     }
 
-    /// How many entries a channel's stream has.
+    /// The number of entries of a channel's stream.
     pub fn entry_count(&self, channel: Channel) -> usize {
         lock(&self.state).streams.get(&channel).map_or(0, |stream| stream.entries.len())
     }
 
-    /// Whether a channel's stream refuses every append, because its key is of another type.
+    /// Makes a channel's stream reject every append, as if its key had another type, or accept appends again.
     pub fn set_refusing(&self, channel: Channel, refuses: bool) {
         let mut state = lock(&self.state);
         match refuses {
@@ -174,12 +174,13 @@ impl MemoryPublishing {
         };
     }
 
-    /// Whether the server has no memory left for further entries.
+    /// Makes the server reject further entries for lack of memory, or accept them again.
     pub fn set_full(&self, is_full: bool) {
         lock(&self.state).is_full = is_full;
     }
 
-    /// Loses the last `entries` entries of a stream, and their ids with them, as a server that restarts with an older state.
+    /// Loses the last `entries` entries of a stream with their ids, as a server that restarts with an older
+    /// state.
     pub fn lose_tail(&self, channel: Channel, entries: usize) {
         if let Some(stream) = lock(&self.state).streams.get_mut(&channel) {
             stream.entries.truncate(stream.entries.len().saturating_sub(entries));
@@ -187,7 +188,7 @@ impl MemoryPublishing {
         }
     }
 
-    /// Loses every lease, receipt and scan lock.
+    /// Loses every lease, marker and scan lock.
     pub fn lose_leases(&self) {
         let mut state = lock(&self.state);
         state.routes.clear();

@@ -1,4 +1,4 @@
-//! Queries on the database in memory. It examines all it has, so that no page is short.
+//! Queries on the database in memory. They examine all rows, so that no page is cut short.
 
 mod search;
 
@@ -165,7 +165,7 @@ impl Queries for MemoryDatabase {
     }
 }
 
-/// Those after a place, newest first.
+/// A page of the items after a place, newest first.
 pub(super) fn page<T, P, K: Ord>(
     mut items: Vec<T>,
     after: Option<K>,
@@ -261,7 +261,7 @@ fn hint(row: &Row) -> String {
     recovery_hint(row.route.channel, row.last_error_classification).to_owned()
 }
 
-/// Those that a filter selects, newest first.
+/// The dead letters that a filter selects, newest first.
 pub(super) fn dead_letters(tables: &Tables, filter: &DeadLetterFilter) -> Vec<DeadLetter> {
     let letter = |(key, letter): (_, &super::database::DeadLetterRow)| {
         let row = tables.routes.get(key)?;

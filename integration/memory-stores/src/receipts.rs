@@ -1,4 +1,4 @@
-//! What consumers report of routes.
+//! Delivery receipts: reports of consumers on routes.
 
 use domain::ports::{ReceiptStore, StoreError};
 use domain::receipt::{Receipt, ReportOutcome, RouteReport};

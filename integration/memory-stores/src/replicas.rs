@@ -1,4 +1,4 @@
-//! Which replicas run and what they did.
+//! Running replicas and their activity.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -12,7 +12,7 @@ use domain::step_down::{StepDown, StepDownState};
 use super::lock;
 use super::operations::RecordedAction;
 
-/// The replicas and their activity. Its time is that of the clock. Clones share them.
+/// The replicas and their activity, with the time of the clock. Clones share them.
 #[derive(Clone, Debug)]
 pub struct MemoryReplicas {
     clock: Arc<ManualClock>,
@@ -21,17 +21,17 @@ pub struct MemoryReplicas {
 
 #[derive(Debug, Default)]
 struct Tables {
-    /// When each was seen last, and what it reported then.
+    /// The time at which each was last seen, and its report then.
     replicas: BTreeMap<String, (Timestamp, ReplicaReport)>,
-    /// By minute and replica.
+    /// The activity by minute and replica.
     activity: BTreeMap<(Timestamp, String), Activity>,
-    /// When each was asked last to step down.
+    /// The time of the last request to each to step down.
     step_downs: BTreeMap<String, Timestamp>,
     actions: Vec<RecordedAction>,
 }
 
 impl MemoryReplicas {
-    /// No replicas.
+    /// A store without replicas.
     pub fn new(clock: Arc<ManualClock>) -> Self {
         Self { clock, tables: Arc::default() }
     }
@@ -41,12 +41,12 @@ impl MemoryReplicas {
         lock(&self.tables).replicas.values().map(|(_, report)| report.clone()).collect()
     }
 
-    /// What operators did, in order.
+    /// The actions of operators, in order.
     pub fn actions(&self) -> Vec<RecordedAction> {
         lock(&self.tables).actions.clone()
     }
 
-    /// What each replica did, by name.
+    /// The total activity of each replica, by name.
     pub fn activity(&self) -> BTreeMap<String, Activity> {
         let mut sums: BTreeMap<String, Activity> = BTreeMap::new();
         for ((_, replica), activity) in &lock(&self.tables).activity {
@@ -56,7 +56,7 @@ impl MemoryReplicas {
     }
 }
 
-/// The beginning of the minute of `at`.
+/// The start of the minute of `at`.
 fn minute(at: Timestamp) -> Timestamp {
     let rest = at.as_micros().rem_euclid(60_000_000);
     at - Duration::from_micros(rest.unsigned_abs())

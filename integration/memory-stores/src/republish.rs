@@ -1,4 +1,4 @@
-//! What the database knows of published entries and of the streams that had them.
+//! Published entries and their streams, as recorded in the database.
 
 use ambient::Timestamp;
 use domain::ports::{
@@ -12,7 +12,7 @@ use domain::route::{Channel, LiveRoute, RouteKey, RouteStatus};
 use super::database::{MemoryDatabase, Row};
 use super::lock;
 
-/// The row as far as the comparison needs it, if it is published and its entry id can be read.
+/// The columns of the row that the comparison needs, if the row is published and its entry id is readable.
 fn published_entry(row: &Row) -> Option<PublishedEntry> {
     Some(PublishedEntry {
         key: row.route.key.clone(),

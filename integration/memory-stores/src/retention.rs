@@ -1,4 +1,4 @@
-//! Records and malformed intents that are expired.
+//! Expired records and malformed intents.
 
 use ambient::Timestamp;
 use domain::malformed::MalformedKey;

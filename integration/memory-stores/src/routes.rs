@@ -1,4 +1,4 @@
-//! Routes of the database in memory that are due, and what becomes of them.
+//! Due routes of the database in memory, and their outcomes.
 
 use std::collections::HashMap;
 

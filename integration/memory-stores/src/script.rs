@@ -1,4 +1,4 @@
-//! What happens to calls before they reach a store, and a record of them.
+//! Scripted effects on calls before they reach a store, and a record of the calls.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -17,30 +17,30 @@ use super::lock;
 pub struct Call {
     /// The method.
     pub operation: &'static str,
-    /// What it was called with: for a batch, a text for each element; for a page, its length.
+    /// The arguments: for a batch, a text for each element; for a page, its length.
     pub elements: Vec<String>,
-    /// When, by the runtime's clock.
+    /// The time of the call, by the runtime's clock.
     pub at: Instant,
-    /// Whether it succeeded: for `accept`, whether it committed. False while it runs.
+    /// True if the call succeeded; for `accept`, if it committed. False while it runs.
     pub succeeded: bool,
 }
 
-/// What happens to a call.
+/// The effect of the script on a call.
 #[derive(Debug)]
 pub enum Effect {
-    /// It reaches the store.
+    /// The call reaches the store.
     Pass,
-    /// It reaches the store after this time.
+    /// The call reaches the store after this time.
     Delay(Duration),
-    /// It does not reach the store and fails.
+    /// The call does not reach the store and fails.
     Fail(StoreError),
-    /// It does not reach the store and is never answered.
+    /// The call does not reach the store and never returns.
     Hang,
 }
 
 type Rule = Box<dyn FnMut(&Call) -> Effect + Send>;
 
-/// A script for the calls of any number of stores. Clones are the same one. At first every call passes.
+/// A script for the calls of any number of stores. Clones share it. By default every call passes.
 #[derive(Clone, Default)]
 pub struct Script(Arc<Shared>);
 
@@ -64,18 +64,18 @@ impl fmt::Debug for Script {
 }
 
 impl Script {
-    /// The next call of `operation` that no earlier failure is for fails with `error`.
+    /// Makes one call of `operation` fail with `error`: the next one after earlier scripted failures.
     pub fn fail(&self, operation: &'static str, error: StoreError) {
         lock(&self.0.state).failures.entry(operation).or_default().push_back(error);
     }
 
-    /// Asks `rule` about each call of `operation` from now on, in place of the rule before. It may change what is in a store but
-    /// must not use the script.
+    /// Applies `rule` to each call of `operation` from now on, replacing the previous rule. The rule may
+    /// change the data of a store but must not use the script.
     pub fn on(&self, operation: &'static str, rule: impl FnMut(&Call) -> Effect + Send + 'static) {
         lock(&self.0.state).rules.insert(operation, Box::new(rule));
     }
 
-    /// Calls of `operation` pass again.
+    /// Removes the rule of `operation`.
     pub fn off(&self, operation: &'static str) {
         lock(&self.0.state).rules.remove(operation);
     }
@@ -91,16 +91,16 @@ impl Script {
         state.calls.iter().filter(|call| call.operation == operation).cloned().collect()
     }
 
-    /// How many calls of `operation` there were.
+    /// The number of calls of `operation` so far.
     pub fn count(&self, operation: &str) -> usize {
         lock(&self.0.state).calls.iter().filter(|call| call.operation == operation).count()
     }
 
-    /// Waits until `done`, which is asked after each call once its caller waits for something else.
+    /// Waits until `done` returns true. It is called again after each call, once that call's task yields.
     ///
     /// # Panics
     ///
-    /// After `bound`.
+    /// Panics after `bound`.
     pub async fn until(&self, bound: Duration, done: impl Fn() -> bool) {
         let waiting = async {
             loop {
@@ -114,7 +114,7 @@ impl Script {
         assert!(timeout(bound, waiting).await.is_ok(), "it does not get there within {bound:?}");
     }
 
-    /// Records a call, and lets happen to it what the script says. Its place in the record.
+    /// Records a call and applies the script to it. Returns its place in the record.
     pub(super) async fn begin(
         &self,
         operation: &'static str,
@@ -142,7 +142,7 @@ impl Script {
         Ok(place)
     }
 
-    /// The call at `place` has succeeded.
+    /// Marks the call at `place` as succeeded.
     pub(super) fn succeeded(&self, place: usize) {
         lock(&self.0.state).calls[place].succeeded = true;
     }

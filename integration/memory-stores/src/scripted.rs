@@ -1,4 +1,4 @@
-//! A store behind a script: it has the ports of the store, and each call does first what the script says.
+//! A store behind a script: it has the ports of the store, and the script runs before each call.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ mod console;
 mod durable;
 mod redis;
 
-/// A store behind a script. Clones are the same one. The store's own methods, which the script does not see, are there, too.
+/// A store behind a script. Clones share it. The store's own methods are available too, without the script.
 #[derive(Debug)]
 pub struct Scripted<S> {
     store: Arc<S>,
@@ -24,7 +24,8 @@ impl<S> Scripted<S> {
         Self { store: Arc::new(store), script: script.clone() }
     }
 
-    /// A call of the store whose future is `answer`: what it does, it does when it is awaited.
+    /// Runs a call of the store, whose future is `answer`, after the script. The future does its work when it
+    /// is awaited.
     async fn call<T>(
         &self,
         operation: &'static str,

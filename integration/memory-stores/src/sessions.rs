@@ -1,4 +1,4 @@
-//! Who is signed in to the console.
+//! The sessions of the console.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -10,21 +10,22 @@ use domain::ports::{SessionHash, SessionStore, SessionSweep, StoreError, TokenHa
 
 use super::lock;
 
-/// The sessions of the console, by the clock. Clones share them, as replicas share the database.
+/// The sessions of the console, with the time of the clock. Clones share them, as replicas share the
+/// database.
 #[derive(Clone, Debug)]
 pub struct MemorySessions {
     clock: Arc<ManualClock>,
-    /// The token of each, and when it ends.
+    /// The token of each session, and its end.
     sessions: Arc<Mutex<BTreeMap<SessionHash, (TokenHash, Timestamp)>>>,
 }
 
 impl MemorySessions {
-    /// No sessions.
+    /// A store without sessions.
     pub fn new(clock: Arc<ManualClock>) -> Self {
         Self { clock, sessions: Arc::default() }
     }
 
-    /// The ids of all that have not been deleted.
+    /// The ids of all sessions that have not been deleted.
     pub fn ids(&self) -> Vec<SessionHash> {
         lock(&self.sessions).keys().copied().collect()
     }

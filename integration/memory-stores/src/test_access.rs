@@ -1,4 +1,4 @@
-//! What a test puts into the database, and sees of it, that no port offers.
+//! Test access to the database: changes and queries that no port offers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,42 +10,42 @@ use domain::route::{LiveRoute, RouteKey, RouteStatus, Version};
 use super::database::{MemoryDatabase, Row, Tables};
 use super::lock;
 
-/// All that a database had at one moment.
+/// A copy of all data of a database at one moment.
 #[derive(Clone, Debug)]
 pub struct Backup(Tables);
 
-/// The state of a route, as far as it is not part of [`LiveRoute`].
+/// The state of a route, except for the parts in [`LiveRoute`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RouteState {
-    /// What became of it.
+    /// The status of the route.
     pub status: RouteStatus,
-    /// How many attempts have failed.
+    /// The number of failed attempts.
     pub attempt_count: u32,
-    /// When the next attempt is due, while the route is live.
+    /// The time of the next attempt, while the route is live.
     pub next_attempt_at: Option<Timestamp>,
-    /// The id of its entry; empty before it is published.
+    /// The id of the route's entry; empty before it is published.
     pub published_entry_id: String,
-    /// Why the last attempt failed; empty if none did.
+    /// The reason of the last failed attempt; empty if none failed.
     pub last_error_classification: &'static str,
 }
 
 impl MemoryDatabase {
-    /// A copy of everything.
+    /// Returns a copy of all data.
     pub fn backup(&self) -> Backup {
         Backup(lock(&self.0).clone())
     }
 
-    /// Puts everything back to the state of `backup`.
+    /// Restores the state of `backup`.
     pub fn restore(&self, backup: &Backup) {
         *lock(&self.0) = backup.0.clone();
     }
 
-    /// Gives the database the clock by which it stamps what it saves about the outbound streams.
+    /// Sets the clock for the timestamps that the database records about the outbound streams.
     pub fn set_clock(&self, clock: Arc<ManualClock>) {
         lock(&self.0).clock = Some(clock);
     }
 
-    /// Puts the checkpoint of `stream` anywhere, whatever its fence; `None` removes it.
+    /// Sets the checkpoint of `stream` to any value, whatever its fence; `None` removes it.
     pub fn set_checkpoint(&self, stream: &str, checkpoint: Option<Checkpoint>) {
         let checkpoints = &mut lock(&self.0).checkpoints;
         match checkpoint {
@@ -81,12 +81,12 @@ impl MemoryDatabase {
         }
     }
 
-    /// Gives the row of a route a value that cannot be read.
+    /// Makes a value in the row of a route unreadable.
     pub fn corrupt_route(&self, key: &RouteKey) {
         lock(&self.0).corrupt.insert(key.clone());
     }
 
-    /// What became of a route; `None` if there is none.
+    /// The state of a route; `None` if it does not exist.
     pub fn route(&self, key: &RouteKey) -> Option<RouteState> {
         lock(&self.0).routes.get(key).map(|row| RouteState {
             status: row.status,
@@ -97,7 +97,7 @@ impl MemoryDatabase {
         })
     }
 
-    /// How many routes are pending or failed.
+    /// The number of pending or failed routes.
     pub fn live_count(&self) -> usize {
         lock(&self.0).routes.values().filter(|row| row.status.is_live()).count()
     }

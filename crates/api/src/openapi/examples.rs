@@ -1,4 +1,4 @@
-//! The examples of the document: values of the domain, rendered like answers.
+//! The examples of the document: values of the domain, rendered like responses.
 
 mod operators;
 
@@ -36,7 +36,7 @@ const KEY: &str = "game-123:turn-54";
 /// 2026-04-02T09:21:40Z, in Unix milliseconds.
 const OCCURRED_AT_MS: i64 = 1_775_121_700_000;
 
-/// A time so many milliseconds after the event.
+/// The time `millis` milliseconds after the event.
 fn after(millis: i64) -> Timestamp {
     Timestamp::from_millis(OCCURRED_AT_MS + millis).unwrap_or(Timestamp::UNIX_EPOCH)
 }
@@ -46,7 +46,7 @@ fn only(value: Value) -> Value {
 }
 
 fn rendered(value: impl Serialize) -> Value {
-    // Cannot fail: answers are made of texts, numbers and lists in memory.
+    // Cannot fail: responses consist of strings, numbers and lists in memory.
     only(serde_json::to_value(value).expect("it is JSON"))
 }
 
@@ -64,7 +64,7 @@ fn turn_ready() -> Value {
     })
 }
 
-/// An intent, if the catalogue has its type.
+/// An example intent, if the catalogue has its type.
 pub(super) fn intent(catalog: &Catalog) -> Value {
     match is_valid(catalog) {
         true => only(turn_ready()),
@@ -72,7 +72,7 @@ pub(super) fn intent(catalog: &Catalog) -> Value {
     }
 }
 
-/// A batch of it.
+/// A batch with that intent.
 pub(super) fn batch(catalog: &Catalog) -> Value {
     let mut element = turn_ready();
     element["idempotency_key"] = KEY.into();
@@ -164,7 +164,7 @@ fn detail() -> NotificationDetail {
     NotificationDetail { record: record(), updated_at: after(438), routes: vec![failed, published] }
 }
 
-/// Searches of operators.
+/// Examples of operators' searches.
 pub(super) fn searches() -> Value {
     let failed = json!({
         "accepted_at": {"$after": after(-3_600_000).to_string()},
@@ -177,7 +177,7 @@ pub(super) fn searches() -> Value {
     })
 }
 
-/// The answer to that intent, and that to a later one that is the same.
+/// The response to that intent, and the response to a later duplicate.
 pub(super) fn accepted() -> Value {
     let start = Start::Pending { due: after(5_438) };
     let new = |channel| {
@@ -191,7 +191,8 @@ pub(super) fn accepted() -> Value {
     json!({"accepted": accepted, "duplicate": duplicate})
 }
 
-/// The outcome of that intent's key: while it waits in the stream, when it is accepted, and after a malformed one.
+/// The outcomes of that intent's key: while it waits in the stream, after acceptance, and after a malformed
+/// intent.
 pub(super) fn intent_outcomes() -> Value {
     let told = |state, trace| rendered(KeyOutcome::new(state, &trace, true))["example"].take();
     let accepted = IntentTrace { notification: Some(detail()), ..IntentTrace::default() };

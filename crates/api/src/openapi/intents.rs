@@ -1,4 +1,4 @@
-//! Intents in the document: one schema for each type of the catalogue, closed by what may stand beside it.
+//! Schemas of intents: one for each type of the catalogue, without other members.
 
 use domain::catalog::{AudienceKind, Catalog, NotificationType};
 use domain::intent::{MAX_IDENTIFIER, MAX_OCCURRED_AT_MS, MAX_PAYLOAD, MAX_RECIPIENT, MAX_RECIPIENTS};
@@ -7,18 +7,19 @@ use serde_json::{Map, Value, json};
 use super::schema_ref;
 use crate::batch::MAX_INTENTS;
 
-/// Text without control characters, and without white space at its ends. The ranges are those of `\p{Cc}`, which not all engines know.
+/// The pattern of text without control characters, and without white space at its ends. The ranges are those
+/// of `\p{Cc}`, which not all engines support.
 const IDENTIFIER: &str = concat!(
     r"^[^\s\u0000-\u001F\u007F-\u009F]",
     r"([^\u0000-\u001F\u007F-\u009F]*[^\s\u0000-\u001F\u007F-\u009F])?$"
 );
-/// The same, or empty.
+/// The same pattern, or the empty string.
 const OPTIONAL_IDENTIFIER: &str = concat!(
     r"^([^\s\u0000-\u001F\u007F-\u009F]",
     r"([^\u0000-\u001F\u007F-\u009F]*[^\s\u0000-\u001F\u007F-\u009F])?)?$"
 );
 
-/// The schemas that a body with intents needs.
+/// The schemas for a body with intents.
 pub(super) fn schemas(catalog: &Catalog) -> Map<String, Value> {
     let mut all = Map::new();
     for known in catalog.types() {
@@ -34,8 +35,8 @@ pub(super) fn schemas(catalog: &Catalog) -> Map<String, Value> {
     all
 }
 
-/// One schema of these for each type, and no members beside its own. The constant `notification_type` tells
-/// them apart; with a `discriminator` too, some generators write the member twice.
+/// A schema with one alternative for each type, and no other members. The constant `notification_type`
+/// distinguishes the alternatives; with a `discriminator` too, some generators write the member twice.
 fn one_of(catalog: &Catalog, name: fn(&NotificationType) -> String, about: &str) -> Value {
     let types: Vec<Value> = catalog.types().map(|known| schema_ref(&name(known))).collect();
     json!({"description": about, "oneOf": types, "unevaluatedProperties": false})
@@ -66,7 +67,8 @@ fn payload_name(known: &NotificationType) -> String {
     format!("payload.{}", known.name())
 }
 
-/// The schema of the catalogue. One that refers to parts of itself gets an id, against which the references are resolved.
+/// The payload schema from the catalogue. A schema with references to its own parts gets an id, against which
+/// the references are resolved.
 fn payload(known: &NotificationType) -> Value {
     let mut schema = known.payload_schema().clone();
     let refers = schema.to_string().contains(r#""$ref":"#);
@@ -76,8 +78,8 @@ fn payload(known: &NotificationType) -> Value {
     schema
 }
 
-/// An intent of this type in a batch. Generators lose members that stand beside a `oneOf` or a reference, so
-/// it repeats those of the intent.
+/// The schema of an intent of this type in a batch. Generators lose members beside a `oneOf` or a reference,
+/// so it repeats the members of the intent.
 fn element(known: &NotificationType) -> Value {
     let mut schema = intent(known);
     schema["properties"]["idempotency_key"] = json!({
@@ -93,8 +95,9 @@ fn element(known: &NotificationType) -> Value {
     schema
 }
 
-/// The members of an intent of this type. Members beside them are refused by what refers to it. What depends
-/// on the audience is told by `if`, which generators do not read: to them an intent is one object.
+/// The members of an intent of this type. The schemas that refer to it refuse other members. Rules that
+/// depend on the audience are expressed by `if`, which generators do not read: for them an intent is one
+/// object.
 fn intent(known: &NotificationType) -> Value {
     let kinds = AudienceKind::ALL.into_iter().filter(|kind| known.channels(*kind).is_some());
     let names: Vec<&str> = kinds.map(AudienceKind::as_str).collect();

@@ -1,4 +1,4 @@
-//! The parts of an operation of the document, and those that all operations share.
+//! The parts of an operation of the document, and the parts that all operations share.
 
 use idempotency::MAX_KEY_BYTES;
 use serde_json::{Map, Value, json};
@@ -10,7 +10,7 @@ use super::problems::{
 };
 use crate::params::Param;
 
-/// Whose tokens an operation takes.
+/// The roles whose tokens an operation accepts.
 #[derive(Clone, Copy)]
 pub(super) enum Callers {
     Anyone,
@@ -21,16 +21,16 @@ pub(super) enum Callers {
     Reporters,
 }
 
-/// What the header `Idempotency-Key` is to an operation.
+/// The use of the header `Idempotency-Key` in an operation.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum KeyHeader {
     Absent,
     Required,
-    /// Optional, and why.
+    /// Optional; the text is the reason.
     Optional(&'static str),
 }
 
-/// An operation without what all have in common.
+/// An operation without the parts that all operations share.
 pub(super) struct Operation {
     pub(super) id: &'static str,
     pub(super) tag: &'static str,
@@ -41,9 +41,9 @@ pub(super) struct Operation {
     /// Path and query parameters.
     pub(super) parameters: Vec<Value>,
     pub(super) body: Option<Body>,
-    /// The status and the answer of a request that succeeds.
+    /// The status and the response of a successful request.
     pub(super) success: (&'static str, Value),
-    /// Further problems, by status and name of the answer.
+    /// Further problems, by status and name of the response.
     pub(super) problems: Vec<(&'static str, &'static str)>,
 }
 
@@ -53,7 +53,7 @@ pub(super) struct Body {
     pub(super) max_bytes: usize,
 }
 
-/// Reads as an operator.
+/// An operation that reads as an operator.
 pub(super) fn get(id: &'static str, tag: &'static str, summary: &'static str, answer: Value) -> Operation {
     Operation {
         id,
@@ -79,7 +79,7 @@ pub(super) fn list(
     Operation { parameters: params.iter().map(query_parameter).collect(), ..get(id, tag, summary, answer) }
 }
 
-/// Changes dead letters.
+/// An operation that changes dead letters.
 pub(super) fn change(
     id: &'static str,
     summary: &'static str,
@@ -129,7 +129,8 @@ impl Operation {
         operation
     }
 
-    /// The answers by status: that of success, those of its own, and those that every operation of its kind has.
+    /// The responses by status: the success, the problems of the operation, and those of every operation of
+    /// its kind.
     fn responses(&self) -> Value {
         let mut problems = vec![("400", BAD_REQUEST), ("503", UNAVAILABLE)];
         problems.extend(&self.problems);
@@ -213,7 +214,7 @@ pub(super) fn query_parameter(param: &Param) -> Value {
     json!({"name": param.name, "in": "query", "description": param.about, "schema": param.schema()})
 }
 
-/// An answer of JSON, with the headers that it may have besides `X-Request-Id`.
+/// A JSON response, with the headers that it may have besides `X-Request-Id`.
 pub(super) fn answer(description: &str, schema: Value, examples: Value, headers: &[&str]) -> Value {
     json!({
         "description": description,

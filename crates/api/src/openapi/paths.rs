@@ -1,4 +1,4 @@
-//! The operations of the document: what each path takes and answers.
+//! The operations of the document, with their parameters, bodies and responses.
 
 use idempotency::MAX_KEY_BYTES;
 use serde_json::{Value, json};

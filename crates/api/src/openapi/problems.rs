@@ -1,4 +1,5 @@
-//! Problems in the document: their schemas and the answers that consist of them, from the values that handlers answer with.
+//! The schemas of problems and the responses that consist of them, derived from the values that handlers
+//! return.
 
 use std::time::Duration;
 
@@ -16,20 +17,20 @@ use crate::problems::{
 
 /// A problem of the document.
 struct Sample {
-    /// The name of its answer; that of its schema has `Problem` at the end.
+    /// The name of its response; the name of its schema has the suffix `Problem`.
     name: &'static str,
     description: &'static str,
     problem: Problem,
-    /// Where it arises, for the example.
+    /// A path at which the problem occurs, for the example.
     instance: &'static str,
-    /// Further headers of its answer.
+    /// Further headers of its response.
     headers: &'static [&'static str],
 }
 
-/// The problems that may be those of an element of a batch, too.
+/// The problems that may also be the result of an element of a batch.
 const OF_ELEMENTS: [&str; 3] = ["MalformedIntent", "IdempotencyConflict", "Unavailable"];
 
-/// Every problem but those of the path and of the method.
+/// The names of all problems except those of the path and of the method.
 pub(super) const BAD_REQUEST: &str = "BadRequest";
 pub(super) const UNAUTHORIZED: &str = "Unauthorized";
 pub(super) const FORBIDDEN: &str = "Forbidden";
@@ -159,7 +160,7 @@ fn samples() -> Vec<Sample> {
     ]
 }
 
-/// The schema of each problem, and of those that elements of a batch may have, which have no `instance`.
+/// The schema of each problem, and those of problems of batch elements, which have no `instance`.
 pub(super) fn schemas() -> Map<String, Value> {
     let mut all = Map::new();
     for sample in samples() {
@@ -180,7 +181,7 @@ fn element_name(name: &str) -> String {
     format!("{name}ElementProblem")
 }
 
-/// The members that the problem has. Those that are not constant are of the kind that is documented for their name.
+/// The schema of a problem: its members. A member that is not constant has the type documented for its name.
 fn schema(sample: &Sample) -> Value {
     let body = sample.problem.body();
     let members: Map<String, Value> =
@@ -219,7 +220,7 @@ fn with_instance(mut schema: Value) -> Value {
     schema
 }
 
-/// The answers that consist of a problem.
+/// The responses that consist of a problem.
 pub(super) fn responses() -> Map<String, Value> {
     let samples = samples();
     let mut all: Map<String, Value> = samples
@@ -241,7 +242,7 @@ pub(super) fn responses() -> Map<String, Value> {
     all
 }
 
-/// Whether it is one of the two ways in which an intent is refused.
+/// Returns true for the two problems that refuse an intent.
 fn is_refusal(sample: &Sample) -> bool {
     ["MalformedIntent", "IdempotencyConflict"].contains(&sample.name)
 }

@@ -1,4 +1,4 @@
-//! The document is that of the code: of its routes, its parser of intents, and its file under docs/.
+//! Checks that the document matches the code: its routes, its parser of intents, and the file under docs/.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -82,7 +82,7 @@ fn validator(document: &Value, schema: &Value) -> Validator {
     jsonschema::draft202012::new(&schema).expect("it is a schema")
 }
 
-/// Every `content` of the document, with its place.
+/// Collects every `content` of the document, with its path.
 fn contents<'a>(value: &'a Value, place: &str, found: &mut Vec<(String, &'a Value)>) {
     for (name, member) in value.as_object().into_iter().flatten() {
         let place = format!("{place}/{name}");
@@ -171,17 +171,19 @@ fn anything() -> impl Strategy<Value = Value> {
     ]
 }
 
-/// The members of a payload that satisfies the schema, as the built-in types have them.
+/// The members of a payload that satisfies the schema, in the way of the built-in types.
 fn valid_payload(schema: &Value) -> Value {
     let properties = schema["properties"].as_object().expect("properties");
     let member = |schema: &Value| if schema["type"] == "integer" { json!(54) } else { json!("x") };
     properties.iter().map(|(name, schema)| (name.clone(), member(schema))).collect()
 }
 
-/// Which type, whether for administrators, and the changes: of which member, whether of the payload, and to what.
+/// The index of a type, a flag for administrators, and the changes: the index of a member, a flag for the
+/// payload, and the new value.
 type Drawn = (usize, bool, Vec<(prop::sample::Index, bool, Option<Value>)>);
 
-/// An intent of some type and audience that is valid, and up to two members of it or of its payload that are replaced, removed or added.
+/// A valid intent of some type and audience, with up to two members of it or of its payload replaced, removed
+/// or added.
 fn bodies() -> impl Strategy<Value = Drawn> {
     let change = (any::<prop::sample::Index>(), any::<bool>(), prop::option::of(anything()));
     (0_usize..100, any::<bool>(), prop::collection::vec(change, 0..3))
@@ -237,7 +239,7 @@ proptest! {
         let text = body.to_string();
         let context = BodyContext { producer: &producer, ..CONTEXT };
         let parsed = CATALOG.with(|catalog| IntentBody::parse(&text).expect("an object").decode(context, catalog));
-        // Who sends a type is no matter of the body.
+        // The body does not determine who may send a type.
         let wrong_sender = parsed.as_ref().is_err_and(|refused| refused.code.as_str() == "producer_not_allowed");
         prop_assume!(!wrong_sender);
         let documented = SCHEMA.with(|schema| schema.is_valid(&body));

@@ -1,4 +1,4 @@
-//! What operators' changes did, or would do.
+//! The results and the plans of operators' changes.
 
 use domain::operations::{ChangeReport, PLAN_IDS, Plan};
 use schemars::JsonSchema;
@@ -33,7 +33,7 @@ struct PlannedGroup {
 }
 
 impl Planned {
-    /// The plan as it is shown.
+    /// Renders a plan.
     pub fn new(plan: Plan) -> Self {
         let by = plan.by.into_iter().map(|group| PlannedGroup {
             channel: group.channel.as_str(),
@@ -71,8 +71,8 @@ pub struct Discarded {
 
 #[derive(Serialize, JsonSchema)]
 struct Rest {
-    /// Selected dead letters that were not changed: those beyond 10,000, and those that another transaction had locked. The same request
-    /// with another idempotency key continues with them.
+    /// Selected dead letters that were not changed: those beyond 10,000, and those that another transaction
+    /// had locked. The same request with another idempotency key continues with them.
     remaining: u64,
     /// There may be more than `remaining`.
     #[serde(skip_serializing_if = "is_false")]

@@ -41,7 +41,7 @@ pub struct DeadLetter<'a> {
 }
 
 impl<'a> DeadLetter<'a> {
-    /// The dead letter as it is shown.
+    /// Renders a dead letter.
     pub fn new(letter: &'a query::DeadLetter) -> Self {
         let discarded = letter.discarded.as_ref();
         let text = |part: fn(&Discarded) -> &str| discarded.map(part);

@@ -54,9 +54,10 @@ fn state_schema(_: &mut SchemaGenerator) -> Schema {
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "IntentOutcome")]
 pub(crate) struct KeyOutcome<'a> {
-    /// The outcome of the newest intent with the key that left a trace: `accepted`; `conflict`: the key belonged
-    /// to another intent; `malformed`. Without a trace, `in_progress`: a request with the key is being processed;
-    /// `unread`: the stream has entries without an outcome, and one of them may have the key; `unknown`: none has.
+    /// The outcome of the newest intent with the key that left a trace: `accepted`; `conflict`: the key
+    /// belonged to another intent; `malformed`. Without a trace, `in_progress`: a request with the key is
+    /// being processed; `unread`: the stream has entries without an outcome, and one of them may have the
+    /// key; `unknown`: none has.
     #[schemars(schema_with = "state_schema")]
     state: &'static str,
     /// The notification that has the key.
@@ -77,7 +78,7 @@ pub(crate) struct KeyOutcome<'a> {
 }
 
 impl<'a> KeyOutcome<'a> {
-    /// The outcome as it is shown, with the content of the refused entry or without.
+    /// Renders the outcome, with or without the content of the refused entry.
     pub(crate) fn new(state: IntentState, trace: &'a IntentTrace, with_content: bool) -> Self {
         let notification = trace.notification.as_ref();
         let is_refused = matches!(state, IntentState::Conflict | IntentState::Malformed);

@@ -24,7 +24,7 @@ pub struct MalformedIntents<'a> {
 }
 
 impl<'a> MalformedIntents<'a> {
-    /// The rows as they are shown.
+    /// Renders the rows for operators.
     pub fn new(found: &'a [StoredMalformedIntent]) -> Self {
         Self { malformed_intents: found.iter().map(MalformedIntent::new).collect() }
     }
@@ -38,9 +38,9 @@ pub struct MalformedIntentSummary<'a> {
     stream_entry_id: &'a str,
     /// Tells entries of the same id apart.
     fields_fingerprint: &'a str,
-    /// As received; empty if it was no text of at most 255 bytes. `null` to a producer that may not send this type,
-    /// or if no type has the name: then the entry may be another producer's. `idempotency_key`, `failure_message`
-    /// and `raw_fields` are `null` with it.
+    /// As received; empty if it was no text of at most 255 bytes. `null` to a producer that may not send this
+    /// type, or if no type has the name: then the entry may be another producer's. `idempotency_key`,
+    /// `failure_message` and `raw_fields` are `null` with it.
     notification_type: Option<&'a str>,
     /// As received; empty if it was no text of at most 255 bytes.
     producer: &'a str,
@@ -53,12 +53,12 @@ pub struct MalformedIntentSummary<'a> {
 }
 
 impl<'a> MalformedIntentSummary<'a> {
-    /// The summary as it is shown to operators.
+    /// Renders the summary for operators.
     pub fn new(summary: &'a MalformedSummary) -> Self {
         Self::for_reader(summary, true)
     }
 
-    /// The summary with the content of the entry or without.
+    /// Renders the summary, with or without the content of the entry.
     pub fn for_reader(summary: &'a MalformedSummary, with_content: bool) -> Self {
         let content = |text| with_content.then_some(text);
         Self {
@@ -80,19 +80,19 @@ impl<'a> MalformedIntentSummary<'a> {
 pub struct MalformedIntent<'a> {
     #[serde(flatten)]
     summary: MalformedIntentSummary<'a>,
-    /// The fields of the entry as `[name, value]`, in the order received. Bytes that are no text are `{"base64": …}`; what is too long is
-    /// truncated. `null` if it is too large to be sent with the others.
+    /// The fields of the entry as `[name, value]`, in the order received. Bytes that are no text are
+    /// `{"base64": …}`; what is too long is truncated. `null` if it is too large to be sent with the others.
     #[schemars(schema_with = "raw_fields_schema")]
     raw_fields: Value,
 }
 
 impl<'a> MalformedIntent<'a> {
-    /// The row as it is shown to operators.
+    /// Renders the row for operators.
     pub fn new(stored: &'a StoredMalformedIntent) -> Self {
         Self::for_reader(stored, true)
     }
 
-    /// The row with the content of the entry or without.
+    /// Renders the row, with or without the content of the entry.
     pub fn for_reader(stored: &'a StoredMalformedIntent, with_content: bool) -> Self {
         let raw_fields = stored.raw_fields.as_deref().filter(|_| with_content);
         Self {

@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 use super::receipts::Receipt;
 use super::{Time, channel_schema, json_of, status_schema};
 
-/// The outcome of an intent that became a notification now.
+/// The outcome of an intent that has become a notification now.
 pub(crate) const OUTCOME_ACCEPTED: &str = "accepted";
 /// The outcome of an intent that was accepted before.
 pub(crate) const OUTCOME_DUPLICATE: &str = "duplicate";
@@ -47,13 +47,14 @@ pub(crate) struct AcceptedRoute<'a> {
     route_number: usize,
     #[schemars(schema_with = "channel_schema")]
     channel: &'static str,
-    /// `user:<user_id>`, or `config:<notification_type>` if no administrator is configured; `null` if it holds an administrator's address.
+    /// `user:<user_id>`, or `config:<notification_type>` if no administrator is configured; `null` if it
+    /// holds an administrator's address.
     recipient_ref: Option<&'a str>,
     #[schemars(schema_with = "status_schema")]
     status: &'static str,
 }
 
-/// What a producer, or an operator, is shown of the ids of routes, in the order of `routes`.
+/// The ids of routes, in the order of `routes`; those with an address are left out for producers.
 fn shown_ids<'a>(
     routes: impl Iterator<Item = (&'a str, &'a str)> + Clone,
     with_addresses: bool,
@@ -110,7 +111,7 @@ impl<'a> Accepted<'a> {
     }
 }
 
-/// The routes of a notification as its producer is shown them: without addresses.
+/// The routes of a notification for its producer: without addresses.
 pub(super) fn accepted_routes(detail: &NotificationDetail) -> Vec<AcceptedRoute<'_>> {
     let ids = detail.routes.iter().map(|route| (&*route.key.route_id, &*route.recipient_ref));
     let routes = detail.routes.iter().zip(shown_ids(ids, false)).map(|(route, id)| AcceptedRoute {
@@ -183,8 +184,8 @@ struct Route<'a> {
     route_number: usize,
     #[schemars(schema_with = "channel_schema")]
     channel: &'static str,
-    /// `user:<user_id>`, `email:<address>` or `config:<notification_type>`; `null` to a producer if it holds an administrator's
-    /// address.
+    /// `user:<user_id>`, `email:<address>` or `config:<notification_type>`; `null` to a producer if it holds
+    /// an administrator's address.
     recipient_ref: Option<&'a str>,
     #[schemars(schema_with = "status_schema")]
     status: &'static str,
@@ -215,7 +216,8 @@ struct Route<'a> {
 }
 
 impl<'a> Notification<'a> {
-    /// The notification as it is shown at `now`. Addresses are for operators; a producer knows its recipients by their ids.
+    /// Renders the notification at `now`. Only operators see addresses; a producer sees the ids of its
+    /// recipients.
     pub fn new(detail: &'a NotificationDetail, now: Timestamp, with_addresses: bool) -> Self {
         let NotificationDetail { record, updated_at, routes } = detail;
         let ids = routes.iter().map(|route| (&*route.key.route_id, &*route.recipient_ref));
@@ -302,7 +304,7 @@ pub struct NotificationSummary<'a> {
 }
 
 impl<'a> NotificationSummary<'a> {
-    /// The summary as it is shown.
+    /// Renders the summary.
     pub fn new(summary: &'a query::NotificationSummary) -> Self {
         Self {
             notification_id: summary.notification_id.as_str(),

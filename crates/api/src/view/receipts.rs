@@ -1,4 +1,4 @@
-//! What consumers reported, and what became of their reports.
+//! Consumers' reports, and their outcomes.
 
 use domain::receipt::{self, Recorded, ReportOutcome};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
@@ -20,8 +20,9 @@ pub(crate) struct ReceiptResults {
 pub(crate) struct ReceiptResult {
     /// As it was given; `null` if it was no string.
     pub(crate) id: Option<String>,
-    /// `recorded`: the receipt is what the report says. `stale`: the status is not higher than what is known. `unknown_route`: there is no
-    /// such route, or it is another consumer's. `invalid`: the report breaks a rule.
+    /// `recorded`: the receipt is what the report says. `stale`: the status is not higher than what is known.
+    /// `unknown_route`: there is no such route, or it is another consumer's. `invalid`: the report breaks a
+    /// rule.
     #[schemars(schema_with = "outcome_schema")]
     pub(crate) outcome: &'static str,
     /// Which rule an invalid report breaks.

@@ -152,7 +152,7 @@ fn channels_schema(generator: &mut SchemaGenerator) -> Schema {
 }
 
 impl<'a> ServiceStatus<'a> {
-    /// `status` of the stream `stream`, as a replica of this version tells it.
+    /// Renders the `status` of the stream `stream`; `version` is that of this replica.
     pub fn new(status: &'a Status, stream: &'a str, version: &'a str) -> Self {
         let now = status.store.at;
         let leader = status.leader.as_ref().map(|leader| Leader {

@@ -1,16 +1,17 @@
-//! The measured figures of the calculator: all of them are here, with the machine that they are from.
+//! The measured figures of the calculator, and the machine on which they were measured.
 //!
-//! Sizes are from `bench --only capacity` and hold anywhere. Processor times and the rate are of one run on one machine: costs of a slow
-//! machine beside the rate of a fast one would contradict each other. The same benchmark measures all of them together.
+//! Sizes are from `bench --only capacity` and hold anywhere. Processor times and the rate are from one run on
+//! one machine, because costs of a slow machine would contradict the rate of a fast one. The same benchmark
+//! measures all of them together.
 
-/// One of the costs.
+/// One measured cost.
 #[derive(Clone, Copy, Debug)]
 pub struct Cost {
-    /// What costs it.
+    /// The name of the cost in docs/capacity.md.
     pub name: &'static str,
     /// [`BYTES`], or [`MICROS`] of processor time.
     pub unit: &'static str,
-    /// Its value.
+    /// The measured value, in `unit`.
     pub value: f64,
 }
 
@@ -20,7 +21,7 @@ pub const BYTES: &str = "bytes";
 pub const MICROS: &str = "µs";
 
 impl Cost {
-    /// As a row of the table in docs/capacity.md.
+    /// A row of the table in docs/capacity.md.
     pub fn row(&self) -> String {
         format!("| {} | {} {} |\n", self.name, self.value, self.unit)
     }
@@ -29,14 +30,14 @@ impl Cost {
 /// Each cost once: its field, its name in docs/capacity.md, and its last measured value.
 macro_rules! costs {
     ($($field:ident: $name:literal, $value:literal $unit:ident;)*) => {
-        /// What one thing costs: sizes in bytes, processor time in microseconds.
+        /// The costs of one intent, route or other item: sizes in bytes, processor time in microseconds.
         #[derive(Clone, Copy, Debug)]
         pub struct Costs {
             $(#[doc = $name] pub $field: f64,)*
         }
 
         impl Costs {
-            /// In the order of docs/capacity.md.
+            /// The costs in the order of docs/capacity.md.
             pub fn list(&self) -> Vec<Cost> {
                 vec![$(Cost { name: $name, unit: $unit, value: self.$field },)*]
             }
@@ -69,20 +70,20 @@ costs! {
 /// The payload of the intents whose sizes were measured, in bytes.
 pub const MEASURED_PAYLOAD_BYTES: f64 = 246.0;
 
-/// The run that processor times and the rate are from.
+/// The benchmark run from which processor times and the rate are taken.
 #[derive(Clone, Copy, Debug)]
 pub struct Run {
-    /// Its day.
+    /// The date of the run.
     pub date: &'static str,
-    /// Its processors.
+    /// The processor model.
     pub machine: &'static str,
-    /// How many of them.
+    /// The number of processor cores.
     pub cores: f64,
-    /// Where it is described: a link of docs/capacity.md.
+    /// The description of the run, as a link in docs/capacity.md.
     pub page: &'static str,
-    /// The intents a second that one installation accepted and published, rounded down.
+    /// Intents per second that one installation accepted and published, rounded down.
     pub intents_per_second: f64,
-    /// The routes of each.
+    /// The number of routes of each intent.
     pub routes: f64,
 }
 
@@ -97,7 +98,7 @@ pub const RUN: Run = Run {
 };
 
 impl Run {
-    /// The routes a second of the run.
+    /// Routes per second in the run.
     pub const fn routes_per_second(&self) -> f64 {
         self.intents_per_second * self.routes
     }

@@ -1,16 +1,16 @@
-//! Who runs a command that changes something, for `operator_actions`.
+//! The actor of a command that changes something, for `operator_actions`.
 
 use ambient::{RandomTokens, Tokens};
 use uuid::Uuid;
 
 use crate::config::host_name;
 
-/// The most characters of the name of a user or host.
+/// The most characters kept of a user or host name.
 const MAX_NAME_CHARS: usize = 64;
 
-/// `$USER@host`.
+/// The actor in the form `$USER@host`; `unknown` replaces a missing part.
 pub(crate) fn actor(vars: &[(String, String)]) -> String {
-    // Without a readable host name the user remains.
+    // If the host name cannot be read, the user is still recorded.
     actor_on(vars, &host_name())
 }
 
@@ -28,7 +28,7 @@ fn name_of(text: &str) -> String {
     text.trim().chars().filter(|c| !c.is_control()).take(MAX_NAME_CHARS).collect()
 }
 
-/// A name for all that one command does.
+/// Returns a new id that all changes of one command share.
 pub(crate) fn request_id() -> String {
     Uuid::from_bytes(RandomTokens.next()).simple().to_string()
 }

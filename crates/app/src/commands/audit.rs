@@ -1,4 +1,5 @@
-//! `audit`: compares the streams and the tables with each other. The comparison is in `workers`; here is what it reads and how it prints.
+//! `audit`: compares the streams and the tables with each other. The comparison is in `workers`; this module
+//! has its inputs and its output.
 
 mod report;
 
@@ -47,7 +48,8 @@ pub async fn run(args: &AuditArgs, vars: Vars, out: &mut impl Write) -> Result<(
     let tables = Tables::open(config.tables.clone()).await?;
     let addr = &config.redis.addr;
     redis.ping().await.with_context(|| format!("Redis at {addr} cannot be used"))?;
-    // Ages count from the database's clock, as retention does: that of an operator's machine may be wrong.
+    // Ages are measured by the database's clock, as retention does: the clock of an operator's machine may be
+    // wrong.
     let clock = StoreClock::new(tables.explained(tables.queries.now().await)?);
     let settings = settings(args, &config, &clock)?;
     let stores = stores(&config, &tables, &redis)?;

@@ -1,4 +1,4 @@
-//! `capacity`: what a load needs. It reads no configuration and contacts nothing.
+//! `capacity`: estimates the resources that a load needs. It reads no configuration and contacts nothing.
 
 use std::io::Write;
 use std::time::Duration;
@@ -38,10 +38,12 @@ pub struct CapacityArgs {
     /// How long records are kept, as NOTIFICATION_RECORD_RETENTION
     #[arg(long, value_name = "DURATION", default_value = "720h", value_parser = duration::parse)]
     retention: Duration,
-    /// How long entries stay on the streams: NOTIFICATION_INTENTS_STREAM_RETENTION, and until consumers' streams are trimmed
+    /// How long entries stay on the streams: NOTIFICATION_INTENTS_STREAM_RETENTION, and until consumers'
+    /// streams are trimmed
     #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = duration::parse)]
     stream_retention: Duration,
-    /// How many of 100 intents come by POST /v1/intents: each has a row of idempotency_keys, an element of a batch has none
+    /// How many of 100 intents come by POST /v1/intents: each has a row of idempotency_keys, an element of a
+    /// batch has none
     ///
     /// Processor time is always that of the stream; by HTTP an intent takes more (docs/capacity.md).
     #[arg(long, value_name = "PERCENT", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=100))]
@@ -100,7 +102,7 @@ impl CapacityArgs {
     }
 }
 
-/// Prints what the load needs to `out`.
+/// Prints the needs of the load to `out`.
 pub fn run(args: &CapacityArgs, out: &mut impl Write) -> Result<(), Failure> {
     let load = args.load();
     let needs = load.needs();
@@ -154,7 +156,7 @@ fn rows(load: &Load, needs: &Needs) -> Vec<Vec<String>> {
     ]
 }
 
-/// In decimal units, with three digits.
+/// Formats a number of bytes in decimal units with three digits.
 fn bytes(count: f64) -> String {
     const UNITS: [&str; 5] = ["B", "kB", "MB", "GB", "TB"];
     let (mut value, mut unit) = (count, 0);
@@ -249,7 +251,7 @@ mod tests {
     const PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/capacity.md");
     const EXAMPLE: [&str; 6] = ["--intents-per-second", "500", "--routes", "4", "--retention", "720h"];
 
-    /// The page with what stands between two marks replaced.
+    /// Returns the page with the text between the two markers `name` replaced.
     fn replaced(page: &str, name: &str, content: &str) -> String {
         let (begin, end) = (format!("<!-- {name}: begin -->\n"), format!("<!-- {name}: end -->"));
         let (before, rest) = page.split_once(&begin).expect("the mark is there");
@@ -257,7 +259,8 @@ mod tests {
         format!("{before}{begin}{content}{end}{after}")
     }
 
-    /// The run that processor times and rates are from, and what one installation is planned for.
+    /// Describes the measured run behind the processor times and rates, and the load planned for one
+    /// installation.
     fn run_of_the_page() -> String {
         let Run { date, machine, cores, page, intents_per_second, routes } = RUN;
         let routes_per_second = RUN.routes_per_second();

@@ -1,4 +1,4 @@
-//! `check-config`: prints the effective configuration, or what is wrong with it.
+//! `check-config`: prints the effective configuration, or its errors.
 
 use std::io::Write;
 
@@ -7,7 +7,8 @@ use anyhow::Context;
 use super::{Failure, Vars, print_warnings};
 use crate::config::{Config, StateConfig};
 
-/// Prints one `NAME=value` a line to `out`, secrets masked. The variables of the state store are checked if one of them is set.
+/// Prints one `NAME=value` a line to `out`, with secrets masked. Checks the variables of the state store if
+/// one of them is set.
 pub fn run(vars: Vars, out: &mut impl Write) -> Result<(), Failure> {
     let state = StateConfig::is_meant(&vars).then(|| StateConfig::load(vars.clone())).transpose();
     let (service, state) = match (Config::load(vars), state) {
@@ -16,7 +17,7 @@ pub fn run(vars: Vars, out: &mut impl Write) -> Result<(), Failure> {
         (Err(errors), Err(further)) => return Err(errors.and(further).into()),
     };
     print_warnings(&service.warnings);
-    // What both read is shown once.
+    // Warnings and values that both configurations contain are shown once.
     let (of_state, warnings) = state.map(|state| (state.effective, state.warnings)).unwrap_or_default();
     let warnings = warnings.into_iter().filter(|line| !service.warnings.contains(line)).collect::<Vec<_>>();
     print_warnings(&warnings);

@@ -1,4 +1,5 @@
-//! `dead-letters`: what operators do about routes whose budget is spent. It needs the connection string alone.
+//! `dead-letters`: lists, shows, replays and discards routes whose retry budget is spent. It needs only the
+//! connection string.
 
 mod args;
 mod change;
@@ -19,7 +20,7 @@ use super::operators::{Cell, CommandLine, Style, Tables, Tone, print_members, pr
 use super::output::{print_serialized, printable};
 use super::{Failure, Vars};
 
-/// The most characters of an error in a list.
+/// The most characters of an error shown in a list.
 const LISTED_ERROR_CHARS: usize = 60;
 
 /// Runs the command with these variables, and prints to `out`.
@@ -64,7 +65,7 @@ async fn list(args: &ListArgs, vars: Vars, out: &mut impl Write) -> Result<(), F
     Ok(())
 }
 
-/// The options that select what `filter` selects.
+/// Adds the command-line options that are equivalent to `filter`.
 fn with_filter(line: CommandLine, filter: &DeadLetterFilter) -> CommandLine {
     line.option("--channel", filter.channel.map(Channel::as_str))
         .option("--classification", filter.classification.as_ref())

@@ -1,7 +1,8 @@
-//! `dev`: everything on this machine, to try the service out.
+//! `dev`: runs everything on this machine, to try the service out.
 //!
-//! Private servers and the service with its HTTP API and console in one process; users are documents in its own schema. It sends a
-//! sample intent, prints the published entries, and has some failures to look at. At the end everything is stopped and removed.
+//! It starts private servers and, in one process, the service with its HTTP API and console; users are
+//! documents in the service's own schema. It sends a sample intent, prints the published entries, and adds
+//! some failures to look at. At the end everything is stopped and removed.
 
 use std::time::Duration;
 
@@ -30,15 +31,15 @@ use crate::{migrations, shutdown, wiring};
 const DATABASE: &str = "galaxy";
 const ROLE: &str = "notificationservice";
 const SCHEMA: &str = "notification";
-/// The channel on which inserts into the outbox are announced.
+/// The channel that announces inserts into the outbox.
 const OUTBOX_CHANNEL: &str = "outbox";
-/// How long one statement may take that prepares the database.
+/// The time limit of one statement that prepares the database.
 const PREPARATION_TIMEOUT: Duration = Duration::from_secs(10);
-/// Who sends the sample and the intents of the invitation.
+/// The producer of the sample and of the intents in the invitation.
 const PRODUCER: &str = "game_master";
-/// The users of the sample: one reads French, which is not configured.
+/// The users of the sample: one has French as language, which is not configured.
 const USERS: [(&str, &str); 2] = [("u-1", "en"), ("u-2", "fr")];
-/// The user of the invitation.
+/// The user in the invitation.
 const USER: &str = r#"{"user_id":"u-3","email":"ada@example.com","preferred_language":"en"}"#;
 
 /// Runs until Ctrl-C.
@@ -62,21 +63,21 @@ pub async fn run(vars: Vars) -> Result<(), Failure> {
     let shown = tokio::spawn(watch.show(redis.clone(), intents));
     let outcome = service.await.context("the service panicked")?;
     stop.cancel();
-    // The task ends by the token and has no result.
+    // The task ends when the token is cancelled and has no result.
     drop(shown.await);
     drop(machine);
     println!("Stopped. Nothing is left running.");
     outcome
 }
 
-/// The servers; they stop when this is dropped.
+/// The private servers; they stop when this is dropped.
 struct Machine {
     postgres: Postgres,
     redis: Redis,
     api: DevApi,
 }
 
-/// The API of the service, and who may use it.
+/// The API of the service, with a token for a producer and one for an operator.
 struct DevApi {
     addr: String,
     /// Removed when this is dropped.
@@ -86,7 +87,7 @@ struct DevApi {
 }
 
 impl DevApi {
-    /// On a free port, with two new tokens.
+    /// Picks a free port and makes two new tokens.
     fn new() -> anyhow::Result<Self> {
         let make = |name: &str, grant: &Grant| {
             let made = new_token(name, grant, &RandomTokens);
@@ -130,14 +131,14 @@ impl Machine {
         PgPool::new(&dsn, settings).context("the database cannot be reached")
     }
 
-    /// An outbox beside the tables of the service, for the relay inside it.
+    /// Creates an outbox beside the tables of the service, for the relay inside it.
     async fn create_outbox(&self) -> anyhow::Result<()> {
         let channel = ChannelName::parse(OUTBOX_CHANNEL)?;
         let administration = Administration::new(self.pool()?, TableName::default());
         administration.migrate(Some(&channel)).await.context("the outbox could not be created")
     }
 
-    /// The users of the sample, in the tables of the service.
+    /// Imports the users of the sample into the tables of the service.
     async fn import_users(&self) -> anyhow::Result<()> {
         let dsn = Dsn::parse(&self.dsn()).context("the database cannot be reached")?;
         migrations::migrate(&dsn).await.context("the database could not be migrated")?;
@@ -150,7 +151,7 @@ impl Machine {
         store.put_many(&users).await.context("the users of the sample could not be stored")
     }
 
-    /// The caller's variables, and the addresses of the servers.
+    /// Merges the caller's variables with the addresses of the private servers.
     fn config(&self, vars: Vars) -> Result<Config, Failure> {
         let own = [
             ("NOTIFICATION_POSTGRES_PRIMARY_DSN", self.dsn()),
@@ -170,7 +171,7 @@ impl Machine {
             ("NOTIFICATION_API_TLS_CERT_FILE", String::new()),
             ("NOTIFICATION_API_TLS_KEY_FILE", String::new()),
         ];
-        // Unless the caller wants it otherwise: any port, and of the log what a person must see.
+        // Defaults that the caller may override: any port, and only log lines that a person must see.
         let defaults = [
             ("NOTIFICATION_INTERNAL_HTTP_ADDR", "127.0.0.1:0".to_owned()),
             ("NOTIFICATION_LOG_LEVEL", "warn".to_owned()),
@@ -189,7 +190,7 @@ impl Machine {
         Ok(loaded.config)
     }
 
-    /// How to send further intents, and how to read what became of them.
+    /// Text that shows how to send further intents and how to read their outcomes.
     fn invitation(&self) -> String {
         let program = std::env::current_exe()
             .map_or_else(|_| "notification".to_owned(), |path| path.display().to_string());

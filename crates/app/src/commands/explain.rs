@@ -1,4 +1,4 @@
-//! `explain`: what became of an intent, by any name that an operator has of it.
+//! `explain`: shows the outcome of an intent, given any of its ids.
 
 mod trail;
 
@@ -58,7 +58,7 @@ struct Document<'a> {
     notifications: Vec<Notification<'a>>,
 }
 
-/// What became of an intent.
+/// The outcome of one intent.
 #[derive(Serialize)]
 struct Found<'a> {
     outcome: &'static str,
@@ -99,7 +99,7 @@ pub async fn run(args: ExplainArgs, vars: Vars, out: &mut impl Write) -> Result<
     if is_found { Ok(()) } else { Err(Failure::Reported) }
 }
 
-/// The notifications that the fates name.
+/// The notifications that the fates refer to.
 async fn details(tables: &Tables, fates: &[Fate]) -> Result<Vec<NotificationDetail>, Failure> {
     let mut details: Vec<NotificationDetail> = Vec::new();
     for id in fates.iter().filter_map(Fate::notification) {

@@ -1,4 +1,5 @@
-//! `completions` and `man`: what shells and manuals need, generated from the definitions of the commands themselves.
+//! `completions` and `man`: shell completions and manual pages, generated from the definitions of the
+//! commands.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -32,7 +33,8 @@ pub struct CompletionsArgs {
 /// Where to write the pages.
 #[derive(Args, Debug)]
 pub struct ManArgs {
-    /// Write a page for each command into this folder, which must exist, instead of that of the program to standard output
+    /// Write a page for each command into this folder, which must exist, instead of that of the program to
+    /// standard output
     #[arg(long, value_name = "FOLDER")]
     dir: Option<PathBuf>,
 }
@@ -63,13 +65,13 @@ pub fn completions(
         KnownShell::Fish => Shell::Fish,
     };
     let name = command.get_name().to_owned();
-    // The generator panics if the output takes nothing more.
+    // The generator panics if the output cannot be written, so it writes to memory first.
     let mut script = Vec::new();
     generate(shell, &mut command, name, &mut script);
     Ok(out.write_all(&script).context("could not write to standard output")?)
 }
 
-/// Prints the page of `command` to `out`, or writes those of all its commands.
+/// Prints the page of `command` to `out`, or writes the pages of all its commands to a folder.
 pub fn man(args: &ManArgs, command: Command, out: &mut impl Write) -> Result<(), Failure> {
     let Some(folder) = &args.dir else {
         let page = clap_mangen::Man::new(command);

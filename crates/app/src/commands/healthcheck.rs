@@ -1,4 +1,5 @@
-//! `healthcheck`: asks a process of this environment whether it is ready, for the health check of a container.
+//! `healthcheck`: checks the health or readiness of a process of this environment, for the health check of a
+//! container.
 
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -20,7 +21,7 @@ use tokio::time::timeout;
 use super::{Failure, Vars};
 use crate::config::{HealthTarget, HttpAddr};
 
-/// The most of an answer that is read, in bytes.
+/// The most bytes of a response that are read.
 const MAX_ANSWER_BYTES: usize = 64 << 10;
 
 /// The examples of `healthcheck`.
@@ -54,7 +55,7 @@ pub struct HealthcheckArgs {
 
 /// Runs the command with these variables, and prints to `out`.
 pub async fn run(args: HealthcheckArgs, vars: Vars, out: &mut impl Write) -> Result<(), Failure> {
-    // Warnings are left out: the process itself prints them, and a health check runs every few seconds.
+    // Warnings are not printed: the process itself prints them, and a health check runs every few seconds.
     let target = match args.state {
         true => HealthTarget::load_state(vars)?.config,
         false => HealthTarget::load(vars)?.config,
@@ -79,7 +80,7 @@ fn show(target: &HealthTarget) -> String {
     }
 }
 
-/// The status and the body of the answer to a GET.
+/// Sends a GET request and returns the status and the body of the response.
 async fn ask(target: &HealthTarget, path: &str) -> anyhow::Result<(u16, String)> {
     match target {
         HealthTarget::Tcp(addr) => exchange(connect(addr).await?, path).await,
@@ -98,7 +99,7 @@ async fn connect_unix(socket: &Path) -> anyhow::Result<UnixStream> {
     UnixStream::connect(socket).await.with_context(|| format!("could not connect to {}", socket.display()))
 }
 
-/// Where a listener on `host` is reached from the same machine: one on every interface by the loopback.
+/// The host for connections from the same machine; loopback if the listener is on every interface.
 fn reachable(host: Option<&str>) -> String {
     let loopback = match host.map(str::parse::<IpAddr>) {
         None => Some(IpAddr::from(Ipv4Addr::LOCALHOST)),
@@ -114,7 +115,7 @@ async fn exchange(
     path: &str,
 ) -> anyhow::Result<(u16, String)> {
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.context("could not ask")?;
-    // It ends with the process, or when the answer was read.
+    // The task ends with the process, or when the response has been read.
     tokio::spawn(connection);
     let request = Request::get(path).header(HOST, "localhost").body(Empty::<Bytes>::new())?;
     let answer = sender.send_request(request).await.context("there was no answer in HTTP")?;
@@ -154,7 +155,7 @@ mod tests {
         ] {
             let (here, mut there) = tokio::io::duplex(1024);
             let answering = async {
-                // What comes before the request is no answer to it.
+                // Bytes sent before the request are not a response to it.
                 let mut request = [0; 1024];
                 let asked = there.read(&mut request).await.expect("it is open");
                 assert!(request[..asked].starts_with(b"GET /readyz HTTP/1.1\r\n"), "{asked} bytes");

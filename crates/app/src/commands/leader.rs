@@ -1,7 +1,8 @@
-//! `leader`: which replica reads the intents stream, and the request that it hand over.
+//! `leader`: shows the replica that reads the intents stream, and requests a handover.
 //!
-//! Who leads is known to the lock, by which name to the reports of the replicas, which are a second or two late. The request is
-//! `replicas.step_down_at`; what a replica makes of it is a rule of [`domain::step_down`].
+//! The leader is read from the lock. Its name comes from the reports of the replicas, which are a second or
+//! two late. The request is stored in `replicas.step_down_at`; how a replica reacts is a rule of
+//! [`domain::step_down`].
 
 mod outcome;
 
@@ -25,13 +26,13 @@ use super::status::seen;
 use super::{Failure, Vars};
 use crate::wiring::leader::LockLookup;
 
-/// How long the command waits for another leader.
+/// The time limit for another replica to become leader.
 const STEP_DOWN_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long after a change of leader the reports name the new one, and not the former one.
+/// The time after a change of leader at which the reports name the new leader and no longer the former one.
 const NAME_DELAY: Duration = Duration::from_secs(3);
-/// How long it looks who leads in a new term, which may end meanwhile, too.
+/// The time limit for finding the leader of a new term, which may end in the meantime.
 const NEW_TERM_TIMEOUT: Duration = Duration::from_secs(15);
-/// How often it looks.
+/// The interval between two reads.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// What to do about the leader.
@@ -86,7 +87,8 @@ impl Command {
     async fn status(&self) -> anyhow::Result<Status> {
         let Self { tables, lookup, .. } = self;
         let now = tables.explained(tables.queries.now().await)?;
-        // The term first: a leader that was followed since then has a report that is as new as the other.
+        // The term is read before the reports. If another replica takes over in between, the former leader's
+        // report is as new as that of its successor.
         let term = tables.explained(lookup.leader().await)?;
         let known = tables.explained(tables.queries.status(&tables.config.intents_stream, now).await)?;
         Ok(Status::new(known, term, None))
@@ -123,11 +125,11 @@ impl Command {
         print_cells(out, style, &rows)
     }
 
-    /// Leader and replicas as `GET /v1/status` has them.
+    /// The leader and the replicas, as in `GET /v1/status`.
     fn document(&self, status: &Status) -> Value {
         let stream = &self.tables.config.intents_stream;
         let whole = api::view::ServiceStatus::new(status, stream, env!("CARGO_PKG_VERSION"));
-        // Cannot fail: it holds texts and numbers.
+        // Cannot fail: it contains only strings and numbers.
         let mut whole = serde_json::to_value(whole).expect("texts and numbers");
         json!({ "leader": whole["leader"].take(), "replicas": whole["replicas"].take() })
     }
@@ -143,7 +145,8 @@ impl Command {
                 anyhow!("a replica leads that has not reported itself: try again in some seconds").into()
             );
         };
-        // Before the request: alone, it would count for another replica that starts meanwhile.
+        // This is checked before the request. A replica that is alone would otherwise keep a request that
+        // takes effect when another replica starts.
         if !self.tables.explained(self.store.get_step_down(&replica).await)?.other_replica {
             return Outcome::Unchanged { alone: true }.print(&replica, None, self.json, out);
         }
@@ -174,7 +177,7 @@ impl Command {
         Ok(Outcome::Unchanged { alone: false })
     }
 
-    /// Who leads in a term that began under `fence` or a later one.
+    /// Returns the outcome once the leader of a term with `fence` or a later one is found.
     async fn new_term(&self, former: &str, fence: u64) -> anyhow::Result<Outcome> {
         let begun = Instant::now();
         while begun.elapsed() < NEW_TERM_TIMEOUT {

@@ -117,7 +117,7 @@ fn row(item: &query::NotificationSummary) -> Vec<Cell> {
     ]
 }
 
-/// How a route in this status is shown.
+/// The tone of a route in this status.
 pub(super) fn tone(status: RouteStatus) -> Tone {
     match status {
         RouteStatus::Published => Tone::Good,

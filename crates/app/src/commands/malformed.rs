@@ -1,4 +1,4 @@
-//! `malformed`: intents that were not accepted, and the fields that they had.
+//! `malformed`: lists and shows intents that were not accepted, with their fields.
 
 mod fields;
 
@@ -178,7 +178,7 @@ async fn show(args: &ShowArgs, tables: &Tables, style: Style, out: &mut impl Wri
     Ok(())
 }
 
-/// Prints a malformed intent with its fields for people.
+/// Prints a malformed intent and its fields as text.
 pub(super) fn print_malformed(
     out: &mut impl Write,
     style: Style,

@@ -6,7 +6,7 @@ use super::{Failure, Vars, print_warnings};
 use crate::config::MigrateConfig;
 use crate::migrations;
 
-/// Applies the missing migrations, and prints how many there were.
+/// Applies the missing migrations, and prints how many were applied.
 pub async fn run(vars: Vars) -> Result<(), Failure> {
     let loaded = MigrateConfig::load(vars)?;
     print_warnings(&loaded.warnings);

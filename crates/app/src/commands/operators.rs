@@ -1,8 +1,9 @@
-//! What the commands of operators share: the tables, reached by the connection string alone; arguments; and how they print.
+//! The shared parts of operators' commands: access to the tables by the connection string alone, arguments,
+//! and printing.
 //!
-//! A command opens the tables once, with [`Tables::open`], which says what is wrong with a database that lacks them or has older ones.
-//! Redis is asked only by those that ask about the stream. Every text that comes from outside goes through
-//! [`printable`](super::output::printable) before a terminal gets it.
+//! A command opens the tables once, with [`Tables::open`], which reports a database whose tables are missing
+//! or older. Only commands about the stream connect to Redis. Every text from outside goes through
+//! [`printable`](super::output::printable) before it reaches a terminal.
 
 mod args;
 mod clock;
@@ -31,9 +32,11 @@ use crate::start::repeat_if_late;
 use crate::wiring::leader::LockLookup;
 use crate::{migrations, wiring};
 
-/// How long one statement of a command may take: more than one of a service, because an operator waits for it.
+/// The time limit of one statement of a command. It is longer than that of a service, because an operator
+/// waits for it.
 const STATEMENT_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long the first statement of a command is repeated, if the database does not respond in time.
+/// The time during which the first statement of a command is repeated, if the database does not respond in
+/// time.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(8);
 /// The connections of a command for each kind of session.
 const CONNECTIONS: usize = 2;
@@ -41,19 +44,19 @@ const CONNECTIONS: usize = 2;
 /// The service's tables.
 pub(crate) struct Tables {
     pub(crate) config: OperatorConfig,
-    /// To read.
+    /// The queries that read the tables.
     pub(crate) queries: PgQueries,
 }
 
 impl Tables {
-    /// Opens the tables that these variables name, for a command that needs nothing else.
+    /// Opens the tables, for a command that needs nothing else.
     pub(crate) async fn load(vars: Vars) -> Result<Self, Failure> {
         let Loaded { config, warnings, .. } = OperatorConfig::load(vars)?;
         print_warnings(&warnings);
         Self::open(config).await
     }
 
-    /// The same, and a client of Redis that connects when it is used first.
+    /// Opens the tables, and creates a client of Redis that connects on first use.
     pub(crate) async fn load_with_redis(vars: Vars) -> Result<(Self, RedisClient), Failure> {
         let Loaded { config, warnings, .. } = OperatorStreamConfig::load(vars)?;
         print_warnings(&warnings);
@@ -61,7 +64,7 @@ impl Tables {
         Ok((Self::open(config.tables).await?, client))
     }
 
-    /// The same, and the catalogue.
+    /// Opens the tables, creates a client of Redis, and loads the catalogue.
     pub(crate) async fn load_with_catalog(vars: Vars) -> Result<(Self, RedisClient, Arc<Catalog>), Failure> {
         let Loaded { config: (config, catalog), warnings, .. } =
             OperatorStreamConfig::load_with_catalog(vars)?;
@@ -70,7 +73,8 @@ impl Tables {
         Ok((Self::open(config.tables).await?, client, catalog))
     }
 
-    /// Opens the tables of `config`, once it is known that they are there and are as this program needs them.
+    /// Opens the tables of `config`. Checks that they exist, that their migrations are recent enough, and
+    /// that they belong to the configured stream.
     pub(crate) async fn open(config: OperatorConfig) -> Result<Self, Failure> {
         let queries = PgQueries::new(pool(&config, store_postgres::QUERY_SESSION)?);
         let tables = Self { config, queries };
@@ -103,12 +107,12 @@ impl Tables {
         }
     }
 
-    /// The tables to write.
+    /// The store that writes the tables.
     pub(crate) fn store(&self) -> anyhow::Result<PgStore> {
         Ok(PgStore::new(pool(&self.config, store_postgres::SESSION)?))
     }
 
-    /// Who leads.
+    /// The lookup of the leader.
     pub(crate) fn leader(&self) -> anyhow::Result<LockLookup> {
         let session =
             SessionSettings { parameters: lock::PLANNER_PARAMETERS, ..store_postgres::QUERY_SESSION };
@@ -116,7 +120,7 @@ impl Tables {
         Ok(LockLookup::new(locks, &self.config.intents_stream))
     }
 
-    /// The same, with where it failed.
+    /// Adds to an error the address of the tables.
     pub(crate) fn explained<T, E>(&self, result: Result<T, E>) -> anyhow::Result<T>
     where
         E: std::error::Error + Send + Sync + 'static,
@@ -125,7 +129,7 @@ impl Tables {
     }
 }
 
-/// A client of Redis that connects when it is used first.
+/// Creates a client of Redis that connects on first use.
 pub(crate) fn open_redis(config: &Redis) -> anyhow::Result<RedisClient> {
     RedisClient::new(wiring::redis_settings(config)).context("Redis cannot be used as configured")
 }

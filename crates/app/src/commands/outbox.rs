@@ -1,4 +1,4 @@
-//! `outbox`: what operators do with the outbox of a producer. It needs the connection string alone.
+//! `outbox`: manages the outbox of a producer. It needs only the connection string.
 
 mod args;
 mod show;
@@ -24,7 +24,8 @@ use super::{Failure, Vars, print_warnings};
 use crate::config::{OutboxConfig, OutboxTable};
 use crate::wiring::relay::stats_json;
 
-/// How long one statement of a command may take: more than a relay's, because it may count a whole table.
+/// The time limit of one statement of a command. It is longer than a relay's, because a statement may count a
+/// whole table.
 const STATEMENT_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Runs the command with these variables, and prints to `out`.
@@ -79,10 +80,11 @@ impl Commands {
         Ok(Self { administration: Administration::new(pool, table.table.clone()), table })
     }
 
-    /// The same, with the reason why it failed in place of what the server said.
+    /// Replaces a server error by its cause, if a check of the table finds one.
     async fn explained<T>(&self, result: Result<T, OutboxError>) -> anyhow::Result<T> {
         let Err(error) = result else { return Ok(result?) };
-        // A table that is missing or lacks something is the usual cause, and says so best itself.
+        // The usual cause is a table that is missing or incomplete, and the error of the check describes it
+        // best.
         let cause = match self.administration.check().await {
             Err(
                 cause @ (OutboxError::NoTable(_)
@@ -167,7 +169,7 @@ impl Commands {
         }
     }
 
-    /// Requeues what is DEAD, or what was DELIVERED since a time.
+    /// Requeues events that are DEAD, or that were DELIVERED since a time.
     async fn requeue_all(&self, args: &RequeueArgs, out: &mut impl Write) -> Result<(), Failure> {
         let until = self.explained(self.administration.now().await).await?;
         let request = RequeueRequest {
@@ -202,7 +204,7 @@ impl Commands {
         self.report_requeue(report, args.output.json, out).await
     }
 
-    /// Prints what was done; fails if something was not.
+    /// Prints the requeued events; fails if some were not requeued.
     async fn report_requeue(
         &self,
         report: RequeueReport,

@@ -1,4 +1,4 @@
-//! How commands of operators print and ask.
+//! Printing and confirmation of operators' commands.
 
 use std::io::{BufRead, IsTerminal, Read, Write};
 use std::ops::RangeInclusive;
@@ -9,10 +9,10 @@ use serde_json::Value;
 
 use super::Failure;
 
-/// The most of an answer that is read, in bytes.
+/// The most bytes of a typed reply that are read.
 const MAX_ANSWER_BYTES: u64 = 256;
 
-/// Characters that are not seen and change the order in which others are shown, or break the line.
+/// Invisible characters that reorder the characters around them or break the line.
 const DIRECTING: [RangeInclusive<char>; 5] = [
     '\u{61c}'..='\u{61c}',
     '\u{200b}'..='\u{200f}',
@@ -26,7 +26,7 @@ pub(crate) fn print_json(out: &mut impl Write, value: &Value) -> anyhow::Result<
     print_line(out, &value.to_string())
 }
 
-/// Prints one document as a line, its members in their order.
+/// Serialises one document and prints it as a line; its members keep their order.
 pub(crate) fn print_serialized(out: &mut impl Write, document: &impl Serialize) -> anyhow::Result<()> {
     let text = serde_json::to_string(document).context("the document is no JSON")?;
     print_line(out, &text)
@@ -37,13 +37,13 @@ pub(crate) fn print_line(out: &mut impl Write, line: &str) -> anyhow::Result<()>
     writeln!(out, "{line}").context("could not write to standard output")
 }
 
-/// The text on one line and without what a terminal would act upon, or what would show it in another order.
+/// Escapes everything that a terminal would act on, that breaks the line, or that reorders the text.
 pub(crate) fn printable(text: &str) -> String {
     let is_escaped = |c: char| c.is_control() || DIRECTING.iter().any(|range| range.contains(&c));
     text.chars().flat_map(|c| if is_escaped(c) { c.escape_default().collect() } else { vec![c] }).collect()
 }
 
-/// Asks on the terminal, and returns whether the answer is yes. Without a terminal it is wrong usage.
+/// Prompts on the terminal, and returns true if the reply is yes. Without a terminal this is a usage error.
 pub(crate) fn confirm(question: &str) -> Result<bool, Failure> {
     let input = std::io::stdin();
     if !input.is_terminal() {

@@ -16,7 +16,7 @@ pub async fn run(vars: Vars) -> Result<(), Failure> {
     let config = loaded.config;
     let stop = shutdown::listen().context("could not listen for signals")?;
     let relay_id = config.relay.relay_id(&RandomTokens);
-    // Cannot fail: the id of a relay has the form of the name of a replica.
+    // Cannot fail: the id of a relay has the form of a replica's name.
     let instance = ReplicaId::parse(relay_id.as_str()).expect("both have the same form");
     let telemetry = Telemetry::install(&config.telemetry, &instance).context("could not set up telemetry")?;
     let exposition = telemetry.exposition();

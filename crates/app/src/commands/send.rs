@@ -1,6 +1,6 @@
-//! `send`: publishes one intent, after checking it by the rules of the service.
+//! `send`: publishes one intent, after checking it against the rules of the service.
 //!
-//! A malformed intent is not sent. This command does not know whether the idempotency key is new or the
+//! A malformed intent is not sent. This command does not check whether the idempotency key is new or the
 //! recipients exist; the service decides that when it reads the intent.
 
 use std::fs::File;
@@ -58,7 +58,7 @@ pub struct SendArgs {
     file: Option<String>,
 }
 
-/// An intent as a file has it.
+/// An intent in the form of a file.
 #[derive(Deserialize, Debug)]
 #[serde(deny_unknown_fields)]
 struct IntentFile {
@@ -70,7 +70,7 @@ struct IntentFile {
     #[serde(default)]
     admin: bool,
     key: String,
-    /// As written in the file, so that the rules of the service check it.
+    /// The payload exactly as in the file, so that the rules of the service check it.
     payload: Box<RawValue>,
     occurred_at_ms: Option<Number>,
     request_id: Option<String>,
@@ -139,11 +139,12 @@ fn draft(args: SendArgs, now_ms: i64) -> IntentDraft {
     }
 }
 
-/// Appends the entry and returns its id. `repeat` is the advice for the case that it is unknown whether it was appended.
+/// Appends the entry and returns its id. `repeat` is the advice to add to the error if the entry may or may
+/// not have been appended.
 async fn append(redis: &Redis, stream: &str, fields: &RawFields, repeat: &str) -> anyhow::Result<EntryId> {
     let said = || format!("could not append to {stream} on Redis at {}", redis.addr);
     let client = RedisClient::new(wiring::redis_settings(redis)).with_context(said)?;
-    // Once Redis has answered a PING, only the reply to the append can still be lost.
+    // After a successful PING, only the reply to the append can still be lost.
     client.ping().await.with_context(said)?;
     match RedisIntentProducer::new(&client, stream.to_owned()).append(fields).await {
         Ok(id) => Ok(id),
@@ -155,7 +156,7 @@ async fn append(redis: &Redis, stream: &str, fields: &RawFields, repeat: &str) -
     }
 }
 
-/// How to send this intent again so that it counts once, if it was read at `now_ms`.
+/// The advice for sending an intent, read at `now_ms`, again so that it counts once.
 fn how_to_repeat(args: &SendArgs, from_file: bool, now_ms: i64) -> String {
     match (&args.occurred_at_ms, from_file) {
         (Some(_), _) => "it is safe to send the same again".to_owned(),

@@ -1,4 +1,4 @@
-//! `serve`: the service itself.
+//! `serve`: runs the service.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::telemetry::Telemetry;
 use crate::wiring::Stopped;
 use crate::{open_files, shutdown, wiring};
 
-/// How long sending the last spans and metrics may take.
+/// The time limit for sending the last spans and metrics.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Runs the service until a signal stops it.
@@ -32,15 +32,16 @@ pub(super) async fn run_service(config: Config, stop: CancellationToken) -> Resu
     let exposition = telemetry.exposition();
     let outcome = wiring::serve::serve(config, replica, exposition, stop).await.map_err(|error| {
         tracing::error!(error = domain::ports::error_chain(error.as_ref()), "the service could not start");
-        // The configuration and the schema contradict each other: starting again would not help.
+        // The configuration and the schema contradict each other: a restart would not help.
         Failure::Logged { exit_code: if error.is::<WrongStream>() { 2 } else { 1 } }
     });
     finish(telemetry, outcome).await
 }
 
-/// Sends the last telemetry of a process that has stopped, and says how it ended.
+/// Sends the last telemetry of a stopped process, and returns its outcome.
 pub(super) async fn finish(telemetry: Telemetry, outcome: Result<Stopped, Failure>) -> Result<(), Failure> {
-    // Half of what a stop has left, so that it ends by itself and not by the watchdog, which is kept until then.
+    // The flush gets half of the time left for stopping, so that the process ends by itself before the
+    // watchdog ends it.
     let left = outcome.as_ref().map_or(FLUSH_TIMEOUT, |stopped| stopped.watchdog.left() / 2);
     telemetry.shutdown(FLUSH_TIMEOUT.min(left)).await;
     match outcome?.failed {

@@ -1,4 +1,4 @@
-//! `show`: one notification, whole.
+//! `show`: shows one notification with its routes.
 
 use std::io::Write;
 
@@ -18,7 +18,7 @@ use super::operators::{Cell, Output, Style, Tables, Tone, heading, parse_text, p
 use super::output::{print_line, print_serialized, printable};
 use super::{Failure, Vars};
 
-/// How many recipients are printed by id.
+/// The most recipients printed by id.
 const SHOWN_RECIPIENTS: usize = 20;
 
 /// Which notification.
@@ -57,7 +57,7 @@ pub async fn run(args: ShowArgs, vars: Vars, out: &mut impl Write) -> Result<(),
     }
 }
 
-/// Prints a notification with its routes for people.
+/// Prints a notification with its routes as text.
 pub(super) fn print_notification(
     out: &mut impl Write,
     style: Style,
@@ -135,7 +135,7 @@ fn route_rows(routes: &[StoredRoute]) -> Vec<Vec<Cell>> {
     std::iter::once(heading(names)).chain(routes.iter().map(row)).collect()
 }
 
-/// What its consumer reported, the newest first.
+/// Prints the reports of the route's consumer, newest first.
 fn print_receipt(out: &mut impl Write, style: Style, route: &StoredRoute) -> anyhow::Result<()> {
     let Some(receipt) = &route.receipt else { return Ok(()) };
     let heading = format!("reports about {}", printable(&route.key.route_id));

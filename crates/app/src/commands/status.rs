@@ -1,4 +1,4 @@
-//! `status`: how the service as a whole is, and what is stuck.
+//! `status`: shows the state of the service as a whole, and its stuck parts.
 
 mod show;
 
@@ -19,7 +19,7 @@ use super::operators::{Output, Style, Tables};
 use super::output::{print_serialized, printable};
 use super::{Failure, Vars};
 
-/// How often it is asked who leads, while it is not known since when no replica does.
+/// The interval between lookups of the leader, while the start of a leaderless time is unknown.
 const TERM_POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// How to print.
@@ -49,7 +49,7 @@ struct Document<'a> {
     stuck: Vec<StuckThing<'a>>,
 }
 
-/// Something that is stuck.
+/// A stuck part of the service.
 #[derive(Serialize)]
 struct StuckThing<'a> {
     what: &'a str,
@@ -88,7 +88,7 @@ fn document<'a>(status: &'a Status, stuck: &'a [Stuck], stream: &'a str) -> Docu
     }
 }
 
-/// What the exit code says: traffic is stuck, or the stream could not be asked.
+/// The exit status: an error if traffic is stuck or the stream could not be read.
 fn outcome(stuck: &[Stuck], backlog: Result<StreamBacklog, StoreError>) -> Result<(), Failure> {
     if let Err(error) = backlog {
         let error = printable(&domain::ports::error_chain(&error));
@@ -98,8 +98,8 @@ fn outcome(stuck: &[Stuck], backlog: Result<StreamBacklog, StoreError>) -> Resul
     if stuck.iter().any(Stuck::stops_traffic) { Err(Failure::Reported) } else { Ok(()) }
 }
 
-/// Who leads; else since when no replica does, at least. If that is not known, it is asked again until a replica leads or none has for
-/// [`NO_LEADER_LIMIT`].
+/// Returns the leader's term, or a time since when at least no replica has led. If neither is known, repeats
+/// the lookup until a replica leads or none has led for [`NO_LEADER_LIMIT`].
 async fn find_leader(
     lookup: &impl LeaderLookup,
     tables: &Tables,

@@ -1,4 +1,4 @@
-//! `users`: what operators do with the users of a directory of documents. It needs the connection string alone.
+//! `users`: manages the users in a directory of documents. It needs only the connection string.
 
 mod args;
 mod csv;
@@ -24,7 +24,7 @@ use super::output::{print_json, print_line, printable};
 use super::{Failure, Vars, print_warnings};
 use crate::config::MigrateConfig;
 
-/// How long one statement may take: a batch of users on a busy server.
+/// The time limit of one statement: a batch of users on a busy server.
 const STATEMENT_TIMEOUT: Duration = Duration::from_secs(60);
 /// The most ids that one statement lists.
 const MAX_LISTED_PER_PAGE: u32 = 1_000;
@@ -50,7 +50,7 @@ struct Users {
     store: PostgresStore,
 }
 
-/// A document as `get --json` prints it.
+/// A document in the format of `get --json`.
 #[derive(serde::Serialize)]
 struct Shown<'a> {
     user_id: &'a str,
@@ -82,7 +82,7 @@ impl Users {
         applied.map(drop).with_context(|| format!("PostgreSQL at {dsn} could not be migrated"))
     }
 
-    /// The same, with where it failed.
+    /// Adds to an error the address of the table.
     fn explained<T>(&self, result: Result<T, StateError>) -> anyhow::Result<T> {
         result.with_context(|| {
             format!("the users in the table kv at {} cannot be used", self.config.postgres.dsn)
@@ -143,7 +143,7 @@ impl Users {
     }
 }
 
-/// `None` if no document can have it.
+/// The key of the user's document; `None` if the id is not valid in a key.
 fn key(user_id: &str) -> Option<Key> {
     Key::new(&format!("{USERS_PREFIX}{user_id}")).ok()
 }

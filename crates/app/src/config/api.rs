@@ -1,4 +1,4 @@
-//! The HTTP API: where it is served, for whom, and its limits.
+//! The HTTP API: its listener, its clients, and its limits.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -21,57 +21,57 @@ use super::knobs::{
 };
 use super::reader::Reader;
 
-/// How long the head of a request may take.
+/// The timeout for the head of a request.
 const READ_HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long a connection is kept open between two requests.
+/// The time for which a connection is kept open between two requests.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How often the largest body must fit into what is buffered.
+/// The number of largest bodies that must fit into the buffer limit.
 const BUFFERED_BODIES: u64 = 2;
 
 /// The HTTP API.
 #[derive(Debug, Clone)]
 pub struct Api {
-    /// Where to listen.
+    /// The address of the listener.
     pub addr: HttpAddr,
-    /// The certificate chain and its key; plain HTTP without.
+    /// The certificate chain and its key; `None` for plain HTTP.
     pub tls: Option<(PathBuf, PathBuf)>,
-    /// The file that lists the tokens.
+    /// The file with the clients' tokens.
     pub tokens_file: PathBuf,
-    /// The limits.
+    /// The limits of requests and connections.
     pub limits: ApiLimits,
-    /// The proxies in front of it.
+    /// The trusted proxies in front of the API.
     pub trusted_proxies: TrustedProxies,
-    /// Whether the console is served beside it.
+    /// True if the API's listener also serves the console.
     pub console: bool,
 }
 
 /// The limits of the HTTP API.
 #[derive(Debug, Clone, Copy)]
 pub struct ApiLimits {
-    /// The largest request body, in bytes, but for batches.
+    /// The maximum size of a request body other than a batch, in bytes.
     pub max_body_bytes: usize,
-    /// The largest body of a batch, in bytes.
+    /// The maximum size of the body of a batch, in bytes.
     pub max_batch_body_bytes: usize,
-    /// The most connections, and the most requests in progress.
+    /// The maximum number of connections, and of requests in progress.
     pub max_connections: usize,
-    /// What bodies and answers may occupy together, in bytes.
+    /// The maximum memory for request bodies and responses together, in bytes.
     pub max_buffered_bytes: usize,
-    /// How long a client may take, and an answer.
+    /// The timeouts of a request and of an idle connection.
     pub timeouts: Timeouts,
-    /// How long connections are still accepted after the stop.
+    /// The time for which connections are still accepted after the stop.
     pub drain_delay: Duration,
-    /// The requests a second of one token; 0 for no limit.
+    /// Requests per second for one token; 0 for no limit.
     pub rate_limit: u32,
-    /// How long an idempotency key stays with a request whose replica died.
+    /// The time for which an idempotency key stays claimed if the replica that processes its request crashes.
     pub idempotency_lock_ttl: Duration,
-    /// How long an operator's query may take.
+    /// The timeout of an operator's query.
     pub query_timeout: Duration,
 }
 
 impl Api {
-    /// `None` inside if the API is off. `internal` and `catalog` are what it is checked against.
+    /// Returns `Some(None)` if the API is off. `internal` and `catalog` are needed to check it.
     pub(super) fn read(
         reader: &mut Reader,
         internal: Option<&Http>,
@@ -150,7 +150,7 @@ fn read_console(reader: &mut Reader) -> Option<bool> {
     reader.read(&NOTIFICATION_CONSOLE, parse, |on| if *on { "on" } else { "off" }.to_owned())
 }
 
-/// The console has no listener of its own.
+/// Notes a problem if the console is on while the API is off, because the console has no listener of its own.
 fn check_no_console(reader: &mut Reader, on: bool) {
     if on {
         let api = NOTIFICATION_API_HTTP_ADDR.name;
@@ -159,7 +159,8 @@ fn check_no_console(reader: &mut Reader, on: bool) {
     }
 }
 
-/// The two listeners cannot have one address. Port 0 is a free one.
+/// Notes a problem if both listeners have the same address. Port 0 never conflicts, because the system
+/// chooses a free port.
 fn check_addr(reader: &mut Reader, addr: &HttpAddr, internal: Option<&Http>) {
     let is_taken = |internal: &&Http| {
         let (one, other) = (addr, &internal.addr);
@@ -225,7 +226,7 @@ fn check_tokens(reader: &mut Reader, path: Option<PathBuf>, catalog: Option<&Cat
     }
 }
 
-/// The producers that may send a type of `catalog`.
+/// The producers that may send at least one type of `catalog`.
 pub fn known_producers(catalog: &Catalog) -> BTreeSet<String> {
     catalog.types().flat_map(|known| known.producers()).cloned().collect()
 }

@@ -1,4 +1,4 @@
-//! Which notification types there are, which administrators they go to, and in which languages.
+//! The notification types, the administrators who receive them, and the languages.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -11,20 +11,20 @@ use super::problem::quote;
 use super::reader::Reader;
 use super::{read_bounded, split_list};
 
-/// The longest e-mail address, in bytes.
+/// The maximum length of an e-mail address, in bytes.
 const MAX_EMAIL_BYTES: usize = 320;
 
-/// The longest language tag, in bytes.
+/// The maximum length of a language tag, in bytes.
 const MAX_LANGUAGE_TAG_BYTES: usize = 35;
 
-/// Who is reached.
+/// The notification types, administrators and languages.
 #[derive(Debug, Clone)]
 pub struct AudienceRules {
     /// The notification types.
     pub catalog: Arc<Catalog>,
-    /// Addresses by notification type, each once; types without any are left out.
+    /// E-mail addresses by notification type, without duplicates. Types without addresses are left out.
     pub admin_emails: HashMap<String, Vec<String>>,
-    /// Language tags as they were written, each once.
+    /// Language tags as configured, without duplicates.
     pub locales: Vec<String>,
 }
 
@@ -37,7 +37,7 @@ impl AudienceRules {
     }
 }
 
-/// The built-in catalogue, or that of the file.
+/// Reads the catalogue from the configured file, or returns the built-in one.
 pub(super) fn read_catalog(reader: &mut Reader) -> Option<Arc<Catalog>> {
     let parse = |path: &str| {
         let catalog = if path.is_empty() { Catalog::built_in() } else { parse_catalog(path)? };
@@ -54,7 +54,8 @@ fn parse_catalog(path: &str) -> Result<Catalog, String> {
     Catalog::parse(&text).map_err(|error| format!("the file is no catalogue ({error})"))
 }
 
-/// Reads the variable of each type that administrators may receive, and warns of those that belong to none.
+/// Reads the variable of each type that administrators may receive. Warns of variables that belong to no such
+/// type.
 fn read_admin_emails(reader: &mut Reader, catalog: &Catalog) -> Option<HashMap<String, Vec<String>>> {
     let mut given = reader.take_admin_emails();
     let mut emails = HashMap::new();
@@ -87,7 +88,7 @@ fn admin_variables(catalog: &Catalog) -> BTreeMap<String, String> {
     types.map(|known| (known.admin_emails_variable(), known.name().to_owned())).collect()
 }
 
-/// The addresses, each once, in the order given.
+/// The addresses in the given order, without duplicates.
 fn parse_addresses(text: &str) -> Result<Vec<String>, String> {
     let mut addresses: Vec<String> = Vec::new();
     for address in split_list(text) {
@@ -101,7 +102,7 @@ fn parse_addresses(text: &str) -> Result<Vec<String>, String> {
     Ok(addresses)
 }
 
-/// What keeps `text` from being an e-mail address.
+/// The reason why `text` is not an e-mail address, or `None` if it is one.
 fn fault_of_address(text: &str) -> Option<&'static str> {
     let name_and_host = text.split_once('@').filter(|(name, host)| !name.is_empty() && !host.is_empty());
     if text.len() > MAX_EMAIL_BYTES {
@@ -115,7 +116,8 @@ fn fault_of_address(text: &str) -> Option<&'static str> {
     }
 }
 
-/// The tags, each once, in the given order. The list is never empty, because an empty variable has the default.
+/// The tags in the given order, without duplicates. The list is never empty, because an empty variable has
+/// the default.
 fn parse_locales(text: &str) -> Result<Vec<String>, String> {
     let mut tags: Vec<String> = Vec::new();
     for tag in split_list(text) {

@@ -1,7 +1,7 @@
-//! Durations as Go writes them: `250ms`, `1h30m`, `720h`.
+//! Durations in Go's notation: `250ms`, `1h30m`, `720h`.
 //!
-//! The grammar is that of Go's `time.ParseDuration`, with its range (up to 2^63-1 nanoseconds). A negative duration
-//! is refused, because nothing here can last less than no time.
+//! The grammar and the range (up to 2^63-1 nanoseconds) are those of Go's `time.ParseDuration`. Negative
+//! durations are rejected, because no variable of the service can have one.
 
 use std::time::Duration;
 
@@ -12,27 +12,27 @@ const SECOND: u64 = 1_000_000_000;
 const MINUTE: u64 = 60 * SECOND;
 const HOUR: u64 = 60 * MINUTE;
 
-/// Why a text is no duration.
+/// The reason why a text is not a duration.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DurationError {
-    /// Digits without a unit after them.
+    /// A number without a unit.
     #[error("{0} has no unit; did you mean {0}ms or {0}s?")]
     MissingUnit(String),
-    /// Letters that are no unit.
+    /// Letters that are not a unit of time.
     #[error("{0:?} is no unit of time (ns, us, ms, s, m, h)")]
     UnknownUnit(String),
-    /// A minus sign.
+    /// A negative duration.
     #[error("it is negative")]
     Negative,
-    /// Over 2^63-1 nanoseconds.
+    /// A duration over 2^63-1 nanoseconds.
     #[error("it is longer than a duration can be (about 292 years)")]
     TooLong,
-    /// Anything else.
+    /// Any other syntax error.
     #[error("it is no duration")]
     Syntax,
 }
 
-/// Reads a duration, exact to the nanosecond.
+/// Parses a duration, exact to the nanosecond.
 pub fn parse(text: &str) -> Result<Duration, DurationError> {
     let (negative, unsigned) = match text.strip_prefix('-') {
         Some(rest) => (true, rest),
@@ -45,7 +45,7 @@ pub fn parse(text: &str) -> Result<Duration, DurationError> {
     Ok(Duration::from_nanos(nanos))
 }
 
-/// One or more `<number><unit>`, added up.
+/// Parses one or more `<number><unit>`, and returns their sum in nanoseconds.
 fn parse_terms(mut rest: &str) -> Result<u64, DurationError> {
     if rest.is_empty() {
         return Err(DurationError::Syntax);
@@ -59,7 +59,7 @@ fn parse_terms(mut rest: &str) -> Result<u64, DurationError> {
     Ok(total)
 }
 
-/// The first `<number><unit>` in nanoseconds, and what follows it.
+/// Parses the first `<number><unit>`, and returns it in nanoseconds with the rest of the text.
 fn parse_term(text: &str) -> Result<(u64, &str), DurationError> {
     let (whole, after_whole) = split_digits(text);
     let (fraction, after_number) = after_whole.strip_prefix('.').map_or(("", after_whole), split_digits);
@@ -89,7 +89,7 @@ fn split_digits(text: &str) -> (&str, &str) {
 fn unit_nanos(unit: &str) -> Option<u64> {
     match unit {
         "ns" => Some(NANOSECOND),
-        // The second has the micro sign, the third the Greek letter.
+        // The second spelling has the micro sign, the third the Greek letter mu.
         "us" | "\u{b5}s" | "\u{3bc}s" => Some(MICROSECOND),
         "ms" => Some(MILLISECOND),
         "s" => Some(SECOND),
@@ -99,13 +99,14 @@ fn unit_nanos(unit: &str) -> Option<u64> {
     }
 }
 
-/// `0.<digits>` of a unit, computed in a double as Go does: `0.3333333333333333333h` is 20 minutes there and here.
+/// Converts `0.<digits>` of a unit to nanoseconds. Computes in a double, as Go does, so that
+/// `0.3333333333333333333h` is 20 minutes in both.
 fn fraction_nanos(digits: &str, unit: u64) -> u64 {
     let (mut value, mut scale) = (0_u64, 1.0_f64);
     for digit in digits.bytes().map(|digit| u64::from(digit - b'0')) {
         match value.checked_mul(10).and_then(|tens| tens.checked_add(digit)).filter(within_range) {
             Some(more) => value = more,
-            // Digits beyond the 18th are finer than a double can tell.
+            // Digits beyond the 18th exceed the precision of a double.
             None => break,
         }
         scale *= 10.0;
@@ -113,8 +114,8 @@ fn fraction_nanos(digits: &str, unit: u64) -> u64 {
     (value as f64 * (unit as f64 / scale)) as u64
 }
 
-/// Writes a duration so that [`parse`] reads the same one back: `1h30m`, `2.5s`, `250ms`, `0s`. What is longer than
-/// [`parse`] can read is shown as the longest it can.
+/// Formats a duration so that [`parse`] returns the same duration: `1h30m`, `2.5s`, `250ms`, `0s`. A duration
+/// longer than [`parse`] accepts is shown as the longest that it accepts.
 pub fn format(duration: Duration) -> String {
     let nanos = u64::try_from(duration.as_nanos()).ok().filter(within_range).unwrap_or(i64::MAX as u64);
     match nanos {

@@ -1,4 +1,5 @@
-//! The environment file that the packages install: every variable, commented, written from the list itself.
+//! The environment file that the packages install: every variable as a comment, generated from the list of
+//! variables.
 
 use super::knob::Knob;
 use super::knobs::{ADMIN_EMAILS_PREFIX, AUDIENCE, KNOBS};
@@ -13,10 +14,10 @@ const HEAD: &str = "\
 # command that checks this file.
 ";
 
-/// The longest line of a comment, in characters, where words allow it.
+/// The maximum length of a comment line, in characters. A longer word exceeds it.
 const WIDTH: usize = 120;
 
-/// The whole of deploy/systemd/notification.env.
+/// The content of deploy/systemd/notification.env.
 pub fn page() -> String {
     let sections = KNOBS.chunk_by(|one, next| one.section == next.section);
     let sections: String = sections.map(section).collect();
@@ -50,7 +51,7 @@ fn administrators() -> String {
     format!("\n{}#{ADMIN_EMAILS_PREFIX}GEO_REVIEW_RECOMMENDED=\n", comment(what))
 }
 
-/// `text` in lines of at most [`WIDTH`], each a comment.
+/// Breaks `text` into comment lines of at most [`WIDTH`].
 fn comment(text: &str) -> String {
     let mut lines = vec![String::from("#")];
     for word in text.split_whitespace() {
@@ -92,7 +93,8 @@ mod tests {
         }
     }
 
-    /// The variables with their defaults, as if the # in front of them was removed, but for those that `given` has.
+    /// The variables with their defaults, as if the # in front of them were removed. Values in `given`
+    /// replace those of the page.
     fn uncommented<'a>(given: &'a [(&'a str, &'a str)]) -> Vec<(String, String)> {
         let page = page();
         let assignments = page.lines().filter_map(|line| line.strip_prefix('#')?.split_once('='));

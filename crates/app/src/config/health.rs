@@ -1,4 +1,4 @@
-//! Where a process of this environment says how it is.
+//! The address at which the health of a process can be requested.
 
 use std::path::PathBuf;
 
@@ -7,17 +7,17 @@ use super::knobs::{CONNECTOR_SOCKET, NOTIFICATION_INTERNAL_HTTP_ADDR, STATE_PROX
 use super::reader::Reader;
 use super::{ConfigErrors, Loaded, load, state};
 
-/// The listener that has the probes of a process.
+/// The listener that serves the probes of a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HealthTarget {
-    /// On TCP.
+    /// A TCP address.
     Tcp(HttpAddr),
-    /// On a Unix socket.
+    /// The path of a Unix socket.
     Unix(PathBuf),
 }
 
 impl HealthTarget {
-    /// That of `serve` and `relay`. Other known variables may be missing or wrong.
+    /// Reads the address of the probes of `serve` and `relay`. Other known variables may be missing or wrong.
     pub fn load(vars: impl IntoIterator<Item = (String, String)>) -> Result<Loaded<Self>, ConfigErrors> {
         load(vars, |reader| {
             let addr = Http::read_addr(reader)?;
@@ -26,7 +26,8 @@ impl HealthTarget {
         })
     }
 
-    /// That of `state`: its socket, else its port. Other known variables may be missing or wrong.
+    /// Reads the address of the probes of `state`: its socket, else its port. Other known variables may be
+    /// missing or wrong.
     pub fn load_state(
         vars: impl IntoIterator<Item = (String, String)>,
     ) -> Result<Loaded<Self>, ConfigErrors> {
@@ -48,7 +49,7 @@ impl HealthTarget {
     }
 }
 
-/// Notes it as a problem if only the process itself knows its port.
+/// Notes a problem if the port is 0: the system chooses the port then, and another process cannot find it.
 fn has_port(reader: &mut Reader, variable: &'static str, addr: &HttpAddr) -> Option<()> {
     if addr.port == 0 {
         let text = "has port 0: the process listens on a free port, which no other process knows";

@@ -11,21 +11,21 @@ use super::knobs::{
 };
 use super::reader::Reader;
 
-/// Where the probes are served, and the timeouts of a connection.
+/// The listener of the probes, and the timeouts of a connection.
 #[derive(Debug, Clone)]
 pub struct Http {
-    /// Where to listen.
+    /// The address of the listener.
     pub addr: HttpAddr,
-    /// How long a client may take.
+    /// The timeouts of a request and of an idle connection.
     pub timeouts: Timeouts,
 }
 
 /// `host:port`, or `:port` for every interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HttpAddr {
-    /// A name or an address; `None` for every interface.
+    /// A host name or an address; `None` for every interface.
     pub host: Option<String>,
-    /// 0 lets the system choose.
+    /// The port; 0 lets the system choose one.
     pub port: u16,
 }
 
@@ -62,7 +62,7 @@ impl Http {
     }
 }
 
-/// A host, without the brackets of an IPv6 address and perhaps empty, and a port.
+/// Splits off the port. The host has no IPv6 brackets and may be empty.
 pub(super) fn split_host_port(text: &str) -> Result<(&str, u16), String> {
     let (host, port) = text.rsplit_once(':').ok_or("it has no port")?;
     let number = port.bytes().all(|byte| byte.is_ascii_digit()).then(|| port.parse().ok()).flatten();

@@ -1,37 +1,37 @@
-//! What a variable of the service is.
+//! The description of one configuration variable.
 
 use std::fmt;
 use std::time::Duration;
 
 use super::duration;
 
-/// One variable.
+/// One configuration variable.
 #[derive(Debug, Clone, Copy)]
 pub struct Knob {
     /// The name of the variable.
     pub name: &'static str,
     /// The heading of its section.
     pub section: &'static str,
-    /// The value if it is not set; may be empty.
+    /// The value if the variable is not set; may be empty.
     pub default: &'static str,
-    /// Whether the service cannot start without it.
+    /// True if the service cannot start without the variable.
     pub required: bool,
-    /// Whether its value is never shown, and may be in a file that [`Knob::file_variable`] names.
+    /// True if the value is never shown, and may be in a file that [`Knob::file_variable`] names.
     pub secret: bool,
-    /// What can be set.
+    /// The values that the variable accepts.
     pub takes: Takes,
-    /// Its purpose, in a sentence for operators.
+    /// The purpose of the variable, in a sentence for operators.
     pub what: &'static str,
 }
 
 impl Knob {
-    /// The variable that may name a file with the value instead, if there is one.
+    /// The variable that may name a file with the value instead; `None` unless the value is a secret.
     pub fn file_variable(&self) -> Option<String> {
         self.secret.then(|| format!("{}_FILE", self.name))
     }
 }
 
-/// The values a variable can have.
+/// The values that a variable accepts.
 #[derive(Debug, Clone, Copy)]
 pub enum Takes {
     /// A Go duration within these bounds.
@@ -40,7 +40,7 @@ pub enum Takes {
     Number(u64, u64),
     /// One of these words.
     Word(&'static [&'static str]),
-    /// Something that its section parses, in words.
+    /// A text that its section parses, with a description of the syntax.
     Text(&'static str),
 }
 

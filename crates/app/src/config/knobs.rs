@@ -1,7 +1,7 @@
 //! Every variable of the service, with its default, its values and its purpose.
 //!
-//! This is the only list: the reader uses its defaults and bounds, the check for
-//! unknown names compares with it, `check-config` prints in its order, and docs/config.md is generated from it.
+//! This is the only list: the reader uses its defaults and bounds, the check for unknown names compares with
+//! it, `check-config` prints in its order, and docs/config.md is generated from it.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use idempotency::{MAX_LOCK_TTL, MAX_RETENTION_TTL};
 
 use super::knob::{Knob, Takes};
 
-/// Retired names, and what to use instead.
+/// Retired names, and the replacement of each.
 pub const RETIRED: &[(&str, &str)] = &[
     ("NOTIFICATION_REDIS_ADDR", "set NOTIFICATION_REDIS_MASTER_ADDR instead"),
     ("NOTIFICATION_REDIS_USERNAME", "the default user is used, with NOTIFICATION_REDIS_PASSWORD; remove it"),
@@ -43,7 +43,8 @@ const DAY: Duration = Duration::from_hours(24);
 const WEEK: Duration = Duration::from_hours(168);
 const TEN_YEARS: Duration = Duration::from_hours(87_600);
 
-/// Between two reads intake checks whether PostgreSQL was restored to an older state: within 15 s, as docs/operations.md says.
+/// The limit of a blocking read. Between two reads, intake checks whether PostgreSQL was restored to an older
+/// state; docs/operations.md promises this check within 15 s.
 const READ_BLOCK_MAX: Duration = Duration::from_secs(5);
 
 const REDIS_ADDR: Takes = Takes::Text("host:port, or rediss://host:port for TLS");

@@ -1,4 +1,4 @@
-//! Which durations must leave room for which others.
+//! Lower bounds of durations that depend on other durations.
 
 use std::time::Duration;
 
@@ -13,21 +13,21 @@ use super::knobs::{
     NOTIFICATION_SHUTDOWN_TIMEOUT,
 };
 
-/// A duration that must leave room for others.
+/// The lower bound of a duration, computed from other durations.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Minimum {
-    /// The one that must be long enough.
+    /// The variable that must be long enough.
     pub(super) knob: &'static Knob,
-    /// What it must be as long as, together: so many times each.
+    /// The durations that it must cover in sum, each with its factor.
     pub(super) terms: &'static [(u32, &'static Knob)],
-    /// What is added to that.
+    /// A constant that is added to the sum.
     pub(super) margin: Duration,
-    /// Why it cannot work otherwise.
+    /// The reason for the bound, shown to operators.
     pub(super) because: &'static str,
 }
 
 impl Minimum {
-    /// The terms, each as `shown` gives it, and the margin: `A + 10 times B + 10s`.
+    /// The sum of the terms, each shown by `shown`, and of the margin: `A + 10 times B + 10s`.
     pub(super) fn sum(&self, shown: impl Fn(&Knob) -> String) -> String {
         let term = |&(times, knob): &(u32, &'static Knob)| match times {
             1 => shown(knob),
@@ -38,7 +38,7 @@ impl Minimum {
     }
 }
 
-/// The durations that are checked against each other.
+/// All lower bounds that depend on other durations.
 pub(super) const MINIMUMS: &[Minimum] = &[
     Minimum {
         knob: &NOTIFICATION_ROUTE_LEASE_TTL,

@@ -1,4 +1,4 @@
-//! Where PostgreSQL is.
+//! The connection to PostgreSQL.
 
 use std::time::Duration;
 
@@ -10,14 +10,14 @@ use super::knobs::{
 };
 use super::reader::Reader;
 
-/// The database that holds the truth.
+/// The database that is the source of truth.
 #[derive(Debug, Clone)]
 pub struct Postgres {
-    /// How to connect.
+    /// The connection string.
     pub dsn: Dsn,
-    /// The size of the pool.
+    /// The maximum number of connections.
     pub max_open_conns: usize,
-    /// The deadline of one statement or transaction.
+    /// The deadline of a statement or a transaction.
     pub operation_timeout: Duration,
 }
 
@@ -34,13 +34,13 @@ impl Postgres {
 
 pub(super) fn parse_dsn(text: &str) -> Result<Dsn, String> {
     Dsn::parse(text).map_err(|error| match error {
-        // Its source may repeat a part of the string.
+        // The source of the error may contain a part of the connection string.
         DsnError::Syntax(_) => "it is no connection string".to_owned(),
         other => domain::ports::error_chain(&other),
     })
 }
 
-/// The strings again without their passwords, if each is one.
+/// The connection strings without their passwords. Fails if one of them is invalid.
 fn parse_replicas(text: &str) -> Result<String, String> {
     let mut shown = Vec::new();
     for (index, dsn) in split_dsns(text).into_iter().enumerate() {
@@ -51,7 +51,8 @@ fn parse_replicas(text: &str) -> Result<String, String> {
     Ok(shown.join(","))
 }
 
-/// Splits at the commas before a new `postgres://`: other commas separate the hosts of one string.
+/// Splits at commas that precede another `postgres://`. Other commas separate the hosts of one connection
+/// string.
 fn split_dsns(text: &str) -> Vec<&str> {
     let begins = |rest: &str| rest.starts_with("postgres://") || rest.starts_with("postgresql://");
     let mut dsns = Vec::new();

@@ -1,13 +1,13 @@
-//! What is wrong with a configuration, one line a problem.
+//! The errors of a configuration, one line for each.
 
 use std::fmt;
 
 use super::knob::Knob;
 
-/// The most of a value that a message repeats, in characters.
+/// The maximum length of a value that a message quotes, in characters.
 const SHOWN: usize = 80;
 
-/// One thing that is wrong, for the operator who has to fix it.
+/// One error of the configuration, for the operator who has to fix it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
     variable: String,
@@ -15,12 +15,13 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// A required variable that is not set.
+    /// The problem that a required variable is not set.
     pub(super) fn missing(knob: &Knob) -> Self {
         Self::other(knob.name, format!("is required and not set; it takes {}", knob.takes))
     }
 
-    /// A value that `knob` cannot have. The value is repeated unless it is a secret or might hold one.
+    /// The problem that `knob` does not accept `value`. The message quotes the value unless it is a secret or
+    /// might contain one.
     pub(super) fn unusable(knob: &Knob, value: &str, reason: impl fmt::Display) -> Self {
         let may_hold_a_password = knob.secret || value.contains('@');
         let got =
@@ -28,7 +29,7 @@ impl Problem {
         Self::other(knob.name, format!("is {got}: {reason}; it takes {}", knob.takes))
     }
 
-    /// Anything else that is wrong with `variable`.
+    /// Any other problem of `variable`.
     pub(super) fn other(variable: &str, text: impl Into<String>) -> Self {
         Self { variable: variable.to_owned(), text: text.into() }
     }
@@ -39,7 +40,7 @@ impl Problem {
     }
 }
 
-/// The beginning of `value` in quotes, control characters escaped.
+/// The beginning of `value` in quotes, with control characters escaped.
 pub(super) fn quote(value: &str) -> String {
     match value.char_indices().nth(SHOWN) {
         Some((end, _)) => format!("{:?}…", &value[..end]),
@@ -53,17 +54,17 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Everything that is wrong with a configuration. `Display` gives a line for each problem, then one for each warning.
+/// All errors of a configuration. `Display` writes one line for each problem, then one for each warning.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub struct ConfigErrors {
     /// At least one, in the order of docs/config.md.
     pub problems: Vec<Problem>,
-    /// What is odd but harmless; often the misspelt name of what is missing.
+    /// Oddities that are harmless by themselves; often the misspelt name of a missing variable.
     pub warnings: Vec<String>,
 }
 
 impl ConfigErrors {
-    /// These and those of another reading of the same variables.
+    /// Adds the problems of another reading of the same variables.
     pub(crate) fn and(mut self, other: Self) -> Self {
         for problem in other.problems {
             if !self.problems.contains(&problem) {

@@ -11,13 +11,14 @@ use super::reader::Reader;
 /// The settings of the publishers.
 #[derive(Debug, Clone, Copy)]
 pub struct Publish {
-    /// The most routes in one append.
+    /// The maximum number of routes in one append.
     pub batch_size: usize,
     /// The pause between two due scans while routes are due.
     pub poll_interval: Duration,
-    /// How long a receipt lasts.
+    /// The lifetime of a published marker.
     pub dedupe_ttl: Duration,
-    /// How long before a loss in Redis publications are compared with the streams; zero for never.
+    /// The period before a data loss in Redis whose publications are compared with the streams; zero for
+    /// never.
     pub republish_window: Duration,
 }
 

@@ -1,7 +1,7 @@
-//! Reads variables one by one, notes every problem, and never stops at the first.
+//! Reads variables one by one, and notes every problem instead of stopping at the first.
 //!
-//! Each reading method gives `None` for a value that cannot be used, after noting why. A section is built from what
-//! was read, and is `None` if any part of it is; the whole is given out only if no problem was noted.
+//! Each reading method notes the reason and returns `None` if a value cannot be used. A section is `None` if
+//! any of its parts is. The configuration is returned only if no problem was noted.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -16,19 +16,19 @@ use super::minimums::MINIMUMS;
 use super::problem::{ConfigErrors, Problem};
 use super::read_bounded;
 
-/// Names that differ more than this from every known one are not guessed at.
+/// The minimum similarity of a suggested name to an unknown one.
 const SIMILAR: f64 = 0.85;
 
-/// What the names of variables begin with that would be noticed if they were not known.
+/// The prefixes of variables that belong to the service. Unknown variables with other prefixes are ignored.
 const OUR_PREFIXES: [&str; 2] = ["NOTIFICATION_", "STATE_PROXY_"];
 
-/// The variables of one process, being read.
+/// The variables of a process, and the notes on them.
 #[derive(Debug, Default)]
 pub(super) struct Reader {
     values: HashMap<String, String>,
     /// Paths of files that hold a secret, by the name of the variable that the file replaces.
     files: HashMap<&'static str, String>,
-    /// Names and values that are no knob and begin with the prefix of the administrators' variables.
+    /// Variables that are not a knob and begin with the prefix of the administrators' variables, by name.
     admin_emails: BTreeMap<String, String>,
     durations: HashMap<&'static str, Duration>,
     problems: Vec<Problem>,
@@ -37,7 +37,7 @@ pub(super) struct Reader {
 }
 
 impl Reader {
-    /// Sorts the variables into those that are known, retired and unknown. An empty one counts as not set.
+    /// Sorts the variables into known, retired and unknown ones. An empty variable counts as not set.
     pub(super) fn new(vars: impl IntoIterator<Item = (String, String)>) -> Self {
         let mut reader = Self::default();
         let mut known = HashMap::new();
@@ -68,7 +68,8 @@ impl Reader {
         reader
     }
 
-    /// Reads `knob` by `parse`, whose error is the reason shown. `show` gives what `check-config` prints.
+    /// Reads `knob` with `parse`, whose error is shown as the reason. `show` returns the text for
+    /// `check-config`.
     pub(super) fn read<T, E: fmt::Display>(
         &mut self,
         knob: &'static Knob,
@@ -87,7 +88,7 @@ impl Reader {
         self.note(knob, outcome, show)
     }
 
-    /// What `knob` is set to, in the environment or in a file that the environment names.
+    /// The value of `knob`, from the environment or from the file that the environment names.
     fn value(&self, knob: &'static Knob) -> Result<Option<String>, Problem> {
         let given = self.values.get(&knob.name.to_lowercase()).cloned();
         let Some(path) = self.files.get(knob.name) else { return Ok(given) };
@@ -150,12 +151,12 @@ impl Reader {
         Some(value)
     }
 
-    /// Leaves durations out of the checks against each other, because what they are for is off.
+    /// Leaves durations out of the checks of lower bounds, because the feature that uses them is off.
     pub(super) fn ignore_durations(&mut self, knobs: &[&'static Knob]) {
         self.durations.retain(|name, _| knobs.iter().all(|knob| knob.name != *name));
     }
 
-    /// Notes that `knob` is required for this purpose and not set.
+    /// Notes that `knob` is not set, although this configuration requires it.
     pub(super) fn missing(&mut self, knob: &'static Knob) {
         self.problems.push(Problem::missing(knob));
     }
@@ -176,7 +177,7 @@ impl Reader {
         self.read(knob, parse, N::to_string)
     }
 
-    /// Reads one of the words of `knob`; `None` inside if it may be empty and is.
+    /// Reads one of the words of `knob`; `Some(None)` if the value is empty and may be.
     pub(super) fn word(&mut self, knob: &'static Knob) -> Option<Option<&'static str>> {
         let parse = |text: &str| match knob.takes {
             Takes::Word(words) => match words.iter().find(|word| word.eq_ignore_ascii_case(text)) {
@@ -194,24 +195,24 @@ impl Reader {
         self.effective.push((name.to_owned(), value));
     }
 
-    /// Notes a problem that no single knob has.
+    /// Notes a problem that does not belong to a single knob.
     pub(super) fn problem(&mut self, variable: &str, text: impl Into<String>) {
         self.problems.push(Problem::other(variable, text));
     }
 
-    /// Notes what is odd but harmless.
+    /// Notes a harmless oddity.
     pub(super) fn warn(&mut self, text: String) {
         self.warnings.push(text);
     }
 
-    /// The administrators' variables that were set, by name; none of them is known after this.
+    /// Removes and returns the administrators' variables that were set, by name.
     pub(super) fn take_admin_emails(&mut self) -> BTreeMap<String, String> {
         std::mem::take(&mut self.admin_emails)
     }
 
-    /// Warns that `name` means nothing, and which of `known` it may have been meant for.
+    /// Warns that `name` has no effect, and suggests the most similar of `known`.
     pub(super) fn warn_unknown<'a>(&mut self, name: &'a str, known: impl Iterator<Item = &'a str>) {
-        // The prefix that all of them share would make them all alike.
+        // The common prefixes would make all names similar.
         let core = |name: &'a str| {
             let name = name.trim_start_matches(ADMIN_EMAILS_PREFIX);
             OUR_PREFIXES.iter().fold(name, |name, prefix| name.trim_start_matches(prefix))
@@ -224,7 +225,7 @@ impl Reader {
         self.warnings.push(format!("{name} is not a variable of this service and has no effect{guess}"));
     }
 
-    /// Everything that was noted: the effective configuration and the warnings, or what is wrong.
+    /// Returns the effective configuration and the warnings, or all problems.
     pub(super) fn finish(mut self) -> Result<Notes, ConfigErrors> {
         self.check_minimums();
         self.problems.sort_by_key(|problem| position(problem.variable()));
@@ -257,25 +258,25 @@ impl Reader {
     }
 }
 
-/// What a reading without problems leaves beside the values.
+/// The notes of a reading without problems.
 #[derive(Debug)]
 pub(super) struct Notes {
     pub(super) warnings: Vec<String>,
     pub(super) effective: Vec<(String, String)>,
 }
 
-/// The position of a variable in the list of all of them; those of administrators and unknown ones come last.
+/// The index of a variable in [`KNOBS`]. Administrators' and unknown variables come last.
 fn position(name: &str) -> usize {
     KNOBS.iter().position(|knob| knob.name == name).unwrap_or(KNOBS.len())
 }
 
-/// The values that are set, by name in lower case, which is how the `config` crate gives them.
+/// The variables that are set, by name in lower case, as the `config` crate returns them.
 fn collect(vars: HashMap<String, String>) -> Result<HashMap<String, String>, config::ConfigError> {
     let environment = Environment::default().ignore_empty(true).source(Some(vars));
     environment.collect()?.into_iter().map(|(name, value)| Ok((name, value.into_string()?))).collect()
 }
 
-/// What is wrong with a value that holds something an operator cannot see.
+/// The complaint about a value with a character that an operator cannot see.
 fn hidden_character(value: &str) -> Option<&'static str> {
     if value.contains(char::REPLACEMENT_CHARACTER) {
         Some("it is not UTF-8")

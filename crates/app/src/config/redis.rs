@@ -1,4 +1,4 @@
-//! Where Redis is.
+//! The connection to Redis.
 
 use std::fmt;
 use std::str::FromStr;
@@ -16,9 +16,9 @@ use super::split_list;
 /// The Redis with the streams, the leases and the cached checkpoint.
 #[derive(Debug, Clone)]
 pub struct Redis {
-    /// Where it listens.
+    /// The address of the server.
     pub addr: RedisAddr,
-    /// Of the default user.
+    /// The password of the default user.
     pub password: Secret,
     /// The number of the logical database.
     pub db: u16,
@@ -29,11 +29,11 @@ pub struct Redis {
 /// `host:port`, or `rediss://host:port` for TLS.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RedisAddr {
-    /// A name, an IPv4 address, or an IPv6 address without its brackets.
+    /// A host name, an IPv4 address, or an IPv6 address without its brackets.
     pub host: String,
-    /// Never 0.
+    /// The port, never 0.
     pub port: u16,
-    /// Whether TLS is spoken.
+    /// True if the connection uses TLS.
     pub tls: bool,
 }
 
@@ -84,7 +84,7 @@ impl Redis {
     }
 }
 
-/// The addresses again, if each is one.
+/// The addresses in canonical form. Fails if one of them is invalid.
 fn parse_replicas(text: &str) -> Result<String, String> {
     let mut shown = Vec::new();
     for (index, addr) in split_list(text).enumerate() {

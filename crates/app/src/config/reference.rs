@@ -1,4 +1,4 @@
-//! The page that lists every variable, written from the list itself.
+//! The page docs/config.md, generated from the list of variables.
 
 use super::knob::Knob;
 use super::knobs::{AUDIENCE, KNOBS, RETIRED};
@@ -52,7 +52,7 @@ const OTHERS: &str = "\
   loopback (`localhost`, `127.0.0.0/8`, `::1`).
 ";
 
-/// The whole of docs/config.md.
+/// The content of docs/config.md.
 pub fn page() -> String {
     let sections = KNOBS.chunk_by(|one, next| one.section == next.section);
     let sections: String = sections.map(section).collect();

@@ -1,4 +1,4 @@
-//! The relay of an outbox: as a process, inside the service, and what the commands of operators need of it.
+//! The relay of an outbox, as a process and inside the service, and the operators' commands for it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,84 +24,85 @@ use super::{ConfigErrors, Loaded, ReplicaId, load};
 pub(super) use settings::Beside;
 use settings::{Settings, read_dsn, read_table, required};
 
-/// A relay that is configured.
+/// The configuration of a relay.
 #[derive(Debug, Clone)]
 pub struct RelayConfig {
-    /// The table that it empties.
+    /// The table from which it publishes.
     pub outbox: OutboxTable,
-    /// The deadline of one statement or transaction.
+    /// The deadline of a statement or a transaction.
     pub operation_timeout: Duration,
-    /// What becomes of an event.
+    /// The mode: the kind of entry that an event becomes.
     pub mode: RelayMode,
-    /// Its name, if it was given one.
+    /// The name of the relay, if it is configured.
     pub relay_id: Option<RelayId>,
-    /// The most events of one claim.
+    /// The maximum number of events in one claim.
     pub batch_size: u32,
-    /// The pause between two looks at an outbox in which nothing is due.
+    /// The pause between two scans of an outbox in which nothing is due.
     pub poll_interval: Duration,
-    /// How long a claim lasts.
+    /// The lifetime of a claim.
     pub lease_timeout: Duration,
-    /// How often and how far apart an event is tried.
+    /// The number of attempts for an event, and the delays between them.
     pub retry: RetryPolicy,
-    /// The channel that wakes it.
+    /// The channel whose notifications wake the relay.
     pub listen_channel: Option<ChannelName>,
-    /// How long the receipt of an event lasts at least.
+    /// The minimum lifetime of the published marker of an event.
     pub dedupe_ttl: Duration,
-    /// How long before a loss in Redis events that are DELIVERED are compared with what it holds; zero for never.
+    /// The period before a data loss in Redis whose DELIVERED events are compared with the content of Redis;
+    /// zero for never.
     pub republish_window: Duration,
 }
 
-/// Where an outbox is.
+/// The location of an outbox.
 #[derive(Debug, Clone)]
 pub struct OutboxTable {
-    /// How to connect to its database.
+    /// The connection string of its database.
     pub dsn: Dsn,
-    /// Its name there.
+    /// The name of the table.
     pub table: TableName,
 }
 
-/// What becomes of an event.
+/// The kind of entry that an event becomes.
 #[derive(Debug, Clone)]
 pub enum RelayMode {
-    /// An intent.
+    /// An entry of the intents stream.
     Intents {
-        /// Who it comes from.
+        /// The producer of the intents.
         producer: String,
-        /// The key of the stream that it is appended to.
+        /// The key of the stream to which intents are appended.
         stream: String,
-        /// What it must satisfy.
+        /// The catalogue against which an intent is checked.
         catalog: Arc<Catalog>,
-        /// Which events the relay carries.
+        /// The event types that the relay publishes.
         types: EventTypes,
     },
-    /// An entry of the stream that its type names, which is one of these.
+    /// An entry of the stream that the type of the event names. The stream must be one of these.
     Streams(Vec<String>),
 }
 
-/// What `relay` needs.
+/// The configuration of `relay`.
 #[derive(Debug, Clone)]
 pub struct RelayProcessConfig {
     /// The relay itself.
     pub relay: RelayConfig,
-    /// Where Redis is.
+    /// The Redis connection.
     pub redis: Redis,
-    /// Where the probes are served.
+    /// The listener of the probes.
     pub http: Http,
-    /// How long a stop may take.
+    /// The maximum duration of a stop.
     pub shutdown_timeout: Duration,
-    /// What the process tells about itself.
+    /// Logs, traces and metrics of the process.
     pub telemetry: TelemetryConfig,
 }
 
-/// What `outbox` needs.
+/// The configuration of `outbox`.
 #[derive(Debug, Clone)]
 pub struct OutboxConfig {
-    /// The table.
+    /// The table of the outbox.
     pub outbox: OutboxTable,
 }
 
 impl RelayProcessConfig {
-    /// Reads and checks what concerns the relay; other known variables may be missing or wrong.
+    /// Reads and checks the variables of the relay. Other known variables may be missing or wrong.
     pub fn load(vars: impl IntoIterator<Item = (String, String)>) -> Result<Loaded<Self>, ConfigErrors> {
         load(vars, |reader| {
             let redis = Redis::read(reader);
@@ -128,7 +129,7 @@ impl RelayProcessConfig {
 }
 
 impl OutboxConfig {
-    /// Reads and checks where the table is; other known variables may be missing or wrong.
+    /// Reads and checks the location of the table. Other known variables may be missing or wrong.
     pub fn load(vars: impl IntoIterator<Item = (String, String)>) -> Result<Loaded<Self>, ConfigErrors> {
         load(vars, |reader| {
             let (dsn, table) = (read_dsn(reader), read_table(reader));
@@ -137,7 +138,7 @@ impl OutboxConfig {
         })
     }
 
-    /// Reads and checks the name of the table alone.
+    /// Reads and checks only the name of the table.
     pub fn load_table(
         vars: impl IntoIterator<Item = (String, String)>,
     ) -> Result<Loaded<TableName>, ConfigErrors> {
@@ -146,11 +147,11 @@ impl OutboxConfig {
 }
 
 impl RelayConfig {
-    /// `None` inside if no relay runs inside the service.
+    /// Returns `Some(None)` if no relay runs inside the service.
     pub(super) fn read_optional(reader: &mut Reader, beside: Beside) -> Option<Option<Self>> {
         let settings = Settings::read(reader);
         if settings.is_off() {
-            // Each must have a value that it could have, and they need not fit together.
+            // The values must be valid, but they need not fit together.
             reader.ignore_durations(&[
                 &NOTIFICATION_OUTBOX_LEASE_TIMEOUT,
                 &NOTIFICATION_OUTBOX_RETRY_BASE_DELAY,
@@ -161,7 +162,7 @@ impl RelayConfig {
         settings.check(reader, beside).map(Some)
     }
 
-    /// The name of the relay: the one that it was given, else one of its own.
+    /// The configured name of the relay, else a generated one.
     pub fn relay_id(&self, tokens: &impl ambient::Tokens) -> RelayId {
         self.relay_id.clone().unwrap_or_else(|| {
             // Cannot fail: the name of a replica has the same form.

@@ -7,9 +7,9 @@ use ambient::Tokens;
 use super::knobs::NOTIFICATION_REPLICA_ID;
 use super::reader::Reader;
 
-/// The longest name, in bytes.
+/// The maximum length of a name, in bytes.
 const MAX_REPLICA_ID_BYTES: usize = 64;
-/// The file in which Linux has the host name.
+/// The file in which Linux shows the host name.
 const HOST_NAME_FILE: &str = "/proc/sys/kernel/hostname";
 
 /// The name of this host; empty if it cannot be read.
@@ -22,7 +22,7 @@ pub(crate) fn host_name() -> String {
 pub struct ReplicaId(String);
 
 impl ReplicaId {
-    /// The configured name; `Some(None)` if there is none.
+    /// The configured name; `Some(None)` if it is not set.
     pub(super) fn read(reader: &mut Reader) -> Option<Option<Self>> {
         let parse = |text: &str| if text.is_empty() { Ok(None) } else { Self::parse(text).map(Some) };
         reader
@@ -45,7 +45,7 @@ impl ReplicaId {
         Self(format!("{name}-{high:02x}{low:02x}"))
     }
 
-    /// A name as it may be configured.
+    /// Parses a configured name.
     pub fn parse(text: &str) -> Result<Self, &'static str> {
         match text {
             "" => Err("it is empty"),
@@ -55,7 +55,7 @@ impl ReplicaId {
         }
     }
 
-    /// The name.
+    /// The name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }

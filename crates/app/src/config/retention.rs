@@ -1,4 +1,4 @@
-//! How long things are kept.
+//! The retention of rows.
 
 use std::time::Duration;
 
@@ -11,11 +11,11 @@ use super::reader::Reader;
 /// The ages at which rows are removed.
 #[derive(Debug, Clone, Copy)]
 pub struct Retention {
-    /// Of a record, with its routes and dead letters.
+    /// The age at which a record is removed, with its routes and dead letters.
     pub record: Duration,
-    /// Of a malformed intent.
+    /// The age at which a malformed intent is removed.
     pub malformed_intent: Duration,
-    /// Of what an operator changed.
+    /// The age at which an operator's action is removed.
     pub operator_action: Duration,
     /// The pause between two clean-ups.
     pub cleanup_interval: Duration,

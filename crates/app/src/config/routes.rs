@@ -14,17 +14,17 @@ use super::reader::Reader;
 /// The retries and leases of routes.
 #[derive(Debug, Clone, Copy)]
 pub struct Routes {
-    /// The budget of a push route.
+    /// The maximum number of attempts for a push route.
     pub push_max_attempts: u32,
-    /// The budget of an e-mail route.
+    /// The maximum number of attempts for an e-mail route.
     pub email_max_attempts: u32,
     /// The delays between attempts.
     pub backoff: Backoff,
-    /// How long a lease lasts.
+    /// The lifetime of a lease.
     pub lease_ttl: Duration,
 }
 
-/// The budgets alone.
+/// Reads only the retry budgets.
 pub(super) fn read_budgets(reader: &mut Reader) -> Option<Budgets> {
     let push = reader.number(&NOTIFICATION_PUSH_MAX_ATTEMPTS);
     let email = reader.number(&NOTIFICATION_EMAIL_MAX_ATTEMPTS);

@@ -1,11 +1,11 @@
-//! A value that is not shown.
+//! A secret value that output never contains.
 
 use std::fmt;
 
-/// Replaces a secret in any output.
+/// The replacement of a secret in any output.
 const MASK: &str = "****";
 
-/// A password. `Debug` and `Display` hide it; empty means none.
+/// A password. `Debug` and `Display` hide it. An empty value means no password.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub struct Secret(String);
 
@@ -15,7 +15,7 @@ impl Secret {
         Self(value.into())
     }
 
-    /// The value itself, to be sent; `None` if it is empty.
+    /// The value itself, to send to a server; `None` if it is empty.
     pub fn expose(&self) -> Option<&str> {
         (!self.0.is_empty()).then_some(self.0.as_str())
     }

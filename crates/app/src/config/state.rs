@@ -1,4 +1,5 @@
-//! The state store as a process of its own: `notification state`. Its variables have the names of the program that it replaces.
+//! The state store as a process of its own: `notification state`. Its variables have the names that the
+//! program it replaces uses.
 
 use std::convert::Infallible;
 use std::net::IpAddr;
@@ -21,36 +22,36 @@ use super::reader::Reader;
 use super::telemetry::TelemetryConfig;
 use super::{ConfigErrors, Loaded, load};
 
-/// The mode that has every permission and no special bit.
+/// The file mode with every permission and no special bit.
 const PERMISSION_BITS: u32 = 0o777;
 
-/// What `state` needs.
+/// The configuration of `state`.
 #[derive(Debug, Clone)]
 pub struct StateConfig {
-    /// How to connect to the database.
+    /// The connection string of the database.
     pub dsn: Dsn,
-    /// The table with the documents.
+    /// The table of the documents.
     pub table: TableName,
-    /// The indexes that operators want.
+    /// The indexes that operators request.
     pub indexes: Vec<IndexSpec>,
     /// The Unix socket, if there is one.
     pub socket: Option<StateSocket>,
     /// The TCP listener, if there is one.
     pub http: Option<StateHttp>,
-    /// The largest request body, in bytes.
+    /// The maximum size of a request body, in bytes.
     pub max_body_bytes: usize,
-    /// How long a statement may take.
+    /// The timeout of a statement.
     pub statement_timeout: Duration,
-    /// Where Prometheus scrapes, if anywhere.
+    /// The address that Prometheus scrapes, if there is one.
     pub metrics: Option<HttpAddr>,
-    /// What the process tells about itself.
+    /// Logs, traces and metrics of the process.
     pub telemetry: TelemetryConfig,
 }
 
 /// A Unix socket.
 #[derive(Debug, Clone)]
 pub struct StateSocket {
-    /// Its file.
+    /// The path of the socket file.
     pub path: PathBuf,
     /// The permissions of the file.
     pub mode: u32,
@@ -59,19 +60,19 @@ pub struct StateSocket {
 /// A TCP listener.
 #[derive(Debug, Clone)]
 pub struct StateHttp {
-    /// Where to listen.
+    /// The address of the listener.
     pub addr: HttpAddr,
-    /// The file that lists the tokens; everyone may ask without.
+    /// The file with the clients' tokens. Without it, no token is required.
     pub tokens_file: Option<PathBuf>,
 }
 
 impl StateConfig {
-    /// Reads and checks what concerns the state store; other known variables may be missing or wrong.
+    /// Reads and checks the variables of the state store. Other known variables may be missing or wrong.
     pub fn load(vars: impl IntoIterator<Item = (String, String)>) -> Result<Loaded<Self>, ConfigErrors> {
         load(vars, Self::read)
     }
 
-    /// Whether a variable of the state store is set.
+    /// Returns true if a variable of the state store is set.
     pub fn is_meant(vars: &[(String, String)]) -> bool {
         let names = KNOBS.iter().filter(|knob| knob.section == STATE);
         let mut names = names.flat_map(|knob| [Some(knob.name.to_owned()), knob.file_variable()]).flatten();
@@ -159,13 +160,13 @@ fn parse_mode(text: &str) -> Result<u32, &'static str> {
     if mode <= PERMISSION_BITS { Ok(mode) } else { Err("it has more than permissions") }
 }
 
-/// The list as it was given, and what it means.
+/// Returns the list as configured, and the parsed indexes.
 fn parse_indexes(text: &str) -> Result<(String, Vec<IndexSpec>), String> {
     let indexes = IndexSpec::parse_list(text).map_err(|errors| errors.to_string())?;
     Ok((text.to_owned(), indexes))
 }
 
-/// Beyond loopback there is no listener without tokens. A file that is named must be right.
+/// Rejects a TCP listener without tokens unless it is on loopback, and a tokens file that is invalid.
 fn check_tokens(
     reader: &mut Reader,
     addr: Option<Option<HttpAddr>>,
@@ -200,7 +201,8 @@ fn check_tokens(
     is_right.then(|| addr.map(|addr| StateHttp { addr, tokens_file }))
 }
 
-/// Whether only this machine can connect. Another name than `localhost` could mean any address.
+/// Returns true if only this machine can connect. A host name other than `localhost` could resolve to any
+/// address.
 fn is_loopback(addr: &HttpAddr) -> bool {
     let Some(host) = &addr.host else { return false };
     let is_loopback = |address: IpAddr| address.to_canonical().is_loopback();

@@ -1,4 +1,4 @@
-//! The names of the streams, and how the first of them is read.
+//! The names of the streams, and the settings for reading the intents stream.
 
 use std::time::Duration;
 
@@ -13,39 +13,39 @@ use super::knobs::{
 };
 use super::reader::Reader;
 
-/// The longest name of a stream, in bytes.
+/// The maximum length of a stream name, in bytes.
 const MAX_STREAM_NAME_BYTES: usize = 255;
 
-/// The stream that is read.
+/// The intents stream, which the service reads.
 #[derive(Debug, Clone)]
 pub struct Intents {
-    /// Its key.
+    /// The key of the stream.
     pub stream: String,
-    /// How long a read waits for the first entry.
+    /// The time for which a read waits for the first entry.
     pub read_block_timeout: Duration,
-    /// The most entries of one acceptance transaction.
+    /// The maximum number of entries in one acceptance transaction.
     pub batch_size: usize,
-    /// How long entries that have their outcome stay on the stream; `None` for as long as producers keep them.
+    /// The time for which processed entries stay on the stream; `None` leaves their removal to the producers.
     pub stream_retention: Option<Duration>,
-    /// How long a producer's key is promised to be remembered.
+    /// The time for which a producer's key is guaranteed to be remembered.
     pub idempotency_ttl: Duration,
 }
 
-/// The streams that are written.
+/// The outbound streams, which the service writes.
 #[derive(Debug, Clone)]
 pub struct Outbound {
-    /// For push routes.
+    /// The stream for push routes.
     pub gateway: OutboundStream,
-    /// For e-mail routes.
+    /// The stream for e-mail routes.
     pub mail: OutboundStream,
 }
 
-/// One of them.
+/// One outbound stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OutboundStream {
-    /// Its key.
+    /// The key of the stream.
     pub key: String,
-    /// About how many entries it keeps; `None` keeps all.
+    /// The approximate number of entries to keep; `None` keeps all.
     pub max_len: Option<u64>,
 }
 
@@ -79,12 +79,12 @@ impl Outbound {
     }
 }
 
-/// The intents stream alone, for a command that only appends to it.
+/// Reads only the key of the intents stream, for a command that only appends to it.
 pub(super) fn read_intents_stream(reader: &mut Reader) -> Option<String> {
     read_stream(reader, &NOTIFICATION_INTENTS_STREAM)
 }
 
-/// Notes a problem for each two streams that are the same key.
+/// Notes a problem for each pair of streams with the same key.
 pub(super) fn check_distinct(reader: &mut Reader, intents: Option<&Intents>, outbound: Option<&Outbound>) {
     let intents = intents.map(|intents| (&NOTIFICATION_INTENTS_STREAM, &intents.stream));
     let gateway =

@@ -1,4 +1,4 @@
-//! What is logged, and where traces and metrics go.
+//! The configuration of logs, traces and metrics.
 
 use tracing::level_filters::LevelFilter;
 use url::Url;
@@ -17,57 +17,57 @@ use super::user_directory::parse_http_url;
 /// The telemetry of the process.
 #[derive(Debug, Clone)]
 pub struct TelemetryConfig {
-    /// What is logged.
+    /// The level and format of the log.
     pub log: Log,
-    /// The name of the service, if one was chosen.
+    /// The name of the service, if it is configured.
     pub service_name: Option<String>,
-    /// Where traces go, if anywhere.
+    /// The collector of traces, if there is one.
     pub traces: Option<Collector>,
-    /// Which traces are recorded.
+    /// The sampler that decides which traces are recorded.
     pub sampler: Sampler,
-    /// Where metrics go, if anywhere.
+    /// The collector of metrics, if there is one.
     pub metrics: Option<Collector>,
-    /// Whether metrics are served for Prometheus.
+    /// True if metrics are served for Prometheus.
     pub prometheus: bool,
 }
 
-/// What is logged.
+/// The level and format of the log.
 #[derive(Debug, Clone, Copy)]
 pub struct Log {
-    /// The least severe level.
+    /// The least severe level that is logged.
     pub level: LevelFilter,
-    /// How a line looks.
+    /// The format of a line.
     pub format: LogFormat,
 }
 
-/// How a log line looks.
+/// The format of a log line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogFormat {
     /// A JSON object.
     Json,
-    /// For a person at a terminal.
+    /// Text for a person at a terminal.
     Text,
 }
 
 /// An OTLP collector for one signal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Collector {
-    /// How it is spoken to.
+    /// The protocol of the collector.
     pub protocol: Protocol,
-    /// The whole URL, path included.
+    /// The whole URL, including the path.
     pub endpoint: String,
 }
 
-/// Which traces are recorded.
+/// The sampling of traces.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sampler {
-    /// Whether a trace that a producer began is recorded if and only if the producer records it.
+    /// True if a trace that a producer began is recorded if and only if the producer records it.
     pub parent_based: bool,
     /// The share of the other traces, from 0 to 1.
     pub share: f64,
 }
 
-/// How a collector is spoken to.
+/// The protocol of a collector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Protocol {
     /// gRPC.
@@ -99,7 +99,7 @@ const METRICS: Signal = Signal {
 };
 
 impl TelemetryConfig {
-    /// Whether anything is measured.
+    /// Returns true if metrics are exported or scraped.
     pub fn measures(&self) -> bool {
         self.prometheus || self.metrics.is_some()
     }
@@ -168,7 +168,7 @@ fn parse_share(text: &str) -> Result<f64, &'static str> {
     if (0.0..=1.0).contains(&share) { Ok(share) } else { Err("it is not between 0 and 1") }
 }
 
-/// What the variables of one signal say.
+/// The values of the variables of one signal.
 struct SignalSettings {
     exported: bool,
     protocol: Option<&'static str>,
@@ -191,7 +191,8 @@ impl Signal {
 }
 
 impl SignalSettings {
-    /// The endpoint of the signal: the variable of the signal first, then that of all signals, then the default.
+    /// The collector of the signal. Its endpoint is the variable of the signal, else that of all signals,
+    /// else the default.
     fn collector(self, protocol: Option<&'static str>, base: Option<&Url>) -> Option<Collector> {
         let grpc = self.protocol.or(protocol) == Some("grpc");
         let protocol = if grpc { Protocol::Grpc } else { Protocol::Http };

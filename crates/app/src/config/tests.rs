@@ -1,4 +1,4 @@
-//! The configuration as operators meet it.
+//! The configuration from an operator's point of view.
 
 mod api;
 mod secrets;
@@ -15,7 +15,7 @@ const REQUIRED: [(&str, &str); 3] = [
     ("NOTIFICATION_USER_SERVICE_BASE_URL", "http://users:8080"),
 ];
 
-/// What is required, with `changes` over it.
+/// The required variables, overridden by `changes`.
 fn vars(changes: &[(&str, &str)]) -> Vec<(String, String)> {
     let kept = REQUIRED.iter().filter(|(name, _)| changes.iter().all(|(changed, _)| changed != name));
     kept.chain(changes).map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()

@@ -1,4 +1,4 @@
-//! Where the user directory is.
+//! The configuration of the user directory.
 
 use std::time::Duration;
 
@@ -12,11 +12,11 @@ use super::reader::Reader;
 /// The user directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum UserDirectory {
-    /// Another service.
+    /// Another service, over HTTP.
     Http {
-        /// What the paths of its endpoints are added to; its own path may be more than `/`.
+        /// The URL to which the paths of the endpoints are appended. Its own path may be longer than `/`.
         base_url: Url,
-        /// The deadline of one look-up.
+        /// The deadline of one lookup.
         timeout: Duration,
     },
     /// Documents in the service's own schema.
@@ -55,7 +55,7 @@ fn parse_base_url(text: &str) -> Result<Option<Url>, String> {
     Ok(Some(url))
 }
 
-/// An absolute `http` or `https` URL without credentials.
+/// Parses an absolute `http` or `https` URL without credentials.
 pub(super) fn parse_http_url(text: &str) -> Result<Url, String> {
     let url = Url::parse(text).map_err(|error| format!("it is no URL ({error})"))?;
     if !matches!(url.scheme(), "http" | "https") || !text.contains("://") {

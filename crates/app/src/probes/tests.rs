@@ -1,4 +1,4 @@
-//! What the probes answer, and in which form.
+//! The responses of the probes, and their format.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;

@@ -1,4 +1,4 @@
-//! What the workers show beside `status` in the answer of `/readyz`.
+//! The members of the workers beside `status` in the response of `/readyz`.
 
 use std::time::Duration;
 
@@ -9,19 +9,20 @@ use super::ReadyState;
 use crate::config::ReplicaId;
 
 impl ReadyState {
-    /// From now on the member named as the worker is what `health` shows.
+    /// Adds the status of a worker to `/readyz`, as a member with the name of the worker.
     pub fn add_worker(&self, health: &Health) {
         let health = health.clone();
         self.add_detail(health.worker(), move || show(&health.status()));
     }
 
-    /// From now on the member `replica` is the name of this replica.
+    /// Adds the name of this replica to `/readyz`, as the member `replica`.
     pub fn add_replica(&self, replica: &ReplicaId) {
         let replica = replica.clone();
         self.add_detail("replica", move || json!(replica.as_str()));
     }
 
-    /// From now on the member `leader` says whether the worker of `health`, which reads the stream, leads.
+    /// Adds the member `leader` to `/readyz`: true if the worker of `health`, which reads the stream, is the
+    /// leader.
     pub fn add_leader(&self, health: &Health) {
         let health = health.clone();
         self.add_detail("leader", move || json!(health.status().leader));

@@ -1,8 +1,8 @@
-//! Which events have an entry in a stream, for those whose receipt has ended.
+//! Lookup of events in a stream by id, for events whose published marker has expired.
 //!
-//! The newest entries are read once in each round of a comparison, from the end of the stream back, as far as the events are not found.
-//! What comes later has a receipt. An event is recognised by its id; one whose payload has an idempotency key of its own is not, and
-//! counts as not found.
+//! Each round of a comparison reads the newest entries once, from the end of the stream back, until the
+//! events are found. Entries that are appended later still have a marker. An event is recognised by its id.
+//! An event whose payload has an idempotency key of its own cannot be recognised, and counts as not found.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -13,10 +13,10 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-/// How long one call reads entries before it lets the relay do other things.
+/// The time for which one call reads entries before it returns control to the relay.
 const MAX_READ_TIME: Duration = Duration::from_millis(50);
 
-/// What was read of streams in one round.
+/// The entries that were read from streams in one round.
 #[derive(Debug, Default)]
 pub(super) struct EntryCache(Mutex<RoundEntries>);
 
@@ -26,7 +26,7 @@ struct RoundEntries {
     streams: HashMap<String, Read>,
 }
 
-/// The ids of the entries of a stream, as far as it was read.
+/// The ids of the entries of a stream that were read so far.
 #[derive(Debug)]
 struct Read {
     ids: HashSet<Uuid>,
@@ -34,8 +34,8 @@ struct Read {
 }
 
 impl EntryCache {
-    /// Whether each event has an entry in its stream, by the ids in `field`. `None` after [`MAX_READ_TIME`], if
-    /// there may be more.
+    /// Returns true for each event that has an entry in its stream, by the ids in `field`. Returns `None`
+    /// after [`MAX_READ_TIME`] if there may be more entries.
     pub(super) async fn find(
         &self,
         streams: &RedisOutboxStreams,

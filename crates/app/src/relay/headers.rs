@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-/// The most headers of an event.
+/// The maximum number of headers of an event.
 const MAX_EVENT_HEADERS: usize = 1_000;
 
-/// The headers by name, or what is wrong with them.
+/// Parses the headers. The error is the reason why they are invalid.
 pub(super) fn parse(headers: &str) -> Result<BTreeMap<String, String>, String> {
     let object = match serde_json::from_str(headers) {
         Ok(Value::Object(object)) => object,
@@ -24,7 +24,7 @@ pub(super) fn parse(headers: &str) -> Result<BTreeMap<String, String>, String> {
     object.into_iter().map(text).collect()
 }
 
-/// The header `traceparent`, if it is a string; whatever the others are.
+/// The header `traceparent` if it is a string, even if other headers are invalid.
 pub(super) fn traceparent(headers: &str) -> Option<String> {
     match serde_json::from_str(headers) {
         Ok(Value::Object(mut object)) => match object.remove("traceparent") {
@@ -35,7 +35,7 @@ pub(super) fn traceparent(headers: &str) -> Option<String> {
     }
 }
 
-/// A name from outside, fit for a message: short and without control characters.
+/// Shortens and escapes an untrusted name for use in a message.
 fn quote(name: &str) -> String {
     format!("{:?}", name.chars().take(64).collect::<String>())
 }

@@ -10,14 +10,15 @@ use store_redis::{OutboxEntry, outbox_receipt};
 
 use super::{Mapping, headers, whole};
 
-/// Entries of the intents stream. What the service would find malformed is rejected, with its failure code.
+/// Maps events to entries of the intents stream. Rejects an event that the service would find malformed, with
+/// its failure code.
 #[derive(Debug)]
 pub struct IntentMapping {
     /// The key of the intents stream.
     pub stream: String,
-    /// Whose intents they are.
+    /// The producer of the intents.
     pub producer: String,
-    /// What an intent must satisfy.
+    /// The catalogue against which an intent is checked.
     pub catalog: Arc<Catalog>,
 }
 

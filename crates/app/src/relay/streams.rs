@@ -1,4 +1,4 @@
-//! Mode `streams`: an event goes as it is to the stream that its type names.
+//! Mode `streams`: an event is appended unchanged to the stream that its type names.
 
 use std::collections::BTreeSet;
 
@@ -7,10 +7,10 @@ use store_redis::{OutboxEntry, OutboxField, outbox_receipt};
 
 use super::{Mapping, headers, whole};
 
-/// Entries of the streams that events name, with the fields of the original relay.
+/// Maps events to entries of the streams that they name, with the fields of the original relay.
 #[derive(Debug)]
 pub struct StreamMapping {
-    /// The keys of the streams that events may go to.
+    /// The keys of the permitted streams.
     pub allowed: BTreeSet<String>,
 }
 

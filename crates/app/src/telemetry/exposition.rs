@@ -1,7 +1,7 @@
-//! What Prometheus scrapes: the same instruments as those sent by OTLP, through a second reader.
+//! The metrics for Prometheus: the same instruments as those sent by OTLP, through a second reader.
 //!
-//! A scrape reads what the instruments have counted; it asks no store. It runs on a thread for blocking work, one at a time, so
-//! that no number of scrapes delays the tasks of the service.
+//! A scrape reads the values of the instruments and queries no store. It runs on a thread for blocking work,
+//! one at a time, so that no number of scrapes delays the tasks of the service.
 
 use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 use std::time::Duration;
@@ -12,16 +12,17 @@ use prometheus::{Registry, TEXT_FORMAT, TextEncoder};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-/// For how long after a scrape another one is expected: some times the interval of any Prometheus.
+/// The time after a scrape during which another one is expected: several times the interval of any
+/// Prometheus.
 const SCRAPE_EXPECTED: Duration = Duration::from_secs(300);
 
 /// The metrics of the process, as text for Prometheus. Clones share them.
 #[derive(Clone, Debug)]
 pub struct Exposition {
     registry: Registry,
-    /// Held by the scrape that runs.
+    /// The lock that the running scrape holds.
     scraping: Arc<Mutex<()>>,
-    /// When the last one began.
+    /// The time at which the last scrape began.
     last_scrape: Arc<StdMutex<Option<Instant>>>,
 }
 
@@ -29,25 +30,26 @@ impl Exposition {
     /// The media type of [`Exposition::text`].
     pub const CONTENT_TYPE: &'static str = TEXT_FORMAT;
 
-    /// It, and the reader that a meter provider needs for it.
+    /// Creates an exposition, and the reader that a meter provider needs for it.
     pub(crate) fn new() -> Result<(Self, PrometheusExporter), OTelSdkError> {
         let registry = Registry::new();
-        // The name of the meter is the same for every instrument: as a label it would say nothing.
+        // The name of the meter is the same for every instrument, so it would be a useless label.
         let exporter =
             opentelemetry_prometheus::exporter().with_registry(registry.clone()).scope_info_enabled(false);
         Ok((Self { registry, scraping: Arc::default(), last_scrape: Arc::default() }, exporter.build()?))
     }
 
-    /// Whether the metrics are scraped: what is not read need not be measured.
+    /// Returns true if the metrics are scraped. Values that are not scraped need not be measured.
     pub fn is_scraped(&self) -> bool {
         let last = *self.last_scrape.lock().unwrap_or_else(PoisonError::into_inner);
         last.is_some_and(|last| last.elapsed() < SCRAPE_EXPECTED)
     }
 
-    /// All metrics now, in the text format of Prometheus.
+    /// All present metrics in the text format of Prometheus.
     pub async fn text(&self) -> anyhow::Result<String> {
         *self.last_scrape.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
-        // The thread holds it, so that a client that hangs up does not let the next scrape begin beside this one.
+        // The thread holds the permit, so that the next scrape waits for this one even if the client
+        // disconnects.
         let permit = Arc::clone(&self.scraping).lock_owned().await;
         let registry = self.registry.clone();
         let encoded = tokio::task::spawn_blocking(move || {

@@ -1,4 +1,4 @@
-//! Which spans are recorded.
+//! The decision which spans are recorded.
 
 use opentelemetry::trace::{Link, SpanKind, TraceContextExt, TraceId, TraceState};
 use opentelemetry::{Context, KeyValue};
@@ -6,8 +6,9 @@ use opentelemetry_sdk::trace::{Sampler as SdkSampler, SamplingDecision, Sampling
 
 use crate::config::Sampler;
 
-/// The configured sampler. If it is based on parents, a span without a parent is also recorded if it is linked to a span that is: a
-/// batch belongs to the traces of all of its intents and can have none of them as its parent.
+/// The configured sampler. If it is based on parents, a span without a parent is also recorded if it has a
+/// link to a recorded span: a batch belongs to the traces of all of its intents, and none of them can be its
+/// parent.
 #[derive(Clone, Debug)]
 pub(super) struct LinkSampler {
     sampler: SdkSampler,
@@ -17,7 +18,7 @@ pub(super) struct LinkSampler {
 impl LinkSampler {
     pub(super) fn new(config: Sampler) -> Self {
         let Sampler { parent_based, share } = config;
-        // At 0 and 1 the ratio gives what always_off and always_on do.
+        // The ratios 0 and 1 have the effect of always_off and always_on.
         let root = SdkSampler::TraceIdRatioBased(share);
         let sampler = if parent_based { SdkSampler::ParentBased(Box::new(root)) } else { root };
         Self { sampler, parent_based }

@@ -1,4 +1,4 @@
-//! What is logged, and what reaches a collector.
+//! The log lines, and the data that reaches a collector.
 
 use std::sync::Arc;
 
@@ -150,7 +150,7 @@ fn a_chosen_service_name_comes_first_and_ours_last() {
 }
 
 fn exporting(protocol: Protocol, traces: String, metrics: String) -> TelemetryConfig {
-    // The HTTP client asks for a provider even where it speaks plain text; another test may have installed it.
+    // The HTTP client needs a provider even for plain HTTP. Another test may have installed one.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let collector = |endpoint| Some(Collector { protocol, endpoint });
     let log = Log { level: LevelFilter::INFO, format: LogFormat::Json };
@@ -159,7 +159,7 @@ fn exporting(protocol: Protocol, traces: String, metrics: String) -> TelemetryCo
     TelemetryConfig { log, service_name: None, traces, sampler, metrics, prometheus: true }
 }
 
-/// One span and one count.
+/// Records one span and one count.
 fn record(telemetry: &Telemetry) {
     telemetry.traces.as_ref().expect("traces").tracer("test").in_span("a span of the test", |_| {});
     telemetry
@@ -225,7 +225,7 @@ async fn grpc_is_spoken_where_it_is_asked_for() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_collector_that_does_not_answer_delays_the_stop_no_longer_than_the_timeout() {
     for protocol in [Protocol::Http, Protocol::Grpc] {
-        // It listens, and that is all it does.
+        // The listener only listens, and never responds.
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let endpoint = format!("http://{}", listener.local_addr().expect("bound"));
         let telemetry = Telemetry::build(&exporting(protocol, endpoint.clone(), endpoint), &replica())
@@ -237,8 +237,8 @@ async fn a_collector_that_does_not_answer_delays_the_stop_no_longer_than_the_tim
     }
 }
 
-/// Which of these spans would be recorded: one without a parent, one with a link to a recorded span, one with a link to a span that is
-/// not recorded, one whose parent is recorded, one whose parent is not.
+/// The sampling decisions for five spans: without a parent, with a link to a recorded span, with a link to a
+/// span that is not recorded, with a recorded parent, and with a parent that is not recorded.
 fn recorded(parent_based: bool, share: f64) -> [bool; 5] {
     let remote = |flags| {
         let (trace_id, span_id) = (TraceId::from_bytes([7; 16]), SpanId::from_bytes([7; 8]));

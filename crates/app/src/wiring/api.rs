@@ -1,4 +1,4 @@
-//! The HTTP API on its ports: what it is made of, and the tasks beside it.
+//! The wiring of the HTTP API: its parts, and the tasks beside it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -30,16 +30,18 @@ use crate::config::{self, ApiLimits, Config, known_producers};
 use crate::start::{self, Stores};
 use crate::supervisor::{Stage, Supervisor};
 
-/// How long requests in progress may take after the drain delay, and then what is still done for clients that have gone.
+/// The time for requests in progress after the drain delay, and then once more for work that continues for
+/// disconnected clients.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
-/// The part of the request timeout in which the answer to a batch is written.
+/// The part of the request timeout reserved for writing the response to a batch.
 const BATCH_ANSWER_TIME: Duration = Duration::from_millis(500);
-/// How long claiming or completing the key of a batch or of an operator's change may take.
+/// The timeout for claiming or completing the key of a batch or of an operator's change.
 const KEY_TIMEOUT: Duration = Duration::from_secs(5);
-/// The largest answer to such a request that is stored, in bytes: a thousand elements with a problem each.
+/// The maximum size of a stored response to such a request, in bytes: a thousand elements with a problem
+/// each.
 const MAX_STORED_ANSWER_BYTES: usize = 4 * 1024 * 1024;
 
-/// The ports of the service.
+/// The ports of the API.
 struct ServicePorts;
 
 impl Ports for ServicePorts {
@@ -53,7 +55,7 @@ impl Ports for ServicePorts {
     type Clock = SystemClock;
 }
 
-/// Counts what becomes of the keys of batches and of operators' changes.
+/// Counts the outcomes of the keys of batches and of operators' changes.
 struct KeyMetrics(Metrics);
 
 impl Observer for KeyMetrics {
@@ -77,7 +79,7 @@ fn claim_name(claim: &Claim) -> &'static str {
     }
 }
 
-/// An API whose listener is open and that does not answer yet.
+/// An API whose listener is open, and that does not serve requests yet.
 pub(super) struct ApiParts {
     listener: TcpListener,
     tokens: Tokens,
@@ -144,7 +146,7 @@ fn settings(config: &Config, limits: &ApiLimits) -> ApiSettings {
     }
 }
 
-/// What runs batches and operators' changes once for each key.
+/// Creates the guard that runs batches and operators' changes once for each key.
 fn guarded(
     config: &Config,
     limits: &ApiLimits,
@@ -162,19 +164,20 @@ fn guarded(
     Ok(Idempotency::build(Arc::new(keys), settings, store_if, Arc::new(RandomTokens))?)
 }
 
-/// How long an operator's change may take: it continues after its request is answered. It is what the lock TTL leaves besides the two key
-/// timeouts, which configuration requires to be the request timeout at least. A batch has an earlier deadline of its own.
+/// The timeout of an operator's change, which continues after its request got a response. It is the lock TTL
+/// minus two key timeouts; configuration requires it to be at least the request timeout. A batch has an
+/// earlier deadline of its own.
 fn handler_timeout(limits: &ApiLimits) -> Duration {
     limits.idempotency_lock_ttl.saturating_sub(KEY_TIMEOUT * 2)
 }
 
 impl ApiParts {
-    /// How long a key is claimed at most.
+    /// The maximum time for which a key is claimed.
     pub(super) fn lock_ttl(&self) -> Duration {
         self.limits.idempotency_lock_ttl
     }
 
-    /// Answers requests; what they submit goes to `submissions`.
+    /// Serves requests. Submitted intents go to `submissions`.
     pub(super) fn spawn(self, supervisor: &mut Supervisor, submissions: SubmissionQueue) {
         let guard = Guard::new(self.tokens.clone(), self.limits.rate_limit);
         let known_clients = self.tokens.clone();
@@ -222,7 +225,7 @@ impl ApiParts {
     }
 }
 
-/// Answers until `stop`, then waits for what handlers still do for clients that have gone.
+/// Serves requests until `stop`, then waits for work that continues for disconnected clients.
 async fn answer(
     listener: TcpListener,
     router: Router,

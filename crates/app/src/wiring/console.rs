@@ -1,4 +1,4 @@
-//! The console on its ports. It is served on the API's listener, and shares its queries and its tokens.
+//! The wiring of the console. It is served on the API's listener, and shares the API's queries and tokens.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,10 +17,10 @@ use super::leader::LockLookup;
 use crate::config;
 use crate::start::Stores;
 
-/// The part of the request timeout that is kept for the page that says that there is none.
+/// The part of the request timeout reserved for the error page that replaces a page that took too long.
 const PAGE_ANSWER_TIME: Duration = Duration::from_millis(500);
 
-/// The ports of the service.
+/// The ports of the console.
 struct ServicePorts;
 
 impl Ports for ServicePorts {
@@ -34,7 +34,7 @@ impl Ports for ServicePorts {
     type Clock = SystemClock;
 }
 
-/// What the console has and the API does not.
+/// The parts of the console that the API does not have.
 pub(super) struct ConsoleParts {
     sessions: PgStore,
     tokens: Tokens,
@@ -47,7 +47,7 @@ impl ConsoleParts {
         tracing::info!("the console is served below /console/");
         let request_timeout = api.limits.timeouts.request;
         Self {
-            // A request timeout that is that short leaves pages half of it.
+            // If the request timeout is very short, pages get half of it.
             time_limit: request_timeout.saturating_sub(PAGE_ANSWER_TIME).max(request_timeout / 2),
             sessions: stores.postgres.clone(),
             tokens: tokens.clone(),
@@ -55,7 +55,7 @@ impl ConsoleParts {
         }
     }
 
-    /// The paths of the console, which reads and changes what `api` does.
+    /// The routes of the console, which reads and changes the same data as `api`.
     pub(super) fn router<P>(self, api: &Api<P>) -> Router
     where
         P: ApiPorts<

@@ -1,4 +1,4 @@
-//! The user directory that is configured.
+//! The configured user directory.
 
 use std::time::Duration;
 
@@ -10,13 +10,13 @@ use user_directory::{HttpUserDirectory, StateDirectorySettings, StateUserDirecto
 use crate::config::{self, Config};
 use crate::start::Stores;
 
-/// How many users are looked up concurrently over HTTP.
+/// The maximum number of concurrent lookups over HTTP.
 const DIRECTORY_MAX_CONCURRENT_LOOKUPS: usize = 32;
-/// How many statements read users at a time, each with a connection of the service's pool.
+/// The maximum number of concurrent statements that read users. Each uses a connection of the service's pool.
 const DIRECTORY_MAX_CONCURRENT_READS: usize = 2;
-/// How many users are cached.
+/// The maximum number of cached users.
 const DIRECTORY_CACHE_ENTRIES: usize = 10_000;
-/// How long a user is cached.
+/// The time for which a user is cached.
 const DIRECTORY_CACHE_TTL: Duration = Duration::from_secs(5);
 
 /// The user directory, of either kind.
@@ -26,7 +26,7 @@ pub(super) enum UserDirectory {
 }
 
 impl UserDirectory {
-    /// The same as [`UserDirectory::new`], once it is known that its table can be read.
+    /// Creates the directory like [`UserDirectory::new`], and checks that its table can be read.
     pub(super) async fn open(config: &Config, stores: &Stores) -> anyhow::Result<Self> {
         let directory = Self::new(config, stores)?;
         if let Self::State(users) = &directory {
@@ -39,7 +39,7 @@ impl UserDirectory {
         Ok(directory)
     }
 
-    /// The one that is configured, with a cache of its own.
+    /// Creates the configured directory, with a cache of its own.
     pub(super) fn new(config: &Config, stores: &Stores) -> anyhow::Result<Self> {
         match &config.user_directory {
             config::UserDirectory::Http { base_url, timeout } => {

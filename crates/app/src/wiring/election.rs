@@ -1,4 +1,5 @@
-//! The workers' port for elections, on the crate `election`, with leader-change notices through Redis.
+//! The workers' port for elections, implemented with the crate `election` and leader-change notices through
+//! Redis.
 
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use election::{Leadership, Notice};
 use lock::{ErrorCode, LockError};
 use store_redis::LeaderNotice;
 
-/// A leadership as the workers see it.
+/// Implements the workers' election for a leadership.
 #[derive(Debug)]
 pub(super) struct Election<N>(pub(super) Leadership<N>);
 
@@ -28,7 +29,7 @@ impl<N: Notice + Clone> ports::Election for Election<N> {
     }
 }
 
-/// A term as the workers see it.
+/// Implements the workers' term for a term of a leadership.
 #[derive(Debug)]
 pub(super) struct Term<N>(election::Term<N>);
 
@@ -109,7 +110,7 @@ mod tests {
         }
 
         async fn end_term(&self) {
-            // As when it expired a minute ago.
+            // The lock then looks as if it had expired a minute ago.
             let expire = "UPDATE locks SET acquired_at_ms = acquired_at_ms - 100000, \
                 expires_at_ms = floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint - 60000";
             let ended = self.database.client().await.execute(expire, &[]).await;

@@ -1,4 +1,5 @@
-//! The port that says who leads, on the lock: it alone knows the present term. The name of the leader is in its report (`replicas`).
+//! The port that looks up the leader, on the lock: only the lock has the present term. The name of the leader
+//! is in its report (`replicas`).
 
 use ambient::Timestamp;
 use domain::ports::{LeaderLookup, StoreError};
@@ -7,7 +8,7 @@ use lock::LockManager;
 
 use super::election::store_error;
 
-/// The leadership of the replica that reads `stream`.
+/// The name of the leadership for reading `stream`.
 pub(super) fn intake_leadership(stream: &str) -> String {
     format!("intake:{stream}")
 }
@@ -20,7 +21,7 @@ pub struct LockLookup {
 }
 
 impl LockLookup {
-    /// Looks up the leader of the intake of `stream` in these locks.
+    /// Creates a lookup of the leader of the intake of `stream` in these locks.
     pub fn new(locks: LockManager, stream: &str) -> Self {
         Self { locks, leadership: intake_leadership(stream) }
     }

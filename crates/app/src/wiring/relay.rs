@@ -1,7 +1,8 @@
 //! The wiring of the relay of an outbox: as a process of its own, and inside the service.
 //!
-//! As a process, it needs Redis and a usable table at its start, like the service. Inside the service nothing that is wrong
-//! with the producer's database ends anything: the relay waits, `/readyz` shows for what, and the service does its work.
+//! As a process, the relay needs Redis and a usable table at its start, like the service. Inside the service,
+//! no failure of the producer's database ends anything: the relay waits, `/readyz` shows the reason, and the
+//! rest of the service continues.
 
 mod metrics;
 
@@ -32,22 +33,24 @@ use crate::supervisor::{Stage, Supervisor};
 use crate::telemetry::Exposition;
 use crate::{start, versions};
 
-/// The connections of a relay: a claim, its marks, and the reaper beside them.
+/// The number of connections of a relay: for a claim, its marks, and the reaper beside them.
 const RELAY_CONNECTIONS: usize = 4;
-/// The longest start, all of its waits together.
+/// The maximum duration of the start, including all waits.
 const START_TIMEOUT: Duration = Duration::from_secs(28);
-/// The first pause before a table that cannot be used is checked again; it doubles with each further one.
+/// The first pause before an unusable table is checked again. It doubles with each further check.
 const CHECK_RETRY_MIN: Duration = Duration::from_millis(500);
-/// The longest pause before it is checked again.
+/// The maximum pause before the table is checked again.
 const CHECK_RETRY_MAX: Duration = Duration::from_secs(10);
-/// The most bytes of payloads of one claim.
+/// The maximum size of all payloads of one claim, in bytes.
 const MAX_CLAIM_BYTES: u64 = 16 << 20;
-/// The largest payload that can be an intent, in bytes: an entry's limit twice, for what normal form removes.
+/// The maximum size of a payload that can be an intent, in bytes: twice the limit of an entry, because
+/// normalisation can shorten the payload.
 const MAX_INTENT_PAYLOAD_BYTES: u64 = 512 << 10;
-/// The largest payload that goes to a stream as it is, in bytes.
+/// The maximum size of a payload that is appended to a stream unchanged, in bytes.
 const MAX_STREAM_PAYLOAD_BYTES: u64 = 16 << 20;
 
-/// Runs a relay as a process until `stop`, which also ends a start, or until one of its tasks fails. `Err` if it could not start.
+/// Runs a relay as a process until `stop`, which also ends a start, or until one of its tasks fails. Returns
+/// an error if it could not start.
 pub async fn run(
     config: RelayProcessConfig,
     relay_id: RelayId,
@@ -76,7 +79,7 @@ pub async fn run(
     Ok(stopped)
 }
 
-/// The start sequence: Redis answers, the database answers, the table can be used.
+/// Runs the start sequence: Redis responds, the database responds, the table can be used.
 async fn connect(config: &RelayProcessConfig, relay_id: RelayId) -> anyhow::Result<WiredRelay> {
     let redis = start::connect_redis(&config.redis).await?;
     let streams = start::relayed_streams(&config.relay);
@@ -94,7 +97,8 @@ async fn connect(config: &RelayProcessConfig, relay_id: RelayId) -> anyhow::Resu
 pub(super) struct ServiceRelay(WiredRelay);
 
 impl ServiceRelay {
-    /// Contacts nothing. Connections to Redis and to the database are its own.
+    /// Creates the relay without contacting a server. It has its own connections to Redis and to the
+    /// database.
     pub(super) fn prepare(config: &RelayConfig, redis: &Redis) -> anyhow::Result<Self> {
         let redis = RedisClient::new(redis_settings(redis)).context("Redis cannot be used as configured")?;
         let pool = PgPool::new(&config.outbox.dsn, pool_settings(config))
@@ -102,7 +106,7 @@ impl ServiceRelay {
         Ok(Self(WiredRelay::new(config, config.relay_id(&RandomTokens), &redis, &pool)?))
     }
 
-    /// Runs it beside the service, and shows it as the member `outbox_relay` of `/readyz`.
+    /// Runs the relay beside the service, and shows it as the member `outbox_relay` of `/readyz`.
     pub(super) fn spawn(self, supervisor: &mut Supervisor, ready: &ReadyState) {
         let Self(relay) = self;
         relay.show_member(ready);
@@ -123,9 +127,9 @@ struct WiredRelay {
     dsn: Dsn,
     table: TableName,
     administration: Administration,
-    /// Whether it compares delivered events with what Redis holds.
+    /// True if the relay compares delivered events with the content of Redis.
     compares: bool,
-    /// For `/stats`, so that requests take no connection from the relay.
+    /// The same for `/stats`, with a pool of its own, so that requests take no connection from the relay.
     stats: Arc<Administration>,
     metrics: RelayMetrics,
     status: RelayStatus,
@@ -173,7 +177,8 @@ impl WiredRelay {
         })
     }
 
-    /// Whether the table is there, whole, and may be used. Logs what would make it quicker.
+    /// Checks that the table exists, is complete and may be used. Logs statements that would make the relay
+    /// faster.
     async fn check(&self) -> Result<(), OutboxError> {
         let checked = self.administration.check().await?;
         for statement in &checked.missing_indexes {
@@ -186,8 +191,8 @@ impl WiredRelay {
         if self.compares { self.administration.check_identity().await } else { Ok(()) }
     }
 
-    /// As [`WiredRelay::check`], and before it whether the server is too old for that: it may have been replaced since. What is only
-    /// worth a warning is logged once, when the table can be used.
+    /// Checks the version of the server, then the table. The server may have been replaced between two
+    /// checks. Logs the version warning only once, when the table can be used.
     async fn check_all(&self) -> anyhow::Result<()> {
         let version = pg::server_version(&self.dsn).await?;
         versions::require_postgres(version)?;
@@ -195,7 +200,7 @@ impl WiredRelay {
         Ok(versions::check_postgres(version)?)
     }
 
-    /// Checks the database until it can be used; meanwhile the relay is paused.
+    /// Checks the database until it can be used. The relay is paused meanwhile.
     async fn until_usable(&self) {
         let mut pause = CHECK_RETRY_MIN;
         while let Err(error) = self.check_all().await {
@@ -213,7 +218,7 @@ impl WiredRelay {
         }
     }
 
-    /// Shows a process that is nothing but a relay.
+    /// Shows the relay of a process that runs only a relay.
     fn show_process(&self, ready: &ReadyState) {
         let relay_id = self.relay_id.clone();
         ready.add_detail("relay", move || json!(relay_id.as_str()));
@@ -247,7 +252,8 @@ impl WiredRelay {
     }
 }
 
-/// Where a relay appends. With a window it watches which server acknowledges, and receipts live for as long as events are compared.
+/// The streams to which a relay appends. If events are compared, the client watches which server
+/// acknowledges, and markers live for the whole window of the comparison.
 fn streams(config: &RelayConfig, redis: &RedisClient) -> RedisOutboxStreams {
     match config.republish_window.is_zero() {
         true => RedisOutboxStreams::new(redis, config.dedupe_ttl),
@@ -255,7 +261,7 @@ fn streams(config: &RelayConfig, redis: &RedisClient) -> RedisOutboxStreams {
     }
 }
 
-/// What a relay of either mode is made of.
+/// The parts of a relay of either mode.
 struct Wiring<'a> {
     config: &'a RelayConfig,
     relay_id: RelayId,
@@ -303,7 +309,7 @@ fn pool_settings(config: &RelayConfig) -> PoolSettings {
     }
 }
 
-/// What `/readyz` shows of a relay.
+/// The state of a relay as `/readyz` shows it.
 fn show(state: &RelayState) -> Value {
     match state {
         RelayState::Running => json!({ "state": "running" }),
@@ -311,7 +317,7 @@ fn show(state: &RelayState) -> Value {
     }
 }
 
-/// The figures of an outbox, as `/stats` and `notification outbox stats` give them.
+/// The figures of an outbox as `/stats` and `notification outbox stats` show them.
 pub(crate) fn stats_json(stats: &Stats) -> Value {
     json!({
         "pending_count": stats.pending,

@@ -1,6 +1,7 @@
-//! The wiring of the mode `serve`, in the order in which it starts.
+//! The wiring of the mode `serve`, in the order of its start.
 //!
-//! On a stop, the API ends first, then intake, then the publishers complete what was dispatched, then the rest (`supervisor.rs`).
+//! On a stop, the API ends first, then intake; then the publishers complete the dispatched routes, and then
+//! the rest ends (`supervisor.rs`).
 
 use std::sync::Arc;
 
@@ -34,7 +35,8 @@ use crate::start::{self, Stores};
 use crate::supervisor::{Stage, Supervisor};
 use crate::telemetry::Exposition;
 
-/// Runs the service until `stop`, which also ends a start, or until one of its tasks fails. `Err` if it could not start.
+/// Runs the service until `stop`, which also ends a start, or until one of its tasks fails. Returns an error
+/// if it could not start.
 pub async fn serve(
     config: Config,
     replica: ReplicaId,
@@ -138,8 +140,8 @@ impl Wiring<'_> {
         Ok(())
     }
 
-    /// The API, and the worker that accepts what is submitted to it. Its client of the user directory is its own, so that slow look-ups
-    /// of submissions do not delay those of intake, nor the reverse.
+    /// Starts the API, and the worker that accepts submitted intents. The worker has its own client of the
+    /// user directory, so that slow lookups of submissions do not delay those of intake, nor the reverse.
     fn spawn_submissions(
         &self,
         supervisor: &mut Supervisor,
@@ -163,7 +165,8 @@ impl Wiring<'_> {
         };
         supervisor.spawn(Stage::Intake, "submissions", |stop| async move {
             submissions.run(receiver, stop.clone()).await;
-            // It also ends when no caller is left, as soon as the API has stopped: to the supervisor, an end before its stop is a failure.
+            // The worker also ends when no caller is left, which is as soon as the API has stopped. To the
+            // supervisor, an end before the stop of its stage is a failure.
             stop.cancelled().await;
         });
         api.spawn(supervisor, queue);
@@ -304,7 +307,7 @@ impl Wiring<'_> {
         supervisor.spawn(Stage::Background, "gauges", |stop| gauges.run(is_read, stop));
     }
 
-    /// The health of a worker, shown by the probes and reported by the replica.
+    /// Creates the health of a worker, which the probes show and the replica reports.
     fn add_worker(&self, name: &'static str) -> Health {
         let health = self.workers.add_worker(name);
         self.ready.add_worker(&health);

@@ -1,6 +1,6 @@
 //! The wiring of the state store as a process: its table, its listeners, its start and its stop.
 //!
-//! The socket appears last, when requests can be answered: clients may wait for its file.
+//! The socket appears last, when requests can be served, because clients may wait for its file.
 
 mod metrics;
 
@@ -27,28 +27,30 @@ use crate::start;
 use crate::supervisor::{Stage, Supervisor};
 use crate::telemetry::Exposition;
 
-/// The connections for single documents.
+/// The number of connections for single documents.
 const DOCUMENT_CONNECTIONS: usize = 16;
-/// The connections for lists and batches, so that slow ones take none from the others.
+/// The number of connections for lists and batches, so that slow ones take none from the others.
 const LIST_CONNECTIONS: usize = 8;
-/// The connections for queries, for the same reason; their plans need other settings.
+/// The number of connections for queries, for the same reason. Their plans need other settings.
 const QUERY_CONNECTIONS: usize = 8;
-/// The most connections of clients, of each listener.
+/// The maximum number of client connections of each listener.
 const MAX_CONNECTIONS: usize = 1_024;
-/// What bodies and answers may occupy together in all listeners, in bytes, unless two of the largest bodies for each need more.
+/// The maximum memory for bodies and responses of all listeners together, in bytes, unless two of the largest
+/// bodies for each listener need more.
 const MAX_BUFFERED_BYTES: usize = 64 << 20;
-/// How long the head of a request may take.
+/// The timeout for the head of a request.
 const READ_HEADER_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a request may take to arrive; its statement has its own time.
+/// The timeout for receiving a request. Its statement has a timeout of its own.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long a connection is kept open between two requests.
+/// The time for which a connection is kept open between two requests.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(120);
-/// How long requests in progress may take after the stop.
+/// The time for requests in progress after the stop.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a stop may take before the process ends all the same.
+/// The maximum duration of a stop. The process ends after it in any case.
 const STOP_TIMEOUT: Duration = Duration::from_secs(13);
 
-/// Runs the state store until `stop`, which also ends a start, or until one of its tasks fails. `Err` if it could not start.
+/// Runs the state store until `stop`, which also ends a start, or until one of its tasks fails. Returns an
+/// error if it could not start.
 pub async fn run(
     config: StateConfig,
     exposition: Option<Exposition>,
@@ -70,7 +72,7 @@ pub async fn run(
     Ok(stopped)
 }
 
-/// The start sequence: the database answers, the table and its indexes are there, the listeners are open.
+/// Runs the start sequence: the database responds, the table and its indexes exist, the listeners are open.
 async fn start(config: &StateConfig, parts: &Parts, ready: &ReadyState) -> anyhow::Result<Supervisor> {
     let dsn = &config.dsn;
     let documents = pool_settings(config, DOCUMENT_CONNECTIONS, state::PLANNER_PARAMETERS);
@@ -140,7 +142,7 @@ fn settings(config: &StateConfig, metrics: StateMetrics) -> Settings {
     }
 }
 
-/// What the listeners share.
+/// The parts that the listeners share.
 struct Listeners {
     store: Arc<PostgresStore>,
     settings: Settings,

@@ -1,19 +1,20 @@
-//! The statements of a script of SQL, as far as migrations need it.
+//! Splits an SQL script into statements, as far as migrations need it.
 
-/// A statement with single spaces, of which one is before `(`, after `)` and after a comma; without comments, and with `''` in place of
-/// each text.
+/// A statement without comments and with single spaces: one is before `(`, after `)` and after a comma. Each
+/// string literal is replaced by `''`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Statement(pub(crate) String);
 
 impl Statement {
-    /// What follows `prefix`, whatever its case.
+    /// The text after `prefix`, which is compared without regard to case.
     pub(crate) fn after(&self, prefix: &str) -> Option<&str> {
         let (head, rest) = self.0.split_at_checked(prefix.len())?;
         head.eq_ignore_ascii_case(prefix).then_some(rest)
     }
 }
 
-/// The statements of a script. The body of `DO` counts as statements, that of a function does not.
+/// The statements of a script. The statements in the body of `DO` are included, those in the body of a
+/// function are not.
 pub(crate) fn statements(sql: &str) -> Vec<Statement> {
     let mut found = Vec::new();
     let (mut current, mut rest) = (String::new(), sql);
@@ -42,7 +43,7 @@ pub(crate) fn statements(sql: &str) -> Vec<Statement> {
     found
 }
 
-/// What follows the text that has begun: two quotes are one of its characters.
+/// The text after the end of a string literal that has begun: two quotes are one of its characters.
 fn text_end(mut rest: &str) -> &str {
     loop {
         let (_, after) = rest.split_once('\'').expect("a text ends");
@@ -53,7 +54,7 @@ fn text_end(mut rest: &str) -> &str {
     }
 }
 
-/// `$body$` at the beginning, and what follows it.
+/// The tag `$body$` at the beginning, and the text after it.
 fn dollar_tag(text: &str) -> Option<(&str, &str)> {
     let end = text.strip_prefix('$')?.find('$')? + 2;
     let (tag, after) = text.split_at(end);
@@ -66,7 +67,7 @@ fn statement(text: &str) -> Option<Statement> {
     (!words.is_empty()).then(|| Statement(words.join(" ")))
 }
 
-/// A statement of a block without `BEGIN`, `IF … THEN` and `END`.
+/// Removes `BEGIN`, `IF … THEN` and `END` from a statement of a block.
 fn without_frame(Statement(mut text): Statement) -> Option<Statement> {
     if let Some(rest) = text.strip_prefix("BEGIN ") {
         text = rest.to_owned();

@@ -1,4 +1,4 @@
-//! The catalogue: the types, who may send them, whom they reach, and an example of each to copy.
+//! The catalogue: the types, their producers and recipients, and an example of each to copy.
 
 mod example;
 
@@ -20,10 +20,10 @@ use crate::ports::{Console, Ports};
 use crate::widgets::{column, table, too_many, visible};
 
 const PATH: &str = "/console/catalogue";
-/// How many bytes of a schema a page shows.
+/// The most bytes of a schema that a page shows.
 const SCHEMA_SHOWN: usize = 128 * 1024;
 
-/// The paths of these pages.
+/// The routes of these pages.
 pub(crate) fn routes<P: Ports>() -> Router<Arc<Console<P>>> {
     Router::new().route(PATH, get(list::<P>)).route("/console/catalogue/{name}", get(show::<P>))
 }

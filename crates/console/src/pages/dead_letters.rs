@@ -1,4 +1,4 @@
-//! Dead letters: by cause and in a list, to be replayed or discarded.
+//! Dead letters, by cause and in a list, to be replayed or discarded.
 
 mod asked;
 mod change;
@@ -45,7 +45,7 @@ const PARAMS: [&str; 8] = [
     "cursor",
 ];
 
-/// The paths of these pages.
+/// The routes of these pages.
 pub(crate) fn routes<P: Ports>() -> Router<Arc<Console<P>>> {
     Router::new()
         .route(PATH, get(list::<P>))
@@ -54,7 +54,7 @@ pub(crate) fn routes<P: Ports>() -> Router<Arc<Console<P>>> {
         .route(result::PATH, get(result::show::<P>))
 }
 
-/// The address of the list of those with a cause.
+/// The address of the list of dead letters with a cause.
 pub(super) fn list_path(channel: Option<Channel>, classification: Option<&str>) -> String {
     let channel = channel.map(|channel| ("channel", channel.as_str()));
     address(PATH, channel.into_iter().chain(classification.map(|cause| ("classification", cause))))
@@ -161,7 +161,7 @@ fn letters(operator: &Operator, listed: &Listed) -> Markup {
                 (form_token(operator))
                 (filter_fields(filter))
                 (buttons(filter.discarded))
-                // Without a script it would choose nothing.
+                // Without a script the checkbox would do nothing.
                 label.check-all hidden { input type="checkbox" data-check-all="id"; "Choose all on this page" }
                 (table("Newest first", &columns, &rows))
             }
@@ -178,7 +178,7 @@ fn letters(operator: &Operator, listed: &Listed) -> Markup {
     }
 }
 
-/// What may be done about those that are shown. Nothing is changed before the plan is confirmed.
+/// The buttons for changes of the listed dead letters. Nothing changes before the plan is confirmed.
 fn buttons(discarded: bool) -> Markup {
     html! {
         div.actions {

@@ -1,4 +1,4 @@
-//! Malformed intents: by code and producer, in a list, and one with its raw fields.
+//! Malformed intents, by code and producer, in a list, and one with its raw fields.
 
 mod fields;
 
@@ -31,12 +31,12 @@ const PATH: &str = "/console/malformed";
 const PARAMS: [&str; 7] =
     ["code", "producer", "idempotency_key", "recorded_after", "recorded_before", "limit", "cursor"];
 
-/// The paths of these pages.
+/// The routes of these pages.
 pub(crate) fn routes<P: Ports>() -> Router<Arc<Console<P>>> {
     Router::new().route(PATH, get(list::<P>)).route("/console/malformed/{entry_id}", get(show::<P>))
 }
 
-/// The address of the list of those with a code and a producer.
+/// The address of the list of malformed intents with a code and a producer.
 fn list_path(code: &str, producer: &str) -> String {
     let pairs = [("code", code), ("producer", producer)];
     address(PATH, pairs.into_iter().filter(|(_, value)| !value.is_empty()))

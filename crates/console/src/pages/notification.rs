@@ -1,4 +1,4 @@
-//! One notification: what it says, and what became of each of its routes.
+//! One notification: its content, and the state of each of its routes.
 
 mod timeline;
 
@@ -25,11 +25,11 @@ use crate::ports::{Console, Ports};
 use crate::session::Operator;
 use crate::widgets::{Tone, badge, id, number, pager, time, too_many, visible};
 
-/// How many routes a page shows.
+/// The most routes that a page shows.
 const ROUTES_SHOWN: usize = 50;
-/// How many recipients a page names.
+/// The most recipients that a page names.
 const RECIPIENTS_SHOWN: usize = 20;
-/// How many bytes of a payload a page shows, with the white space that lays it out.
+/// The most bytes of a payload that a page shows, including the white space of its layout.
 const PAYLOAD_SHOWN: usize = 2 * MAX_PAYLOAD;
 const PARAMS: [&str; 2] = ["status", "from"];
 
@@ -60,7 +60,7 @@ async fn show<P: Ports>(
     Ok(Page::new(Section::Notifications, title, content))
 }
 
-/// Those that need attention first.
+/// The rank of a status: routes that need attention come first.
 fn attention(status: RouteStatus) -> u8 {
     match status {
         RouteStatus::DeadLetter => 0,
@@ -132,7 +132,7 @@ fn about(record: &Record, updated_at: Timestamp) -> Markup {
     }
 }
 
-/// A text that may be absent, which the tables have as an empty one.
+/// A text that may be absent, which the tables store as an empty one.
 fn or_none(text: &str, show: fn(&str) -> Markup) -> Markup {
     if text.is_empty() {
         html! { span.soft { "none" } }

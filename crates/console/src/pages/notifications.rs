@@ -1,4 +1,5 @@
-//! The list of notifications: filters as in the API's list, and a search in the filter language; all of it is in the address.
+//! The list of notifications, with the filters of the API's list and a search in the filter language; the
+//! address contains both.
 
 mod search;
 
@@ -39,16 +40,16 @@ const PARAMS: [&str; 10] = [
     "cursor",
 ];
 
-/// The paths of these pages.
+/// The routes of these pages.
 pub(crate) fn routes<P: Ports>() -> Router<Arc<Console<P>>> {
     Router::new().route(PATH, get(list::<P>)).merge(super::notification::routes())
 }
 
-/// What was found.
+/// The result of a search.
 enum Found {
-    /// A page of the list, and the cursor of the next one.
+    /// A page of the list, and the cursor of the next page.
     Page(Vec<NotificationSummary>, Option<String>),
-    /// The search filter is wrong; says why and where.
+    /// The search filter is invalid; contains the reason and the place.
     Invalid(String),
     /// The search took too long.
     TooExpensive,

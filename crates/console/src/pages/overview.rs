@@ -1,4 +1,4 @@
-//! The overview: what is stuck and why, traffic, backlogs, leader, dead letters by cause, replicas.
+//! The overview: stuck parts and their causes, traffic, backlogs, leader, dead letters by cause, replicas.
 
 mod findings;
 
@@ -25,16 +25,16 @@ use crate::widgets::{
     Tone, badge, callout, column, counted, failed, id, number, numbers, span, table, time, visible,
 };
 
-/// The path of this page.
+/// The route of this page.
 pub(crate) fn routes<P: Ports>() -> Router<Arc<Console<P>>> {
     Router::new().route("/console/", get(show::<P>))
 }
 
-/// What the page shows.
+/// The content of the page.
 struct Overview {
     status: Status,
     stuck: Vec<Stuck>,
-    /// `None` if it could not be read.
+    /// The activity of the last hour; `None` if it could not be read.
     activity: Option<ActivityHistory>,
     stream: String,
     version: &'static str,
@@ -58,7 +58,7 @@ async fn read<P: Ports>(console: &Console<P>) -> Result<Overview, StoreError> {
     )
     .await;
     let (store, term) = (store?, term?);
-    // Without Redis the rest is worth showing all the same.
+    // If Redis is unavailable, the rest is still shown.
     let backlog = console.stream.backlog(store.processed_up_to()).await.ok();
     let seen_since = console.leaderless.look(term.is_some(), store.at);
     let leaderless_since = match term {
@@ -179,7 +179,7 @@ fn channel_card(channel: &ChannelStatus, waits: Option<&Waiting>, now: Timestamp
     }
 }
 
-/// How long ago something began, if it did.
+/// The time since something began, if it did.
 fn age(since: Option<Timestamp>, now: Timestamp) -> Markup {
     html! {
         @match since {
@@ -203,7 +203,7 @@ fn waiting(waiting: Option<&Waiting>, now: Timestamp) -> Markup {
     }
 }
 
-/// How often each cause occurred, with a link to the list that it selects.
+/// The number of occurrences of each cause, with a link to the list filtered by it.
 fn causes(title: &str, path: &str, parameter: &str, causes: &CauseCounts, none: &str) -> Markup {
     let row = |(cause, count): &(String, u64)| {
         let link = address(path, [(parameter, cause.as_str())]);

@@ -1,4 +1,4 @@
-//! What the pages about notifications share: states of routes, facts, fields of filters, JSON for people.
+//! Shared parts of the pages about notifications: states of routes, facts, filter fields, formatted JSON.
 
 use std::collections::BTreeSet;
 
@@ -13,13 +13,13 @@ use crate::error::PageError;
 use crate::params::Params;
 use crate::widgets::{Tone, badge, pager};
 
-/// How many items a page may have, to choose from.
+/// The page sizes to choose from.
 const PAGE_SIZES: [usize; 3] = [DEFAULT_PAGE_ITEMS, 100, MAX_PAGE_ITEMS];
 
-/// Up to which depth JSON is indented further; what is deeper begins where this level does.
+/// The depth up to which JSON is indented; deeper levels have the indentation of this level.
 const INDENTED_LEVELS: usize = 32;
 
-/// The state of a route in words.
+/// The name of a route's state.
 pub(crate) fn status_name(status: RouteStatus) -> &'static str {
     match status {
         RouteStatus::DeadLetter => "dead letter",
@@ -27,7 +27,7 @@ pub(crate) fn status_name(status: RouteStatus) -> &'static str {
     }
 }
 
-/// How good or bad the state of a route is.
+/// The tone of a route's state.
 pub(crate) fn status_tone(status: RouteStatus) -> Tone {
     match status {
         RouteStatus::Pending => Tone::Busy,
@@ -38,12 +38,12 @@ pub(crate) fn status_tone(status: RouteStatus) -> Tone {
     }
 }
 
-/// The state of a route.
+/// The badge of a route's state.
 pub(crate) fn status(status: RouteStatus) -> Markup {
     badge(status_tone(status), status_name(status))
 }
 
-/// Names and values.
+/// A list of names and values.
 pub(crate) fn facts(facts: &[(&str, Markup)]) -> Markup {
     html! {
         dl.facts {
@@ -54,9 +54,9 @@ pub(crate) fn facts(facts: &[(&str, Markup)]) -> Markup {
     }
 }
 
-/// A text as one part of a path.
+/// Encodes a text as one part of a path.
 pub(crate) fn segment(text: &str) -> String {
-    // A plus is a space in a query only.
+    // A plus means a space only in a query.
     form_urlencoded::byte_serialize(text.as_bytes()).collect::<String>().replace('+', "%20")
 }
 
@@ -65,7 +65,7 @@ pub(crate) fn notification_path(id: &str) -> String {
     format!("/console/notifications/{}", segment(id))
 }
 
-/// A field of a filter for a text. `list` is the id of a list of suggestions.
+/// A filter field for a text. `list` is the id of a list of suggestions.
 pub(crate) fn text_field(params: &Params, name: &str, label: &str, list: Option<&str>) -> Markup {
     html! {
         div {
@@ -75,9 +75,9 @@ pub(crate) fn text_field(params: &Params, name: &str, label: &str, list: Option<
     }
 }
 
-/// A field of a filter for a time.
+/// A filter field for a time.
 pub(crate) fn time_field(name: &str, label: &str, value: Option<Timestamp>) -> Markup {
-    // A time has 19 characters up to its second, of ASCII alone.
+    // Up to its second, a time has 19 characters, all ASCII.
     let value = value.map(|time| time.to_string().get(..19).unwrap_or_default().to_owned());
     html! {
         div {
@@ -87,7 +87,7 @@ pub(crate) fn time_field(name: &str, label: &str, value: Option<Timestamp>) -> M
     }
 }
 
-/// A field of a filter for one of some values, each with its label; the first is what holds without a choice.
+/// A filter field for one of several values, each with its label; the first is the default.
 pub(crate) fn choice_field(params: &Params, name: &str, label: &str, choices: &[(&str, &str)]) -> Markup {
     let chosen = params.text(name).unwrap_or_default();
     html! {
@@ -104,7 +104,7 @@ pub(crate) fn choice_field(params: &Params, name: &str, label: &str, choices: &[
 
 /// The field for the number of items of a page.
 pub(crate) fn size_field(limit: PageLimit) -> Markup {
-    // The address may have another one, which the next use of the filter keeps.
+    // The address may contain another size, which the next use of the filter keeps.
     let sizes: BTreeSet<usize> = PAGE_SIZES.into_iter().chain([limit.get()]).collect();
     html! {
         div {
@@ -126,21 +126,22 @@ pub(crate) fn filter_buttons(path: &str) -> Markup {
     }
 }
 
-/// The producers of the catalogue, to choose from.
+/// The producers of the catalogue, as suggestions.
 pub(crate) fn producers(catalog: &Catalog) -> Markup {
     let producers = catalog.types().flat_map(|known| known.producers());
     let producers: BTreeSet<&str> = producers.map(String::as_str).collect();
     html! { datalist #producers { @for producer in producers { option value=(producer) {} } } }
 }
 
-/// The links to the first page of the list with these parameters, where this is another one, and to the one that begins at `next`.
+/// The links to the first page of the list, unless this is the first page, and to the page that begins at
+/// `next`.
 pub(crate) fn pages(params: &Params, path: &str, next: Option<&str>) -> Markup {
     let first = params.text("cursor").map(|_| params.with(path, "cursor", None));
     let next = next.map(|cursor| params.with(path, "cursor", Some(cursor)));
     pager(first.as_deref(), next.as_deref())
 }
 
-/// How many items the page has.
+/// The number of items of the page.
 pub(crate) fn limit(params: &Params) -> Result<PageLimit, PageError> {
     let takes =
         || PageError::Invalid(format!("The parameter limit takes a number from 1 to {MAX_PAGE_ITEMS}."));
@@ -148,8 +149,9 @@ pub(crate) fn limit(params: &Params) -> Result<PageLimit, PageError> {
     text.parse().ok().and_then(PageLimit::new).ok_or_else(takes)
 }
 
-/// JSON on several lines, at most `max` bytes of it, and whether that is all. Numbers and strings stay as they are written; what is no
-/// JSON does, too. The work is bounded by the result, however deep the JSON is.
+/// Formats JSON on several lines. Returns at most `max` bytes, and true if that is all of it. Numbers and
+/// strings stay as they are written; text that is not JSON is returned too. The size of the result bounds the
+/// work, even for deeply nested JSON.
 pub(crate) fn pretty(json: &str, max: usize) -> (String, bool) {
     let mut out = String::with_capacity(max.min(json.len().saturating_mul(2)));
     let (mut depth, mut in_string, mut escaped) = (0_usize, false, false);

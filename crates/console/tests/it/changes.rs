@@ -1,4 +1,4 @@
-//! Dead letters that are replayed and discarded: the plan, its form, and what the form did.
+//! Tests of replaying and discarding dead letters: the plan, its form, and the effects of the form.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ pub(crate) fn borrowed(fields: &[(String, String)]) -> Vec<(&str, &str)> {
 }
 
 impl Browser {
-    /// Asks for a plan by a form of the list of dead letters.
+    /// Requests a plan with a form of the list of dead letters.
     pub(crate) async fn plan(&mut self, fields: &[(&str, &str)]) -> Answer {
         let token = self.get("/console/notifications").await.hidden("form_token").expect("a form");
         self.post(PLAN, &[&[("form_token", token.as_str())], fields].concat()).await
@@ -137,7 +137,7 @@ async fn a_plan_that_is_shown_again_leaves_out_what_changed_since_it_was_shown_f
     assert_eq!(ids.collect::<Vec<_>>(), ["1-0/push:user:u-1", "2-0/push:user:u-1"]);
     let replay = confirmation(&browser.plan(&[("do", "replay_chosen"), chosen[0]]).await);
     browser.post(CHANGE, &borrowed(&replay)).await;
-    // Without a reason.
+    // The reason is missing.
     let refused = browser.post(CHANGE, &borrowed(&discard)).await;
     assert!(refused.body.contains("Discard 1 dead letter"), "{}", refused.body);
     let form = confirmation(&refused);
@@ -255,7 +255,7 @@ async fn a_form_that_chooses_nothing_or_says_nothing_is_refused() {
     }
     let plan = browser.plan(&[("do", "replay_chosen"), ("id", "9-0/x")]).await;
     assert!(plan.body.contains("There is nothing to change"), "{}", plan.body);
-    // The address of a plan or of a change, loaded without its form.
+    // A plan and a change are loaded by their address, without a form.
     for path in [PLAN, CHANGE] {
         assert_eq!(browser.get(path).await.header("location"), "/console/dead-letters");
     }

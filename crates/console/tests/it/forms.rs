@@ -1,15 +1,15 @@
-//! Forms that this session did not make change nothing.
+//! Tests that a form which this session did not make changes nothing.
 
 use axum::http::StatusCode;
 
 use crate::support::*;
 
-/// The form token of the page that the browser is at.
+/// The form token of the overview.
 async fn form_token(browser: &mut Browser) -> String {
     browser.get("/console/").await.hidden("form_token").expect("a form")
 }
 
-/// Whether the browser is still signed in.
+/// Returns true if the browser is still signed in.
 async fn is_signed_in(browser: &Browser) -> bool {
     browser.clone().get("/console/").await.status == StatusCode::OK
 }

@@ -1,4 +1,4 @@
-//! The headers of every answer, and what is in a page.
+//! Tests of the headers of every response, and of the content of pages.
 
 use axum::http::StatusCode;
 

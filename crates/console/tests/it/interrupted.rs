@@ -1,4 +1,5 @@
-//! A change that a failure of the store interrupts or that takes too long, and its form that is sent again; pages that take too long or panic.
+//! Tests of changes that fail or take too long, and of their forms when they are sent again; and of pages
+//! that take too long or panic.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -13,7 +14,7 @@ use crate::support::{Answer, TIME_LIMIT, World};
 
 #[tokio::test]
 async fn a_change_that_fails_after_some_chunks_is_offered_again_and_repeats_nothing() {
-    // Two of each: two more than two transactions change.
+    // Each of the 501 notifications has two dead letters: in all, two more than two transactions change.
     let (world, mut browser) = with_dead_letters(501).await;
     let plan = browser.plan(&[("do", "replay_all")]).await;
     let form = confirmation(&plan);
@@ -64,7 +65,7 @@ async fn a_change_that_takes_too_long_continues_and_its_form_leads_to_the_result
     assert_eq!(world.database.actions().len(), 1);
 }
 
-/// The id of the request that a page with the form names, outside of its fields.
+/// Returns true if the page shows the id of the request in its form, outside of the fields.
 fn names_its_request(answer: &Answer, form: &[(String, String)]) -> bool {
     let request_id = form.iter().find(|(name, _)| name == "request_id").map(|(_, id)| id.as_str());
     let request_id = request_id.expect("the form has it");
@@ -103,7 +104,7 @@ async fn a_change_that_panics_or_meets_a_corrupt_or_refused_row_says_what_may_be
     }
 }
 
-/// The page of a change that has no result, and its form.
+/// Returns the page of a change without a result, and its form.
 async fn unfinished(world: World) -> (World, Answer, Vec<(String, String)>) {
     let (world, mut browser) = dead_letters_in(world, 1).await;
     let form = confirmation(&browser.plan(&[("do", "replay_all")]).await);
@@ -123,7 +124,7 @@ async fn a_change_that_takes_longer_than_a_handler_may_is_interrupted_and_names_
 
 #[tokio::test(start_paused = true)]
 async fn a_change_whose_key_is_not_claimed_is_not_said_to_be_in_progress() {
-    // The claim may take longer than the page, less long, or is not even tried.
+    // The claim takes longer than the page, takes less long, or is not even tried.
     let lock_ttl = LockTtl::new(Duration::from_secs(120)).expect("in range");
     let store_timeouts = [TIME_LIMIT * 2, TIME_LIMIT / 2];
     let waiting =
@@ -150,7 +151,7 @@ fn is_page(answer: &Answer) -> bool {
         && answer.header("content-security-policy").contains("default-src 'none'")
 }
 
-/// Whether the page has the navigation of an operator who is signed in.
+/// Returns true if the page has the navigation of a signed-in operator.
 fn has_navigation(answer: &Answer) -> bool {
     answer.body.contains("aria-label=\"Pages\"") && answer.body.contains("Sign out")
 }

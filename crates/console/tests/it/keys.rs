@@ -1,4 +1,4 @@
-//! Idempotency keys in memory whose claims can be kept from being answered.
+//! A store of idempotency keys in memory whose claims can be made to hang.
 
 use std::future::pending;
 use std::sync::Arc;

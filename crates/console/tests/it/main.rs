@@ -1,4 +1,4 @@
-//! The console on stores in memory, as browsers meet it: signing in, forms, headers, pages.
+//! Tests of the console on stores in memory, through a simulated browser: sign-in, forms, headers, pages.
 
 mod changes;
 mod forms;

@@ -1,4 +1,4 @@
-//! The overview, as far as its rendering alone does not show it: what it reads, and what it shows while something cannot be read.
+//! Tests of the overview beyond its rendering: its data, and its content while some of that cannot be read.
 
 use std::time::Duration;
 

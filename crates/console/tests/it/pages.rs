@@ -1,4 +1,4 @@
-//! What pages show.
+//! Tests of the content of pages.
 
 use axum::http::StatusCode;
 
@@ -6,7 +6,7 @@ use crate::changes::with_dead_letters;
 use crate::rows::{accepted, draft, malformed};
 use crate::support::*;
 
-/// What a producer may write to harm a reader.
+/// A text that a producer may write to harm a reader.
 pub(crate) const HOSTILE: &str = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>";
 
 #[tokio::test]

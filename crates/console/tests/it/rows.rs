@@ -1,4 +1,4 @@
-//! Rows to show: what acceptance and publishing write.
+//! Rows for the pages, written like acceptance and publishing write them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ pub(crate) fn draft(user: &str, key: &str) -> IntentDraft {
     }
 }
 
-/// Decides the entry `number` at `now` and commits what was decided. Every user exists.
+/// Decides the entry `number` at `now` and commits the decision. Every user exists.
 async fn decide(
     database: &MemoryDatabase,
     number: u64,
@@ -99,7 +99,7 @@ pub(crate) async fn dead(database: &MemoryDatabase, number: u64, now: Timestamp)
     }
 }
 
-/// An entry that breaks a rule.
+/// Stores an entry that breaks a rule.
 pub(crate) async fn malformed(
     database: &MemoryDatabase,
     number: u64,

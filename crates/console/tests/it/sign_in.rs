@@ -1,4 +1,4 @@
-//! Signing in and out: who may, for how long, how often one may try, and where it leads.
+//! Tests of signing in and out: permission, lifetime, the limit on attempts, and the page that follows.
 
 use std::time::Duration;
 
@@ -125,7 +125,7 @@ async fn signing_in_again_ends_the_session_that_the_browser_had() {
     let world = World::new();
     let mut browser = world.signed_in().await;
     let before = browser.clone();
-    // As a second tab does whose sign-in was opened before.
+    // This is a second tab whose sign-in was opened before.
     let mut tab = world.browser();
     let page = tab.get("/console/sign-in").await;
     browser.cookies.extend(tab.cookies);
@@ -241,7 +241,7 @@ async fn a_sign_in_whose_form_is_too_old_still_leads_to_the_page_that_was_asked_
 async fn a_link_of_another_site_leads_to_the_page_without_a_second_sign_in() {
     let world = World::new();
     let mut browser = world.signed_in().await;
-    // A browser keeps the cookie to itself when the link is on another site.
+    // A browser does not send the cookie when the link is on another site.
     let mut followed = Browser::of(world.console()).with("sec-fetch-site", "cross-site");
     let answer = followed.get("/console/notifications?limit=5").await;
     let page = followed.get(answer.header("location")).await;
@@ -280,11 +280,11 @@ async fn over_https_a_cookie_is_secure_and_bound_to_the_host() {
     let (_, attributes) = session.split_once(';').expect("attributes");
     assert_eq!(attributes, " Path=/; Max-Age=28800; HttpOnly; SameSite=Strict; Secure");
     assert_eq!(browser.get("/console/").await.status, StatusCode::OK);
-    // What a page without HTTPS can set does not count with HTTPS.
+    // A cookie that a page without HTTPS can set is ignored with HTTPS.
     let mut planted = behind;
     planted.cookies.insert(SESSION.to_owned(), browser.cookies["__Host-notification_console"].clone());
     assert!(planted.get("/console/").await.asks_to_sign_in());
-    // Who is no proxy cannot say that it uses HTTPS.
+    // A client that is not a trusted proxy cannot claim HTTPS.
     let mut forged = Browser::of(console).with("x-forwarded-proto", "https");
     let answer = forged.sign_in(OPERATOR).await;
     assert!(answer.set_cookies().iter().all(|cookie| !cookie.contains("Secure")), "{answer:?}");

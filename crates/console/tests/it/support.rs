@@ -1,4 +1,4 @@
-//! A console on stores in memory, and a browser that keeps cookies and sends forms as they are.
+//! A console on stores in memory, and a browser that keeps cookies and sends forms unchanged.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -28,15 +28,15 @@ use tower::ServiceExt;
 
 use crate::keys::HangingStore;
 
-/// The tokens of the tests, by their names.
+/// The tokens of the tests.
 pub(crate) const OPERATOR: &str = "operator-token";
 pub(crate) const COLLEAGUE: &str = "colleague-token";
 pub(crate) const PRODUCER: &str = "producer-token";
 
-/// How long a page may take.
+/// The time limit of a page.
 pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(10);
 
-/// A tokens file with those of these names and what they allow.
+/// A tokens file with these tokens and their grants.
 pub(crate) fn tokens_file(entries: &[(&str, &str)]) -> String {
     let entry = |(token, grant): &(&str, &str)| {
         let (name, sha256) = (token.trim_end_matches("-token"), hex::encode(token_sha256(token)));
@@ -65,7 +65,7 @@ impl Ports for MemoryPorts {
     type Clock = Arc<ManualClock>;
 }
 
-/// What replicas share.
+/// The state that replicas share.
 pub(crate) struct World {
     pub(crate) clock: Arc<ManualClock>,
     pub(crate) database: MemoryDatabase,
@@ -73,10 +73,10 @@ pub(crate) struct World {
     pub(crate) election: MemoryElection,
     pub(crate) replicas: MemoryReplicas,
     pub(crate) sessions: MemorySessions,
-    /// In front of the stream, the activity and the sessions.
+    /// The scripted effects of the stream, the operations, the activity and the sessions.
     pub(crate) script: Script,
     keys: Idempotency<HangingStore>,
-    /// Lets claims of keys never be answered.
+    /// If set, claims of keys never complete.
     pub(crate) claims_hang: Arc<AtomicBool>,
     ids: Arc<SeededTokens>,
 }
@@ -86,7 +86,7 @@ impl World {
         Self::with_keys(Settings::default())
     }
 
-    /// The same with these times and sizes of the keys of forms.
+    /// Creates a world with these settings of the idempotency keys of forms.
     pub(crate) fn with_keys(settings: Settings) -> Self {
         let claims_hang = Arc::<AtomicBool>::default();
         let keys = HangingStore { store: MemoryStore::new(100), hangs: Arc::clone(&claims_hang) };
@@ -141,7 +141,7 @@ impl World {
         Browser::of(self.console())
     }
 
-    /// A browser of an operator who is signed in.
+    /// A browser of a signed-in operator.
     pub(crate) async fn signed_in(&self) -> Browser {
         let mut browser = self.browser();
         let answer = browser.sign_in(OPERATOR).await;
@@ -158,7 +158,7 @@ pub(crate) fn start() -> Timestamp {
     "2026-04-02T09:21:40Z".parse().expect("a time")
 }
 
-/// An answer.
+/// A response.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: StatusCode,
@@ -171,31 +171,31 @@ impl Answer {
         self.headers.get(name).map_or("", |value| value.to_str().expect("ASCII"))
     }
 
-    /// The cookies that it sets, as they are.
+    /// The cookies that the response sets, as they are.
     pub(crate) fn set_cookies(&self) -> Vec<&str> {
         self.headers.get_all(SET_COOKIE).iter().map(|value| value.to_str().expect("ASCII")).collect()
     }
 
-    /// The value of the first hidden field of this name.
+    /// The value of the first hidden field with this name.
     pub(crate) fn hidden(&self, name: &str) -> Option<String> {
         let (_, rest) = self.body.split_once(&format!("type=\"hidden\" name=\"{name}\" value=\""))?;
         rest.split_once('"').map(|(value, _)| value.to_owned())
     }
 
-    /// Whether it leads to the sign-in.
+    /// Returns true if the response redirects to the sign-in.
     pub(crate) fn asks_to_sign_in(&self) -> bool {
         self.status == StatusCode::SEE_OTHER && self.header("location").starts_with("/console/sign-in")
     }
 }
 
-/// A browser: cookies, an address, and what it says of each request.
+/// A browser: cookies, an address, and the headers of each request.
 #[derive(Clone)]
 pub(crate) struct Browser {
     pub(crate) console: Router,
     pub(crate) cookies: BTreeMap<String, String>,
     pub(crate) addr: IpAddr,
     pub(crate) headers: Vec<(String, String)>,
-    /// How long its requests waited for room before the console saw them.
+    /// The time that its requests waited for capacity before the console received them.
     pub(crate) waited: Duration,
 }
 
@@ -205,7 +205,7 @@ impl Browser {
         Self { console, cookies: BTreeMap::new(), addr, headers: Vec::new(), waited: Duration::ZERO }
     }
 
-    /// The same with a header in each request.
+    /// Adds a header to each request.
     pub(crate) fn with(mut self, name: &str, value: &str) -> Self {
         self.headers.push((name.to_owned(), value.to_owned()));
         self
@@ -247,7 +247,7 @@ impl Browser {
         self.send_body(method, path, Body::from(body.unwrap_or_default()), is_form).await
     }
 
-    /// Sends the beginning of a form, of which nothing more comes.
+    /// Sends the beginning of a form, and never its rest.
     pub(crate) async fn send_unfinished(&mut self, path: &str) -> Answer {
         let begun = stream::once(async { Ok::<_, Infallible>("form_token=") });
         self.send_body("POST", path, Body::from_stream(begun.chain(stream::pending())), true).await

@@ -1,4 +1,4 @@
-//! Entries of the stream, read by the rules of the envelope.
+//! Decoding of stream entries by the rules of the envelope.
 
 use ambient::Timestamp;
 
@@ -8,31 +8,32 @@ use crate::malformed::{MalformedIntent, Rejection};
 use crate::policy::Policy;
 use crate::record::IdempotencyScope;
 
-/// An entry of the stream, read by the rules of the envelope.
+/// A decoded stream entry.
 #[derive(Clone, Debug)]
 pub struct Decoded {
-    /// Its id in the stream.
+    /// The id in the stream.
     pub id: EntryId,
-    /// What it costs to have it in memory, in bytes: [`crate::entry::cost`], or the length of its malformed row if that is
-    /// more.
+    /// The memory that the entry takes, in bytes: [`crate::entry::cost`], or the length of its malformed row
+    /// if that is more.
     pub cost: usize,
-    /// What it says, or the row that it becomes because of the first rule that it breaks. Of a malformed entry nothing else is
-    /// kept, because it may be large.
+    /// The intent, or the malformed row for the first rule that the entry breaks. A malformed entry may be
+    /// large, so nothing else of it is kept.
     pub content: Result<DecodedIntent, MalformedIntent>,
 }
 
-/// A well-formed intent and what it was read from, which becomes a malformed row if the intent is not accepted.
+/// A well-formed intent and the fields that it was decoded from, which become a malformed row if the intent
+/// is not accepted.
 #[derive(Clone, Debug)]
 pub struct DecodedIntent {
-    /// What the entry says.
+    /// The decoded intent.
     pub intent: Intent,
-    /// How many routes it will have.
+    /// The number of routes that the intent will have.
     pub routes: usize,
-    /// As it was received.
+    /// The fields as received.
     pub fields: RawFields,
 }
 
-/// Reads an entry of `stream` by the rules of the envelope, at the time `now`.
+/// Decodes an entry of `stream` at the time `now`.
 pub fn decode(stream: &str, entry: RawEntry, policy: &Policy, now: Timestamp) -> Decoded {
     let (id, cost) = (entry.id, entry.fields.cost());
     match intent::decode(&entry.fields, &policy.catalog) {
@@ -47,19 +48,20 @@ pub fn decode(stream: &str, entry: RawEntry, policy: &Policy, now: Timestamp) ->
     }
 }
 
-/// An entry of `stream` that is too large to be read: malformed, with the heads of its fields.
+/// Makes a malformed row, with the heads of the fields, for an entry of `stream` that is too large to be
+/// read.
 pub fn decode_large(stream: &str, entry: &LargeEntry, now: Timestamp) -> Decoded {
     let row = MalformedIntent::too_large(stream, entry, now);
     Decoded { id: entry.id, cost: ENTRY_COST + row.raw_fields.json_length(), content: Err(row) }
 }
 
 impl Decoded {
-    /// What it says, if it is well formed.
+    /// The intent; `None` if the entry is malformed.
     pub fn intent(&self) -> Option<&Intent> {
         self.content.as_ref().ok().map(|decoded| &decoded.intent)
     }
 
-    /// How many routes it will have; 0 if it is malformed.
+    /// The number of routes that the intent will have; 0 if the entry is malformed.
     pub fn routes(&self) -> usize {
         self.content.as_ref().map_or(0, |decoded| decoded.routes)
     }
@@ -72,14 +74,14 @@ impl Decoded {
         }
     }
 
-    /// By what it can be recognised among the outcomes that PostgreSQL has.
+    /// The id and content that identify the entry among the outcomes in PostgreSQL.
     pub fn trace(&self) -> ProcessedTrace {
         let request = self.intent().map(|intent| (intent.scope(), intent.fingerprint.clone()));
         ProcessedTrace { entry_id: self.id, fields_fingerprint: self.fields_fingerprint(), request }
     }
 
-    /// The malformed row that it becomes for a reason that is not in the entry itself, or for a reason that outweighs the
-    /// one found there.
+    /// The malformed row of the entry for another reason: one that is not in the entry itself, or one that
+    /// outweighs the reason found there.
     pub(super) fn rejected(&self, stream: &str, rejection: Rejection, now: Timestamp) -> MalformedIntent {
         match &self.content {
             Ok(decoded) => MalformedIntent::new(stream, self.id, decoded.fields.clone(), rejection, now),
@@ -88,13 +90,13 @@ impl Decoded {
     }
 }
 
-/// By what an entry that has been processed is recognised: its id and its content.
+/// Identifies a processed entry: its id and its content.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ProcessedTrace {
-    /// Its id in the stream.
+    /// The id in the stream.
     pub entry_id: EntryId,
-    /// [`crate::entry::RawFields::fingerprint`], which a malformed row has.
+    /// [`crate::entry::RawFields::fingerprint`], as stored in a malformed row.
     pub fields_fingerprint: String,
-    /// Key and fingerprint, which a record has; `None` if the entry is malformed.
+    /// Key and fingerprint of the intent, as stored in a record; `None` if the entry is malformed.
     pub request: Option<(IdempotencyScope, String)>,
 }

@@ -1,4 +1,5 @@
-//! Rows that PostgreSQL takes if it takes any: what tells a bad entry from a database that refuses everything.
+//! Rows that PostgreSQL accepts if it accepts any. They distinguish a bad entry from a database that rejects
+//! everything.
 
 use ambient::Timestamp;
 
@@ -12,8 +13,8 @@ use crate::policy::Policy;
 use crate::recipient::User;
 use crate::record::NotificationId;
 
-/// A row of each kind that the service itself makes, to find out whether PostgreSQL takes any. Of another producer and type
-/// than `refused`, where the catalogue has one.
+/// Makes one valid row of each kind, to test whether PostgreSQL accepts any. If the catalogue allows it, type
+/// and producer differ from those of `refused`.
 pub fn probe(stream: &str, policy: &Policy, refused: Option<&Intent>, now: Timestamp) -> Probe {
     let unlike = |kind: &&NotificationType| {
         refused.is_none_or(|intent| {
@@ -44,7 +45,7 @@ pub fn probe(stream: &str, policy: &Policy, refused: Option<&Intent>, now: Times
     Probe { acceptance, malformed }
 }
 
-/// What the rows of a [`Probe`] hold where any text will do.
+/// The filler text of a [`Probe`].
 const PROBE: &str = "notification-service-probe";
 
 /// Valid rows that are never committed.

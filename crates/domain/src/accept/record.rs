@@ -1,4 +1,4 @@
-//! The record and the routes of an intent that is accepted.
+//! The record and the routes of an accepted intent.
 
 use std::sync::Arc;
 
@@ -11,7 +11,8 @@ use crate::recipient::User;
 use crate::record::{Content, IdempotencyScope, NotificationId, Record};
 use crate::route::{Channel, NewRoute, RouteKey, SkipReason, Start};
 
-/// What is written for `intent` under `notification_id`. `users` are its recipients, in its order; none for administrators.
+/// Builds the record and the routes of `intent` under `notification_id`. `users` are its recipients in the
+/// intent's order; empty for administrators.
 pub(super) fn new_acceptance(
     notification_id: NotificationId,
     scope: IdempotencyScope,
@@ -45,7 +46,7 @@ pub(super) fn new_acceptance(
     Acceptance { record, routes }
 }
 
-/// What the routes of one notification have in common.
+/// Builds the routes of one notification from the values that they share.
 struct RouteFactory<'a> {
     id: &'a NotificationId,
     policy: &'a Policy,
@@ -53,7 +54,7 @@ struct RouteFactory<'a> {
 }
 
 impl RouteFactory<'_> {
-    /// One for each user and channel; without an address, the e-mail is skipped.
+    /// One route for each user and channel. An e-mail route without an address is skipped.
     fn user_routes(&self, users: &[(&str, &User)], channels: &[Channel]) -> Vec<NewRoute> {
         let mut routes = Vec::with_capacity(users.len() * channels.len());
         for (id, user) in users {
@@ -70,7 +71,7 @@ impl RouteFactory<'_> {
         routes
     }
 
-    /// One for each address of the type; one that is skipped if there is none.
+    /// One route for each address of the type; one skipped route if there is none.
     fn admin_routes(&self, notification_type: &str) -> Vec<NewRoute> {
         match self.policy.admin_emails.get(notification_type).map(Vec::as_slice) {
             None | Some([]) => {

@@ -30,7 +30,8 @@ fn policy() -> Policy {
     }
 }
 
-/// `game.turn.ready` for `recipients` under `key`; `turn` makes it another intent.
+/// An entry of type `game.turn.ready` for `recipients` under `key`; a different `turn` makes a different
+/// intent.
 fn turn_ready(number: u64, key: &str, recipients: &[&str], turn: u32) -> RawEntry {
     let draft = IntentDraft {
         notification_type: "game.turn.ready".to_owned(),
@@ -72,7 +73,7 @@ fn answers(users: &[(&str, Lookup)]) -> HashMap<String, Lookup> {
     users.iter().map(|(id, lookup)| ((*id).to_owned(), lookup.clone())).collect()
 }
 
-/// The outcomes of a batch and what holds the rest.
+/// The outcomes of a batch, the state of the rest, and the two flags of the decision.
 struct All {
     outcomes: Vec<Outcome>,
     rest: Rest,

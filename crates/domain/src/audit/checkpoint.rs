@@ -4,32 +4,34 @@ use super::{Discrepancy, DiscrepancyKind as Kind, Subject};
 use crate::checkpoint::{CachedCheckpoint, Checkpoint, Fence, StreamCheck, StreamState, check_stream};
 use crate::entry::EntryId;
 
-/// What was read, in this order: a checkpoint that advances meanwhile is then never ahead of another.
+/// Checkpoints, stream state and leader, read in the order of the fields: a checkpoint that advances
+/// meanwhile is then never ahead of one read after it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Checkpoints {
-    /// In Redis.
+    /// The cached checkpoint, in Redis.
     pub cached: CachedCheckpoint,
-    /// In PostgreSQL; `None` if nothing was ever processed.
+    /// The durable checkpoint, in PostgreSQL; `None` if nothing was ever processed.
     pub durable: Option<Checkpoint>,
-    /// The stream; `None` if there is no such key.
+    /// State of the stream; `None` if the key does not exist.
     pub stream: Option<StreamState>,
     /// The fence of the present leader; `None` if there is none.
     pub leader: Option<Fence>,
 }
 
 impl Checkpoints {
-    /// The last entry that has its outcome.
+    /// The last entry whose outcome is durable.
     pub fn processed(&self) -> EntryId {
         self.durable.map_or(EntryId::ZERO, |durable| durable.last_entry_id)
     }
 
-    /// Whether the stream ends before the checkpoint, so that its ids say nothing about what was processed.
+    /// True if the stream ends before the checkpoint: its ids then do not show which entries were processed.
     pub fn is_stream_behind(&self) -> bool {
         check_stream(self.processed(), self.stream) == StreamCheck::EndsBefore
     }
 }
 
-/// What is wrong with the checkpoints of `stream`. A cached one that is missing or lags is not: it follows with the next batch.
+/// The discrepancies of the checkpoints of `stream`. A cached checkpoint that is missing or lags is not a
+/// discrepancy: the next batch updates it.
 pub fn judge_checkpoints(stream: &str, found: &Checkpoints) -> Vec<Discrepancy> {
     let mut wrong = Vec::new();
     let mut report = |kind, detail| {

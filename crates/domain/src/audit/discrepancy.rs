@@ -1,4 +1,4 @@
-//! What can be wrong, each with a name that programs can rely on.
+//! Kinds of discrepancies, each with a stable name for programs.
 
 use std::fmt;
 
@@ -6,10 +6,10 @@ use crate::entry::EntryId;
 use crate::record::NotificationId;
 use crate::route::RouteKey;
 
-/// Makes the kinds with their names, and the list of all of them.
+/// Defines the kinds with their names, and the list of all of them.
 macro_rules! kinds {
     ($($(#[$doc:meta])* $kind:ident = $name:literal,)*) => {
-        /// What is wrong.
+        /// The kind of a discrepancy.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         pub enum DiscrepancyKind {
             $($(#[$doc])* $kind,)*
@@ -19,7 +19,7 @@ macro_rules! kinds {
             /// Every kind.
             pub const ALL: &[Self] = &[$(Self::$kind,)*];
 
-            /// As an audit prints it.
+            /// The name in the output of an audit.
             pub fn as_str(self) -> &'static str {
                 match self {
                     $(Self::$kind => $name,)*
@@ -30,7 +30,8 @@ macro_rules! kinds {
 }
 
 kinds! {
-    /// An entry up to the checkpoint has neither record nor malformed row, and retention cannot have deleted it.
+    /// An entry up to the checkpoint has neither record nor malformed row, and retention cannot have deleted
+    /// it.
     EntryWithoutOutcome = "entry_without_outcome",
     /// An entry was accepted, and has a malformed row too.
     EntryWithTwoOutcomes = "entry_with_two_outcomes",
@@ -40,9 +41,10 @@ kinds! {
     RecordDiffersFromEntry = "record_differs_from_entry",
     /// There is a checkpoint and no stream.
     IntentsStreamAbsent = "intents_stream_absent",
-    /// The stream has never given the id of the checkpoint: Redis lost entries, or the stream was recreated.
+    /// The stream never generated the id of the checkpoint: Redis lost entries, or the stream was recreated.
     CheckpointAfterStream = "checkpoint_after_stream",
-    /// The stream begins after the checkpoint: entries in between may have been trimmed before they were read.
+    /// The stream begins after the checkpoint: entries in between may have been trimmed before they were
+    /// read.
     StreamTrimmedPastCheckpoint = "stream_trimmed_past_checkpoint",
     /// The cached checkpoint is after the durable one: PostgreSQL lost outcomes.
     CachedCheckpointAhead = "cached_checkpoint_ahead",
@@ -50,7 +52,7 @@ kinds! {
     CachedFenceAhead = "cached_fence_ahead",
     /// The cached checkpoint cannot be read.
     CachedCheckpointGarbled = "cached_checkpoint_garbled",
-    /// The leader's fence is below that of the durable checkpoint: all that it writes is refused.
+    /// The leader's fence is below that of the durable checkpoint: every write of the leader is refused.
     LeaderFenceBelowCheckpoint = "leader_fence_below_checkpoint",
     /// A record has no routes.
     RecordWithoutRoutes = "record_without_routes",
@@ -78,7 +80,7 @@ kinds! {
     PublishedWithoutEntry = "published_without_entry",
     /// A dead letter has no row in `dead_letters`.
     DeadLetterWithoutRow = "dead_letter_without_row",
-    /// A row in `dead_letters` belongs to a route that is no dead letter.
+    /// A row in `dead_letters` belongs to a route that is not a dead letter.
     RowWithoutDeadLetter = "row_without_dead_letter",
     /// A route has no record.
     RouteWithoutRecord = "route_without_record",
@@ -96,7 +98,7 @@ kinds! {
     DuplicateOutboundEntry = "duplicate_outbound_entry",
 }
 
-/// What a discrepancy is about.
+/// The object of a discrepancy.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Subject {
     /// A stream as a whole.
@@ -125,24 +127,24 @@ impl fmt::Display for Subject {
     }
 }
 
-/// One thing that is wrong.
+/// One contradiction that an audit found.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Discrepancy {
-    /// What.
+    /// Its kind.
     pub kind: DiscrepancyKind,
-    /// Where.
+    /// Its object.
     pub subject: Subject,
     /// The values that contradict each other, for an operator; never a payload.
     pub detail: String,
 }
 
 impl Discrepancy {
-    /// A discrepancy.
+    /// Creates a discrepancy.
     pub fn new(kind: DiscrepancyKind, subject: Subject, detail: impl Into<String>) -> Self {
         Self { kind, subject, detail: detail.into() }
     }
 
-    /// Whether both say that the same is wrong with the same thing; what they name as values may differ.
+    /// True if both have the same kind and subject; the details may differ.
     pub fn is_same(&self, other: &Self) -> bool {
         self.kind == other.kind && self.subject == other.subject
     }

@@ -1,6 +1,7 @@
-//! Entries of the intents stream and what PostgreSQL has of them.
+//! Comparison of entries of the intents stream with their outcomes in PostgreSQL.
 //!
-//! A duplicate leaves no row. It is recognised by the record of its idempotency key, which has the same fingerprint under another id.
+//! A duplicate leaves no row. It is recognised by the record of its idempotency key, which has the same
+//! fingerprint under another id.
 
 use ambient::Timestamp;
 
@@ -11,23 +12,24 @@ use crate::intent;
 use crate::malformed::FailureCode;
 use crate::record::{IdempotencyScope, NotificationId};
 
-/// By what an entry is recognised among the outcomes.
+/// The data of an entry that identifies its outcome.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct EntryTrace {
-    /// Its id.
+    /// The entry's id.
     pub id: EntryId,
-    /// [`RawFields::fingerprint`]; `None` if it was not read.
+    /// [`RawFields::fingerprint`]; `None` if the entry was not read.
     pub fields_fingerprint: Option<String>,
-    /// Its idempotency key as received, whether the entry is valid or not.
+    /// The idempotency key as received, also if the entry is invalid.
     pub scope: Option<IdempotencyScope>,
-    /// What it says by today's catalogue: fingerprint and time of the event, or the first rule that it breaks. `None` if it was not read.
+    /// The content under today's catalogue: fingerprint and time of the event, or the first rule that the
+    /// entry breaks. `None` if the entry was not read.
     pub content: Option<Result<(String, Timestamp), FailureCode>>,
-    /// Whether it could not be read in time, so that it may be a valid intent.
+    /// True if the entry could not be read in time; it may then be a valid intent.
     pub is_too_slow: bool,
 }
 
 impl EntryTrace {
-    /// The trace of an entry with these fields.
+    /// Creates the trace of an entry with these fields.
     pub fn new(id: EntryId, fields: Result<&RawFields, Unread>, catalog: &Catalog) -> Self {
         let fields = match fields {
             Ok(fields) => fields,
@@ -47,7 +49,8 @@ impl EntryTrace {
         }
     }
 
-    /// Whether it may have been a valid intent when it was processed: the catalogue may have been another one.
+    /// True if the entry may have been valid when it was processed: the catalogue may have been different
+    /// then.
     fn may_be_valid(&self) -> bool {
         match &self.content {
             Some(Ok(_)) => true,
@@ -69,15 +72,16 @@ impl EntryTrace {
         }
     }
 
-    /// Whether retention may have deleted its outcome. The time at which it came decides: its producer chooses the time of the event, and an
-    /// entry that was never read must not hide behind an old one.
+    /// True if retention may have deleted its outcome. The time of arrival decides, not the time of the
+    /// event: the producer chooses the latter, and an entry that was never read must not be excused by an old
+    /// event time.
     fn may_be_expired(&self, cutoffs: RetentionCutoffs) -> bool {
         let received = self.id.time();
         received <= cutoffs.malformed_intents || (self.may_be_valid() && received <= cutoffs.records)
     }
 }
 
-/// The key as received, if PostgreSQL can hold it.
+/// The idempotency key as received, if PostgreSQL can store it.
 fn raw_scope(fields: &RawFields) -> Option<IdempotencyScope> {
     let text = |name: &str| {
         let (_, value) = fields.0.iter().find(|(field, _)| field == name.as_bytes())?;
@@ -87,57 +91,57 @@ fn raw_scope(fields: &RawFields) -> Option<IdempotencyScope> {
     Some(IdempotencyScope { producer: text("producer")?, key: text("idempotency_key")? })
 }
 
-/// A row of `malformed_intents` under the id of an entry.
+/// A row of `malformed_intents` with the id of an entry.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MalformedTrace {
-    /// The fingerprint of its fields.
+    /// Fingerprint of the fields.
     pub fields_fingerprint: String,
-    /// Its failure code.
+    /// Failure code.
     pub failure_code: String,
 }
 
-/// What PostgreSQL has of an entry.
+/// The rows that PostgreSQL holds for an entry.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct FoundOutcome {
-    /// The record of the entry's idempotency key: its id and fingerprint.
+    /// The record with the entry's idempotency key: its id and fingerprint.
     pub record: Option<(NotificationId, String)>,
-    /// The malformed rows under the entry's id: several if the stream was recreated.
+    /// The malformed rows with the entry's id: more than one if the stream was recreated.
     pub malformed: Vec<MalformedTrace>,
 }
 
-/// What every entry of a page is judged by.
+/// The data common to all entries of a page that are judged together.
 #[derive(Clone, Copy, Debug)]
 pub struct EntryContext<'a> {
-    /// The key of the stream.
+    /// Key of the stream.
     pub stream: &'a str,
-    /// The checkpoint from before the entries were read.
+    /// The checkpoint, read before the entries.
     pub processed: EntryId,
-    /// Whether the stream ends before the checkpoint: then an entry without an outcome may not have been read yet.
+    /// True if the stream ends before the checkpoint: an entry without an outcome may then be unread.
     pub is_stream_behind: bool,
-    /// What retention may have deleted.
+    /// The times up to which retention may have deleted rows.
     pub cutoffs: RetentionCutoffs,
 }
 
-/// What became of an entry.
+/// The outcome of an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum EntryOutcome {
-    /// It has a record.
+    /// The entry has a record.
     Accepted,
-    /// Its intent has a record under another id.
+    /// The intent has a record under another id.
     Duplicate,
-    /// Its idempotency key belongs to another intent.
+    /// The idempotency key belongs to another intent.
     Conflict,
-    /// It broke a rule.
+    /// The entry broke a rule.
     Malformed,
-    /// It is after the checkpoint.
+    /// The entry is after the checkpoint.
     NotRead,
-    /// Retention may have deleted its outcome.
+    /// Retention may have deleted the outcome.
     Expired,
-    /// It could not be read in time, and no malformed row has its id.
+    /// The entry could not be read in time, and no malformed row has its id.
     NotCompared,
 }
 
-/// What became of an entry, or what is wrong with it.
+/// Returns the outcome of an entry, or its discrepancy.
 pub fn judge_entry(
     entry: &EntryTrace,
     found: &FoundOutcome,

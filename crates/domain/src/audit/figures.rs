@@ -1,10 +1,10 @@
-//! What an audit counts.
+//! Counts of an audit.
 
 use super::{EntryOutcome, OutboundVerdict, RouteRow};
 use crate::republish::EntryState;
 use crate::route::RouteStatus;
 
-/// Everything that was examined, by what became of it.
+/// Counts of all examined objects, by outcome.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Figures {
     /// Entries of the intents stream.
@@ -13,7 +13,7 @@ pub struct Figures {
     pub records: u64,
     /// Routes of these records.
     pub routes: RouteFigures,
-    /// Entries of published routes, as their streams have them.
+    /// Entries of published routes, by their state in the streams.
     pub published: PublishedFigures,
     /// Entries of the outbound streams.
     pub outbound: OutboundFigures,
@@ -21,7 +21,7 @@ pub struct Figures {
     pub discrepancies: u64,
 }
 
-/// Entries of the intents stream, by outcome. One with a discrepancy is in none of them.
+/// Entries of the intents stream, by outcome. Entries with a discrepancy are not counted here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[expect(missing_docs, reason = "the outcomes of EntryOutcome")]
 pub struct EntryFigures {
@@ -35,7 +35,7 @@ pub struct EntryFigures {
 }
 
 impl EntryFigures {
-    /// Counts one.
+    /// Counts one entry.
     pub fn add(&mut self, outcome: EntryOutcome) {
         let counter = match outcome {
             EntryOutcome::Accepted => &mut self.accepted,
@@ -51,7 +51,7 @@ impl EntryFigures {
 }
 
 impl EntryFigures {
-    /// All of them.
+    /// The sum of all outcomes.
     pub fn sum(&self) -> u64 {
         let Self { accepted, duplicate, conflict, malformed, not_read, expired, not_compared } = self;
         accepted + duplicate + conflict + malformed + not_read + expired + not_compared
@@ -59,7 +59,7 @@ impl EntryFigures {
 }
 
 impl OutboundFigures {
-    /// All of them.
+    /// The sum of all verdicts.
     pub fn sum(&self) -> u64 {
         let Self { published, uncommitted, expired, other } = self;
         published + uncommitted + expired + other
@@ -69,14 +69,14 @@ impl OutboundFigures {
 /// Routes by status.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RouteFigures {
-    /// In the order of [`RouteStatus::ALL`].
+    /// Counts in the order of [`RouteStatus::ALL`].
     by_status: [u64; RouteStatus::ALL.len()],
     /// Live routes that are far overdue.
     pub stuck: u64,
 }
 
 impl RouteFigures {
-    /// Counts one that could be read.
+    /// Counts one route; ignores a row that could not be read.
     pub fn add(&mut self, row: &RouteRow, is_stuck: bool) {
         if let RouteRow::Read(route) = row {
             let place = RouteStatus::ALL.iter().position(|status| *status == route.status);
@@ -86,27 +86,27 @@ impl RouteFigures {
         }
     }
 
-    /// The statuses with their numbers.
+    /// The statuses with their counts.
     pub fn by_status(&self) -> impl Iterator<Item = (RouteStatus, u64)> + '_ {
         RouteStatus::ALL.into_iter().zip(self.by_status)
     }
 }
 
-/// Entries of published routes.
+/// Entries of published routes, by state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PublishedFigures {
-    /// In the stream.
+    /// Present in the stream.
     pub present: u64,
-    /// Trimmed.
+    /// Trimmed from the stream.
     pub trimmed: u64,
     /// Deleted by a consumer.
     pub deleted: u64,
-    /// Of a stream that does not exist.
+    /// The stream does not exist.
     pub no_stream: u64,
 }
 
 impl PublishedFigures {
-    /// Counts one. A lost one is a discrepancy and is not counted here.
+    /// Counts one entry. A lost entry is a discrepancy and is not counted here.
     pub fn add(&mut self, state: EntryState) {
         match state {
             EntryState::Present => self.present += 1,
@@ -117,7 +117,7 @@ impl PublishedFigures {
         }
     }
 
-    /// Adds what another page has.
+    /// Adds the counts of another page.
     pub fn join(&mut self, other: Self) {
         self.present += other.present;
         self.trimmed += other.trimmed;
@@ -126,21 +126,21 @@ impl PublishedFigures {
     }
 }
 
-/// Entries of the outbound streams. One with a discrepancy is in none of them.
+/// Entries of the outbound streams, by verdict. Entries with a discrepancy are not counted here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct OutboundFigures {
-    /// Named by their published routes.
+    /// Entries that their published routes name.
     pub published: u64,
-    /// Of routes whose completion is not committed.
+    /// Entries of routes whose completion is not committed.
     pub uncommitted: u64,
-    /// Of routes that retention may have deleted.
+    /// Entries of routes that retention may have deleted.
     pub expired: u64,
-    /// Not entries of this service, or not readable as such.
+    /// Entries that this service did not write, or that are not readable as such.
     pub other: u64,
 }
 
 impl OutboundFigures {
-    /// Counts one.
+    /// Counts one entry.
     pub fn add(&mut self, verdict: &OutboundVerdict) {
         match verdict {
             OutboundVerdict::Published => self.published += 1,

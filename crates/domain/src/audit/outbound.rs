@@ -1,21 +1,21 @@
-//! Published routes and the outbound streams, seen from both sides.
+//! Comparison of published routes with the outbound streams, in both directions.
 
 use super::{Discrepancy, DiscrepancyKind as Kind, RetentionCutoffs, Subject, notification_time};
 use crate::entry::{EntryId, RawFields};
 use crate::republish::OutboundState;
 use crate::route::{Channel, RouteKey, RouteStatus};
 
-/// A published route and where its entry was put.
+/// A published route and the id of its outbound entry.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PublishedRoute<'a> {
-    /// Which route.
+    /// Key of the route.
     pub key: &'a RouteKey,
-    /// The id of its entry.
+    /// Id of the outbound entry.
     pub entry_id: EntryId,
 }
 
 impl PublishedRoute<'_> {
-    /// The discrepancy if its entry is missing in `stream`.
+    /// The discrepancy to report if the entry is missing in `stream`.
     pub fn missing(&self, stream: &str, state: Option<&OutboundState>) -> Discrepancy {
         let last = state.map_or(EntryId::ZERO, |state| state.last_generated);
         let detail =
@@ -24,17 +24,17 @@ impl PublishedRoute<'_> {
     }
 }
 
-/// What an outbound entry says of itself.
+/// The route that an outbound entry names.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum OutboundName {
-    /// It is of this route.
+    /// The entry names this route.
     Route(RouteKey),
-    /// It is not an entry of this service, or too large to be one, or could not be read in time.
+    /// Not an entry of this service, or too large to be one, or not readable in time.
     Other,
 }
 
 impl OutboundName {
-    /// By the first field, as the service writes it.
+    /// Reads the name from the first field, in which the service writes it.
     pub fn of(channel: Channel, fields: Option<&RawFields>) -> Self {
         let name: &[u8] = match channel {
             Channel::Push => b"event_id",
@@ -50,32 +50,32 @@ impl OutboundName {
     }
 }
 
-/// What PostgreSQL has of the route of an outbound entry.
+/// The state of the route of an outbound entry in PostgreSQL.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RouteState {
-    /// Its status; `None` if it cannot be read.
+    /// The status; `None` if it cannot be read.
     pub status: Option<RouteStatus>,
-    /// The entry that it names.
+    /// The id of the entry that the route names.
     pub published_entry_id: String,
 }
 
-/// What an outbound entry is.
+/// The verdict on an outbound entry.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum OutboundVerdict {
     /// The entry of a published route.
     Published,
-    /// Of a live route: its completion is not committed yet, or a publisher will find the receipt.
+    /// The entry of a live route: its completion is not committed yet, or a publisher will find the marker.
     Uncommitted,
-    /// Of a route that retention may have deleted.
+    /// The entry of a route that retention may have deleted.
     Expired,
     /// Not an entry of this service.
     Other,
-    /// It should not be there.
+    /// The entry should not be in the stream.
     Wrong(Discrepancy),
 }
 
-/// Judges the entry `id` of `stream`, read before its route. An entry that its route does not name is a second one; whether the first is still there
-/// is the caller's question.
+/// Judges the entry `id` of `stream`, which was read before its route. An entry that its route does not name
+/// is a duplicate; the caller checks whether the first entry still exists.
 pub fn judge_outbound(
     stream: &str,
     id: EntryId,
@@ -100,7 +100,7 @@ pub fn judge_outbound(
         Some(status @ (RouteStatus::DeadLetter | RouteStatus::Skipped)) => {
             wrong(Kind::OutboundEntryNotPublished, format!("the route {key} is {}", status.as_str()))
         }
-        // A row that cannot be read, or that names no entry, is a discrepancy of its own.
+        // A row that cannot be read, or that names no entry, is reported as a discrepancy elsewhere.
         None => OutboundVerdict::Published,
         Some(RouteStatus::Published) => match route.published_entry_id.parse::<EntryId>() {
             Ok(named) if named != id => {

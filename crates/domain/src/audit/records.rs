@@ -1,4 +1,4 @@
-//! A record with its routes and their dead letters.
+//! Comparison of a record with its routes and their dead letters.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -11,19 +11,19 @@ use crate::query::OLDEST_DUE_LIMIT;
 use crate::record::NotificationId;
 use crate::route::{Channel, RouteKey, RouteStatus};
 
-/// The most recipients that a discrepancy names.
+/// The most recipients that one discrepancy lists.
 const NAMED_RECIPIENTS: usize = 3;
 
-/// A record as far as an audit looks at it, with all its routes.
+/// The audited columns of a record, with all its routes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AuditedRecord {
     /// Primary key.
     pub notification_id: NotificationId,
-    /// When it was accepted.
+    /// Time of acceptance.
     pub accepted_at: Timestamp,
-    /// Equal to `accepted_at` unless it was changed.
+    /// Time of the last change; equal to `accepted_at` if unchanged.
     pub updated_at: Timestamp,
-    /// Users or administrators.
+    /// Kind of the recipients: users or administrators.
     pub audience: AudienceKind,
     /// The users.
     pub recipient_user_ids: Vec<String>,
@@ -31,12 +31,12 @@ pub struct AuditedRecord {
     pub routes: Vec<RouteRow>,
 }
 
-/// A row that holds what this service never writes.
+/// A row with a value that this service never writes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct UnreadableRow {
-    /// Which row.
+    /// The object that the row belongs to.
     pub subject: Subject,
-    /// The column and what is wrong with it.
+    /// The column and the fault of its value.
     pub problem: String,
 }
 
@@ -49,9 +49,9 @@ impl From<UnreadableRow> for Discrepancy {
 /// A row of `routes`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum RouteRow {
-    /// It was read.
+    /// A route that was read.
     Read(AuditedRoute),
-    /// It could not be read; its key could.
+    /// A route of which only the key could be read, and the fault.
     Unreadable(RouteKey, String),
 }
 
@@ -64,7 +64,7 @@ impl RouteRow {
     }
 }
 
-/// A route as far as an audit looks at it.
+/// The audited columns of a route.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[expect(missing_docs, reason = "the columns of routes")]
 pub struct AuditedRoute {
@@ -74,7 +74,7 @@ pub struct AuditedRoute {
     pub status: RouteStatus,
     pub attempt_count: u32,
     pub max_attempts: u32,
-    /// [`Timestamp::MAX`] if it was parked: a time that is never reached.
+    /// [`Timestamp::MAX`] if the route is parked: a time that is never reached.
     pub next_attempt_at: Option<Timestamp>,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
@@ -82,25 +82,26 @@ pub struct AuditedRoute {
     pub dead_lettered_at: Option<Timestamp>,
     pub skipped_at: Option<Timestamp>,
     pub published_entry_id: String,
-    /// Whether it has a row in `dead_letters`.
+    /// True if the route has a row in `dead_letters`.
     pub has_dead_letter: bool,
 }
 
 impl AuditedRoute {
-    /// When it was due, if it should have been published long before `now`. It waits for something, and has an end once that is there.
+    /// The due time of a live route that is far overdue at `now`. Such a route waits for something, and ends
+    /// once that is available.
     pub fn stuck_since(&self, now: Timestamp) -> Option<Timestamp> {
         let due = self.next_attempt_at.filter(|_| self.status.is_live());
         due.filter(|due| now.saturating_since(*due) > OLDEST_DUE_LIMIT)
     }
 
-    /// The id of its entry, if it is published and names one.
+    /// The id of the outbound entry, if the route is published and names one.
     pub fn entry_id(&self) -> Option<EntryId> {
         let id = self.published_entry_id.parse().ok();
         id.filter(|_| self.status == RouteStatus::Published)
     }
 }
 
-/// What is wrong with a record and its routes, apart from their entries in the streams.
+/// The discrepancies of a record and its routes, apart from their entries in the streams.
 pub fn judge_record(record: &AuditedRecord) -> Vec<Discrepancy> {
     let mut wrong = Vec::new();
     let subject = || Subject::Notification(record.notification_id.clone());
@@ -126,8 +127,8 @@ pub fn judge_record(record: &AuditedRecord) -> Vec<Discrepancy> {
     wrong
 }
 
-/// Every recipient has a route on every channel on which one of them has a route. What the catalogue says of the type is no measure: it may have
-/// been another one when the intent was accepted.
+/// Checks that every recipient has a route on every channel on which one of them has a route. The catalogue
+/// is not consulted: it may have been different when the intent was accepted.
 fn judge_recipients(record: &AuditedRecord, wrong: &mut Vec<Discrepancy>) {
     let of_user = |channel: Channel, user: &str| format!("{channel}:user:{user}");
     let ids: HashSet<&str> = record.routes.iter().map(|row| row.key().route_id.as_str()).collect();

@@ -1,4 +1,4 @@
-//! The rules of an audit, one table each.
+//! Tests of the rules of an audit, one table each.
 
 mod outbound;
 
@@ -24,7 +24,7 @@ fn at(millis: u64) -> Timestamp {
     id(millis).time()
 }
 
-/// Records are kept for 30 days, malformed intents for 60.
+/// Retention: 30 days for records, 60 for malformed intents.
 fn cutoffs() -> RetentionCutoffs {
     RetentionCutoffs { records: at(TODAY - 30 * DAY), malformed_intents: at(TODAY - 60 * DAY) }
 }
@@ -142,7 +142,7 @@ fn what_retention_may_have_deleted_is_no_discrepancy() {
 fn an_entry_that_is_too_large_or_too_slow_to_be_read_is_recognised_by_its_id() {
     for (why, without_row) in [
         (Unread::TooLarge, Err(Kind::EntryWithoutOutcome)),
-        // It may be an intent, whose key is not known.
+        // The entry may be a valid intent, whose key is unknown.
         (Unread::TooSlow, Ok(EntryOutcome::NotCompared)),
     ] {
         let entry = EntryTrace::new(id(TODAY), Err(why), &Catalog::built_in());

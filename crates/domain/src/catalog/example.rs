@@ -1,16 +1,16 @@
-//! An example of what a schema allows, made from the schema alone.
+//! Builds an example value from a schema.
 //!
-//! It follows the keywords that payloads use. What it makes is checked against the compiled schema by its caller, so a keyword that it does
-//! not know costs the example and is never a wrong one.
+//! The builder supports the keywords that payloads use. The caller checks the example against the compiled
+//! schema, so an unsupported keyword can cost the example but never yields a wrong one.
 
 use serde_json::{Map, Number, Value};
 
-/// How deep objects and arrays are followed: a schema may refer to itself.
+/// The nesting depth at which the search stops: a schema may refer to itself.
 const MAX_DEPTH: usize = 16;
-/// The most elements or characters that are made up to fulfil a minimum.
+/// The most elements or characters that are generated to satisfy a minimum.
 const MAX_PADDING: u64 = 1_000;
 
-/// An example of a value named `name`; `None` where nothing fits.
+/// Returns an example of a value named `name`; `None` if none was found.
 pub(super) fn of(schema: &Value, name: &str, depth: usize) -> Option<Value> {
     let schema = match schema {
         Value::Bool(true) => return Some(Value::from(name)),
@@ -37,14 +37,14 @@ pub(super) fn of(schema: &Value, name: &str, depth: usize) -> Option<Value> {
     }
 }
 
-/// A value that the schema itself names.
+/// Returns a value that the schema itself contains.
 fn given(schema: &Map<String, Value>) -> Option<&Value> {
     let first =
         |keyword: &str| schema.get(keyword).and_then(Value::as_array).and_then(|values| values.first());
     first("examples").or(schema.get("const")).or(schema.get("default")).or_else(|| first("enum"))
 }
 
-/// Its first type that is not null, or what its other keywords are about.
+/// Returns the first type that is not null, or the type that the other keywords imply.
 fn type_of(schema: &Map<String, Value>) -> Option<&str> {
     match schema.get("type") {
         Some(Value::String(name)) => Some(name),
@@ -59,7 +59,7 @@ fn type_of(schema: &Map<String, Value>) -> Option<&str> {
     }
 }
 
-/// The required members, or all that are described if none is required.
+/// An object with the required members, or with all described members if none is required.
 fn object(schema: &Map<String, Value>, depth: usize) -> Option<Value> {
     let described = schema.get("properties").and_then(Value::as_object);
     let required = schema.get("required").and_then(Value::as_array);
@@ -83,7 +83,7 @@ fn array(schema: &Map<String, Value>, name: &str, depth: usize) -> Option<Value>
     (0..least).map(|_| of(items, name, depth + 1)).collect::<Option<Vec<_>>>().map(Value::Array)
 }
 
-/// The name, which says most about what belongs there, cut or padded to the length.
+/// A text made from the member's name, the best hint of its content, cut or padded to the length bounds.
 fn text(schema: &Map<String, Value>, name: &str) -> Option<Value> {
     let bound = |keyword: &str| schema.get(keyword).and_then(Value::as_u64);
     let (least, most) = (bound("minLength").unwrap_or(0), bound("maxLength").unwrap_or(u64::MAX));
@@ -93,7 +93,7 @@ fn text(schema: &Map<String, Value>, name: &str) -> Option<Value> {
     Some(given.chars().chain(std::iter::repeat_n('x', padding)).take(most).collect::<String>().into())
 }
 
-/// `preferred`, or the bound that it breaks.
+/// The number `preferred`, or the bound that it breaks, rounded up to the required multiple.
 fn number(schema: &Map<String, Value>, preferred: i64) -> Option<Value> {
     let bound = |keyword: &str| schema.get(keyword).and_then(Value::as_i64);
     let least = bound("minimum").or(bound("exclusiveMinimum").and_then(|least| least.checked_add(1)));

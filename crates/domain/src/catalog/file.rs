@@ -1,4 +1,4 @@
-//! The catalogue file: reading it with serde, and checking it.
+//! Reads the catalogue file with serde and checks it.
 
 use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
@@ -11,7 +11,7 @@ use toml::Spanned;
 use super::{AudienceKind, CatalogError, MAX_NAME, NotificationType, quote};
 use crate::route::Channel;
 
-/// The types of a catalogue file, in its order: at least one, and no two of one name.
+/// Returns the types of a catalogue file in file order: at least one, with distinct names.
 pub(super) fn read(text: &str) -> Result<Vec<NotificationType>, CatalogError> {
     let file: CatalogFile = toml::from_str(text).map_err(|error| {
         let reason = error.message().replace('\n', ", ");
@@ -29,12 +29,12 @@ pub(super) fn read(text: &str) -> Result<Vec<NotificationType>, CatalogError> {
     types.map_err(|wrong| CatalogError { line: line_of(text, wrong.span), reason: wrong.reason })
 }
 
-/// Counted from 1.
+/// The line of a span, counted from 1.
 fn line_of(text: &str, span: Range<usize>) -> usize {
     1 + text.bytes().take(span.start).filter(|byte| *byte == b'\n').count()
 }
 
-/// The file as serde reads it. Spans are kept for the line numbers of errors.
+/// The file as serde reads it. Spans provide the line numbers of errors.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct CatalogFile {
@@ -65,7 +65,7 @@ impl TypeEntry {
     }
 }
 
-/// What is wrong with which part of the file.
+/// An error and the part of the file that contains it.
 struct Wrong {
     span: Range<usize>,
     reason: String,
@@ -127,7 +127,7 @@ fn compile_channels(kind: AudienceKind, entries: &Texts) -> Result<Vec<Channel>,
     entries.get_ref().iter().map(compile).collect()
 }
 
-/// The schema as JSON, and compiled.
+/// Returns the schema as JSON, and compiled.
 fn compile_schema(table: Spanned<toml::Table>) -> Result<(Value, Validator), Wrong> {
     let span = table.span();
     let invalid = |reason: &str| {
@@ -135,7 +135,7 @@ fn compile_schema(table: Spanned<toml::Table>) -> Result<(Value, Validator), Wro
         Wrong { span: span.clone(), reason }
     };
     let schema = to_json(toml::Value::Table(table.into_inner())).map_err(invalid)?;
-    // The regex engine with linear time, because patterns are matched against payloads of producers.
+    // The linear-time regex engine, because patterns are matched against producers' payloads.
     let options = jsonschema::options().with_draft(Draft::Draft202012).offline();
     let options = options.with_pattern_options(PatternOptions::regex());
     let validator = options.build(&schema).map_err(|error| invalid(&error.to_string()))?;

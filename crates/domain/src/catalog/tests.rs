@@ -1,10 +1,10 @@
-//! What a catalogue file may say, and how it is told what it may not.
+//! The rules of a catalogue file, and the error for each breach.
 
 use serde_json::json;
 
 use super::*;
 
-/// A valid catalogue of one type, five lines long before its schema.
+/// A valid catalogue of one type, with five lines before its schema.
 const ONE: &str = r#"[[type]]
 name = "a.b_1"
 producers = ["p", "q-2"]

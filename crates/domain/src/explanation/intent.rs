@@ -1,7 +1,9 @@
-//! What became of an intent: from what the tables and the stream have under a name, to its fate and a sentence for a person.
+//! Derives the fate of an intent, and a sentence for a person, from what the tables and the stream hold under
+//! a name.
 //!
-//! An intent leaves one trace of its outcome: a record if it is accepted, a malformed row if it is not. A duplicate leaves none, so that an
-//! entry that was read and has no row of its own is recognised by the record that holds its key.
+//! An intent leaves one trace of its outcome: a record if it is accepted, a malformed row if it is not. A
+//! duplicate leaves none: an entry that was read and has no row of its own is recognised by the record that
+//! holds its key.
 
 mod fate;
 mod name;
@@ -17,69 +19,71 @@ use crate::record::{IdempotencyScope, NotificationId, Record};
 pub use fate::{Absence, Expected, Fate, TermState};
 pub use name::{MAX_ID_NUMBERS, Reading, readings};
 
-/// What an entry says by the rules of the envelope, or the first rule that it breaks.
+/// The intent of an entry by the rules of the envelope, or the first rule that it breaks.
 pub type Content = Result<Intent, Rejection>;
 
-/// What is known of the intents stream and its reader.
+/// State of the intents stream and its reader.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StreamPosition {
-    /// Everything up to and including this entry has its outcome; `None` before the first batch. See [`read_until`].
+    /// The last entry up to which every entry has its outcome; `None` before the first batch. See
+    /// [`read_until`].
     pub checkpoint: Option<EntryId>,
-    /// The entries after it; `None` if Redis could not be asked.
+    /// The entries after it; `None` if Redis is unavailable.
     pub unread: Option<UnreadEntries>,
-    /// Whether a replica reads the stream.
+    /// True if a replica reads the stream.
     pub leads: bool,
-    /// What it waits for.
+    /// The reason for which that replica waits, if it does.
     pub waiting: Option<Waiting>,
 }
 
-/// The entry of the stream up to which it is read: the checkpoint, unless the stream ends before it. Then it was recreated, or cut
-/// short, and intake is about to find that out: nothing of it counts as read.
+/// The last entry that counts as read: the checkpoint, unless the stream ends before it. Such a stream was
+/// recreated or cut short, and intake is about to detect that: none of its entries counts as read.
 pub fn read_until(checkpoint: Option<EntryId>, stream: Option<StreamState>) -> Option<EntryId> {
     checkpoint.filter(|checkpoint| check_stream(*checkpoint, stream) != StreamCheck::EndsBefore)
 }
 
-/// What is known under the id of an entry.
+/// Data found under the id of an entry.
 #[derive(Clone, Debug)]
 pub struct EntryFindings {
-    /// The id.
+    /// Id of the entry.
     pub id: EntryId,
-    /// The stream and its reader.
+    /// State of the stream and its reader.
     pub progress: StreamPosition,
-    /// The entry in the stream; `None` if Redis could not be asked.
+    /// Lookup of the entry in the stream; `None` if Redis is unavailable.
     pub look: Option<EntryLook>,
-    /// What it says, if its fields were read.
+    /// Content of the entry, if its fields were read.
     pub content: Option<Content>,
-    /// Of its fields, if they were read: [`RawFields::fingerprint`].
+    /// [`RawFields::fingerprint`] of its fields, if they were read.
     pub fields_fingerprint: Option<String>,
-    /// Records under the id, or under it and a number.
+    /// Records under the id, or under the id with a numeric suffix.
     pub records: Vec<Record>,
-    /// Malformed intents under the id, in the stream that the service reads.
+    /// Malformed intents under the id, from the stream that the service reads.
     pub malformed: Vec<MalformedSummary>,
     /// The records that hold the keys of the entry and of the malformed intents.
     pub holders: Vec<Record>,
 }
 
-/// What is known under an idempotency key.
+/// Data found under an idempotency key.
 #[derive(Clone, Debug)]
 pub struct KeyFindings {
-    /// The stream and its reader.
+    /// State of the stream and its reader.
     pub progress: StreamPosition,
-    /// Records with the key: one of each producer at most.
+    /// Records with the key: at most one of each producer.
     pub records: Vec<Record>,
     /// Malformed intents with the key.
     pub malformed: Vec<MalformedSummary>,
-    /// Unread entries with the key, and what they say.
+    /// Unread entries with the key, and their content.
     pub unread: Vec<(EntryId, Content)>,
 }
 
-/// What became of the intents that came as the entry of these findings: at least one fate. More than one if the stream was
-/// recreated and an id was given twice.
+/// The fates of the intents that arrived as the entry of these findings: at least one. More than one if the
+/// stream was recreated and generated an id twice.
 pub fn entry_fates(found: &EntryFindings) -> Vec<Fate> {
     let mut fates: Vec<Fate> = present_entry(found).into_iter().collect();
     let told = |fates: &[Fate], id: &NotificationId| fates.iter().any(|fate| fate.notification() == Some(id));
     for record in &found.records {
-        // A suffix belongs to the stream's former life, and so does the id itself, if the entry says something else.
+        // An id with a suffix is from an earlier stream with this key; so is the plain id if the entry has
+        // different content.
         if !told(&fates, &record.notification_id) {
             fates.push(Fate::accepted(record));
         }
@@ -95,7 +99,7 @@ pub fn entry_fates(found: &EntryFindings) -> Vec<Fate> {
     fates
 }
 
-/// What became of the intents with the key of these findings; empty if there is none.
+/// The fates of the intents with the key of these findings; empty if there are none.
 pub fn key_fates(found: &KeyFindings) -> Vec<Fate> {
     let accepted = found.records.iter().map(Fate::accepted);
     let unread = found
@@ -106,7 +110,7 @@ pub fn key_fates(found: &KeyFindings) -> Vec<Fate> {
     accepted.chain(unread).chain(malformed).collect()
 }
 
-/// The unread entries whose fields have this key, and this producer if it is given, as received.
+/// The unread entries whose fields contain this key, and this producer if it is given, as received.
 pub fn unread_with_key<'a>(
     unread: &'a UnreadEntries,
     producer: Option<&str>,
@@ -123,7 +127,7 @@ pub fn unread_with_key<'a>(
     found.map(|entry| (entry.id, &entry.fields)).collect()
 }
 
-/// The fate of the entry that is in the stream; `None` if it is not, or if that is not known.
+/// The fate of the entry in the stream; `None` if the stream does not hold it, or if that is unknown.
 fn present_entry(found: &EntryFindings) -> Option<Fate> {
     let entry = found.look.as_ref()?.entry.as_ref()?;
     let content = found.content.as_ref().filter(|_| *entry != FoundEntry::TooLarge);
@@ -190,7 +194,7 @@ fn unread(id: EntryId, progress: &StreamPosition, expected: Expected) -> Fate {
     Fate::Unread { id, ahead: ahead(id, progress), term, expected }
 }
 
-/// How many unread entries come before the entry `id`.
+/// The number of unread entries before the entry `id`.
 fn ahead(id: EntryId, progress: &StreamPosition) -> Counted {
     let Some(unread) = &progress.unread else { return Counted { count: 0, capped: true } };
     let count = unread.entries.iter().filter(|entry| entry.id < id).count() as u64;
@@ -212,7 +216,7 @@ fn expected(content: Option<&Content>, holders: &[Record]) -> Expected {
     }
 }
 
-/// Why there is nothing under the id.
+/// The reason why nothing exists under the id.
 fn absence(found: &EntryFindings) -> Absence {
     let unread = is_unread(found);
     let Some(look) = &found.look else { return Absence::StreamUnavailable { unread } };

@@ -11,7 +11,7 @@ fn second(seconds: i64) -> String {
     at(seconds).to_string()
 }
 
-/// As acceptance writes it at second 0.
+/// A route as acceptance writes it at second 0.
 fn pending() -> StoredRoute {
     StoredRoute {
         key: RouteKey { notification_id: "1-0".to_owned().into(), route_id: "email:user:u-1".into() },

@@ -1,12 +1,13 @@
-//! An intent as a JSON object: the body of a request, an element of a batch, or (without its type) the payload of an event.
+//! An intent as a JSON object: the body of a request, an element of a batch, or (without its type) the
+//! payload of an event.
 //!
-//! It becomes the flat entry that it would be in the stream, its recipients and its payload in normal form, and from there
-//! on one set of rules decides about both ([`decode`]). What only JSON can get wrong is decided here: what is no object is
-//! [`NotAnObject`], for the caller to refuse as a whole; a member that is unknown, repeated or of the wrong type breaks the rule
-//! that the contract names.
+//! The object becomes the flat entry that it would be in the stream, with recipients and payload in normal
+//! form. From there on, the rules of stream entries apply ([`decode`]). Errors that only JSON can have are
+//! found here. A body that is not an object is [`NotAnObject`], and the caller rejects the whole request. A
+//! member that is unknown, repeated or of the wrong type breaks the rule given in the contract.
 //!
-//! Nothing here takes more than a few times the bytes of the body, whatever it holds: what is more than an intent can have is counted
-//! and not kept.
+//! Nothing here takes more than a few times the bytes of the body, whatever the body contains. Items beyond
+//! the limits of an intent are counted and not kept.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -27,11 +28,12 @@ use crate::entry::RawFields;
 use crate::json::{self, NormalForm, least_normal_length, normalise};
 use crate::malformed::{FailureCode, Rejection};
 
-/// The most members of an object that are looked at. Any more are unknown or repeated, as some of these are then.
+/// The number of members beyond which only one more is kept. An object with that many members has an unknown
+/// or repeated one among those kept.
 const MAX_MEMBERS: usize = 64;
 
-/// The members of an intent's object, each with the field that it becomes and the type that it has. The key is a member of a
-/// batch's elements only.
+/// The members of an intent's object, each with its field and its type. Only elements of a batch may have the
+/// key as a member.
 const MEMBERS: [Member; 8] = [
     Member { name: "notification_type", field: NOTIFICATION_TYPE, kind: Kind::Text },
     Member { name: "audience_kind", field: AUDIENCE_KIND, kind: Kind::Text },
@@ -58,23 +60,23 @@ enum Kind {
     Payload,
 }
 
-/// The text is not JSON, or is not an object.
+/// The error for a text that is not JSON, or not an object.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct NotAnObject(String);
 
-/// The members of an intent's object as they were received: nothing is asked of them yet.
+/// The members of an intent's object as received, not yet checked.
 #[derive(Debug)]
 pub struct IntentBody<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
 
-/// What the caller knows about an intent besides its body.
+/// The values of an intent that are not in its body.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BodyContext<'a> {
-    /// Who sends it.
+    /// The producer that sends it.
     pub producer: &'a str,
-    /// The idempotency key, if it does not stand in the body. Then it must not stand there.
+    /// The idempotency key, if it is given outside the body. The body must not contain it then.
     pub idempotency_key: Option<&'a str>,
-    /// The request id of an intent that has none of its own.
+    /// The request id of an intent without its own.
     pub request_id: Option<&'a str>,
 }
 
@@ -84,14 +86,14 @@ impl<'a> IntentBody<'a> {
         serde_json::from_str(text).map_err(|error| NotAnObject(error.to_string()))
     }
 
-    /// How many recipients it lists, repeats included; 0 if that is no list.
+    /// Returns the number of listed recipients, repeats included; 0 if the member is not a list.
     pub fn recipients(&self) -> usize {
         let listed =
             self.get("recipient_user_ids").map(|list| serde_json::from_str::<Vec<IgnoredAny>>(list.get()));
         listed.and_then(Result::ok).map_or(0, |list| list.len())
     }
 
-    /// The intent, or the first rule that it breaks.
+    /// Returns the intent, or the first rule that it breaks.
     pub fn decode(&self, context: BodyContext<'_>, catalog: &Catalog) -> Result<Intent, Rejection> {
         let mut fixed = vec![(PRODUCER, context.producer)];
         fixed.extend(context.idempotency_key.map(|key| (IDEMPOTENCY_KEY, key)));
@@ -99,8 +101,8 @@ impl<'a> IntentBody<'a> {
         decode(&self.to_entry(&fixed, &defaults)?, catalog)
     }
 
-    /// The entry that the intent would be in the stream, unless the object breaks a rule already. `fixed` are fields that no member
-    /// may give; `defaults` count where the member is absent.
+    /// Returns the entry that the intent would be in the stream, unless the object already breaks a rule.
+    /// `fixed` are fields that no member may provide; `defaults` apply where the member is absent.
     pub(super) fn to_entry(
         &self,
         fixed: &[(&'static str, &str)],
@@ -125,7 +127,7 @@ impl<'a> IntentBody<'a> {
         }
     }
 
-    /// A member's value; `null` is as if it were absent.
+    /// Returns a member's value; `null` is the same as absent.
     fn get(&self, name: &str) -> Option<&'a RawValue> {
         let received = self.0.iter().find(|(known, _)| known == name).map(|(_, received)| *received);
         received.filter(|received| received.get() != "null")
@@ -150,13 +152,14 @@ impl<'a> IntentBody<'a> {
 }
 
 impl Kind {
-    /// The value of the field that a member becomes.
+    /// Converts a member to the value of its field.
     fn to_field(self, name: &str, received: &RawValue) -> Result<String, Rejection> {
         let text = received.get();
         match self {
             Self::Text => serde_json::from_str(text)
                 .or_else(|_| reject(FailureCode::InvalidField, format!("{name} takes a string"))),
-            // As it was written: the rule for the field takes digits only, so that neither 1.0 nor 1e3 is an integer.
+            // Kept as written: the rule of the field allows digits only, so neither 1.0 nor 1e3 is an
+            // integer.
             Self::Integer if text.starts_with(|first: char| first == '-' || first.is_ascii_digit()) => {
                 Ok(text.to_owned())
             }
@@ -167,7 +170,8 @@ impl Kind {
     }
 }
 
-/// The payload in normal form. In place of one that is too long, so many spaces: the rules about sizes have their place among the others.
+/// Returns the payload in normal form. A payload that is too long is replaced by as many spaces, so that the
+/// rules about sizes are applied in their usual order.
 fn payload(name: &str, text: &str) -> Result<String, Rejection> {
     let refuse = |message: String| reject(FailureCode::InvalidPayloadJson, message);
     let too_long = |length: usize| Ok(" ".repeat(length.min(MAX_ENTRY + 1)));
@@ -185,7 +189,7 @@ fn payload(name: &str, text: &str) -> Result<String, Rejection> {
     }
 }
 
-/// The array in normal form. If there are too many elements, they break that rule even if only repeats are too many.
+/// Returns the array in normal form. Repeats count towards the limit on the number of elements.
 fn recipients(name: &str, text: &str) -> Result<String, Rejection> {
     let Ok(listed) = serde_json::from_str::<Listed<'_>>(text) else {
         return reject(FailureCode::InvalidRecipients, format!("{name} takes an array of strings"));
@@ -200,14 +204,15 @@ fn recipients(name: &str, text: &str) -> Result<String, Rejection> {
     Ok(json::to_text(&listed.users))
 }
 
-/// A list of users, each once.
+/// A list of users without repeats.
 #[derive(Default)]
 struct Listed<'a> {
-    /// One more than there may be at most.
+    /// The distinct users, up to one more than the limit.
     users: BTreeSet<Cow<'a, str>>,
-    /// What they take with their quotes and a comma each. Those that are not kept count as often as they are listed.
+    /// The length of the users in bytes, with quotes and a comma each. A user that is not kept counts each
+    /// time it is listed.
     bytes: usize,
-    /// How many are listed, repeats included.
+    /// The number of users listed, repeats included.
     count: usize,
 }
 
@@ -250,7 +255,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for IntentBody<'a> {
     }
 }
 
-/// Reads an object and keeps repeated members.
+/// Visits an object and keeps repeated members.
 struct Members;
 
 impl<'de> Visitor<'de> for Members {
@@ -264,7 +269,7 @@ impl<'de> Visitor<'de> for Members {
         let mut members = Vec::new();
         while let Some((name, received)) = map.next_entry::<&RawValue, &RawValue>()? {
             if members.len() <= MAX_MEMBERS {
-                // A name with a lone surrogate is JSON, and a name that no member has.
+                // A name with a lone surrogate is valid JSON, but no known member has such a name.
                 let text: Result<Text<'_>, _> = serde_json::from_str(name.get());
                 members.push((text.map_or(Cow::Borrowed(name.get()), |Text(name)| name), received));
             }
@@ -282,7 +287,7 @@ mod tests {
     const CONTEXT: BodyContext<'_> =
         BodyContext { producer: "game_master", idempotency_key: Some("k-1"), request_id: None };
 
-    /// `game.turn.ready` for two users.
+    /// An intent of type `game.turn.ready` for two users.
     fn turn_ready() -> Value {
         value!({
             "notification_type": "game.turn.ready",
@@ -381,7 +386,7 @@ mod tests {
         );
         let too_many = vec!["u-1"; MAX_RECIPIENTS + 1];
         assert_eq!(code(&with("recipient_user_ids", value!(too_many))), FailureCode::InvalidRecipients);
-        // Found by a review: 3,000 of 128 bytes are one user, and too many of it.
+        // Found by a review: 3,000 repeats of 128 bytes are one user, but too many elements.
         let repeated = vec!["u".repeat(128); 3_000];
         assert_eq!(code(&with("recipient_user_ids", value!(repeated))), FailureCode::InvalidRecipients);
         let distinct: Vec<String> = (0..3_000).map(|n| format!("{n:0>128}")).collect();
@@ -393,12 +398,12 @@ mod tests {
         let payload = |items: usize| value!({"a": vec![value!({"a": 0}); items]});
         assert_eq!(code(&with("payload", payload(10_000))), FailureCode::InvalidPayloadJson);
         assert_eq!(code(&with("payload", payload(40_000))), FailureCode::EntryTooLarge);
-        // Its numbers are longer than the least that they could be.
+        // Its numbers are longer than the least length that is computed for them.
         let widened = value!({"a": vec![f64::MAX; 30_000]}).to_string();
         let text =
             turn_ready().to_string().replace(r#"{"game_id":"g","game_name":"n","turn_number":54}"#, &widened);
         assert_eq!(code(&text), FailureCode::EntryTooLarge);
-        // The rules before that of the payload come first.
+        // Rules that precede the rule of the payload are applied first.
         let mut body = turn_ready();
         (body["payload"], body["notification_type"]) = (payload(10_000), value!("none"));
         assert_eq!(code(&body.to_string()), FailureCode::UnknownNotificationType);

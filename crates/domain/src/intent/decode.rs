@@ -1,4 +1,4 @@
-//! The rules of an entry, in their order.
+//! The rules of an entry, applied in order.
 
 use ambient::Timestamp;
 use serde_json::Value;
@@ -16,7 +16,7 @@ use crate::entry::RawFields;
 use crate::json;
 use crate::malformed::{FailureCode, Rejection};
 
-/// Reads an entry, or says which rule it breaks first.
+/// Decodes an entry, or returns the first rule that it breaks.
 pub fn decode(fields: &RawFields, catalog: &Catalog) -> Result<Intent, Rejection> {
     let envelope = Envelope::open(fields)?;
     let known = notification_type(&envelope, catalog)?;
@@ -82,7 +82,7 @@ fn audience_kind(envelope: &Envelope<'_>, known: &NotificationType) -> Result<Au
     }
 }
 
-/// The recipients as listed, each of an allowed length; none for administrators.
+/// Returns the recipients as listed, each of an allowed length; none for administrators.
 fn recipients(envelope: &Envelope<'_>, kind: AudienceKind) -> Result<Vec<String>, Rejection> {
     let refuse = |message: String| reject(FailureCode::InvalidRecipients, message);
     let text = match (kind, envelope.get(RECIPIENTS)) {
@@ -108,7 +108,7 @@ fn recipients(envelope: &Envelope<'_>, kind: AudienceKind) -> Result<Vec<String>
     Ok(users)
 }
 
-/// The audience in normal form, once every recipient is known to be a sound identifier.
+/// Returns the audience in normal form, after checking the characters of every recipient.
 fn audience(kind: AudienceKind, mut recipients: Vec<String>) -> Result<Audience, Rejection> {
     if kind == AudienceKind::AdminEmail {
         return Ok(Audience::AdminEmail);
@@ -121,7 +121,8 @@ fn audience(kind: AudienceKind, mut recipients: Vec<String>) -> Result<Audience,
     Ok(Audience::Users(recipients))
 }
 
-/// The value of an identifier field; empty if it is absent, which only an optional one can be by now.
+/// Returns the value of an identifier field. Empty if absent, which only an optional field can be at this
+/// point.
 fn identifier<'a>(envelope: &Envelope<'a>, name: &str) -> Result<&'a str, Rejection> {
     let value = envelope.text(name);
     if value.len() > MAX_IDENTIFIER {

@@ -1,4 +1,4 @@
-//! An intent as a producer writes it, before it is an entry of the stream.
+//! An intent as a producer writes it, before it becomes a stream entry.
 
 use super::envelope::{
     AUDIENCE_KIND, IDEMPOTENCY_KEY, NOTIFICATION_TYPE, OCCURRED_AT_MS, PAYLOAD, PRODUCER, RECIPIENTS,
@@ -9,7 +9,7 @@ use crate::catalog::{AudienceKind, Catalog};
 use crate::entry::RawFields;
 use crate::malformed::Rejection;
 
-/// To whom a draft is addressed.
+/// The recipients of a draft.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Recipients {
     /// These user ids, in any order.
@@ -23,25 +23,25 @@ pub enum Recipients {
 pub struct IntentDraft {
     /// The type.
     pub notification_type: String,
-    /// Who sends it.
+    /// The producer that sends it.
     pub producer: String,
     /// The recipients.
     pub recipients: Recipients,
-    /// The same key with the same content is the same intent.
+    /// The idempotency key. The same key with the same content is the same intent.
     pub idempotency_key: String,
-    /// When it happened, in Unix milliseconds: text, because `send` leaves it to [`IntentDraft::decode`] to refuse
-    /// what its user typed.
+    /// The time of the event, in Unix milliseconds. Text, so that [`IntentDraft::decode`] rejects invalid
+    /// input of the users of `send`.
     pub occurred_at_ms: String,
     /// The payload, byte for byte.
     pub payload_json: String,
-    /// For observability only.
+    /// The request id, for observability only.
     pub request_id: Option<String>,
-    /// For observability only.
+    /// The trace id, for observability only.
     pub trace_id: Option<String>,
 }
 
 impl IntentDraft {
-    /// The names and values of its entry, in the order of the contract.
+    /// The names and values of the entry, in the order of the contract.
     pub fn into_fields(self) -> Vec<(&'static str, String)> {
         let (kind, recipients) = match self.recipients {
             Recipients::Users(users) => {
@@ -63,12 +63,12 @@ impl IntentDraft {
         all.into_iter().filter_map(|(name, value)| value.map(|value| (name, value))).collect()
     }
 
-    /// Its entry.
+    /// The entry in the stream.
     pub fn into_entry(self) -> RawFields {
         RawFields::from_iter(self.into_fields())
     }
 
-    /// What the service reads in its entry, or the first rule that it breaks.
+    /// Decodes the draft as the service decodes its entry, or returns the first rule that it breaks.
     pub fn decode(&self, catalog: &Catalog) -> Result<Intent, Rejection> {
         decode(&self.clone().into_entry(), catalog)
     }

@@ -1,4 +1,4 @@
-//! The envelope: the names and the encoding of an entry's fields, checked before their values.
+//! The envelope: checks names and encoding of an entry's fields before their values.
 
 use super::MAX_ENTRY;
 use super::decode::reject;
@@ -6,7 +6,7 @@ use crate::catalog::AudienceKind;
 use crate::entry::RawFields;
 use crate::malformed::{FailureCode, Rejection};
 
-/// How many characters of an unknown or repeated field's name a message repeats.
+/// The most characters of an unknown or repeated field's name that a message quotes.
 const MAX_QUOTED: usize = 64;
 
 pub(super) const NOTIFICATION_TYPE: &str = "notification_type";
@@ -36,11 +36,11 @@ pub const FIELDS: [&str; 9] = [
 pub(super) const REQUIRED: [&str; 6] =
     [NOTIFICATION_TYPE, PRODUCER, AUDIENCE_KIND, IDEMPOTENCY_KEY, OCCURRED_AT_MS, PAYLOAD];
 
-/// The fields of an entry as text, each known, each at most once, and none missing.
+/// The fields of an entry as text: only known names, no repeats, none missing.
 pub(super) struct Envelope<'a>(Vec<(&'a str, &'a str)>);
 
 impl<'a> Envelope<'a> {
-    /// Tries the rules from `entry_too_large` to `missing_field`.
+    /// Applies the rules from `entry_too_large` to `missing_field`.
     pub(super) fn open(raw: &'a RawFields) -> Result<Self, Rejection> {
         let size = raw.size();
         if size > MAX_ENTRY {
@@ -59,7 +59,7 @@ impl<'a> Envelope<'a> {
         self.0.iter().find(|(known, _)| *known == name).map(|(_, value)| *value)
     }
 
-    /// The value of a field; one that is absent and one that is empty are the same.
+    /// The value of a field. An absent field is the same as an empty one.
     pub(super) fn text(&self, name: &str) -> &'a str {
         self.get(name).unwrap_or_default()
     }
@@ -99,7 +99,7 @@ fn as_text<'a>(name: &'a [u8], value: &'a [u8]) -> Result<(&'a str, &'a str), Re
     }
 }
 
-/// A field name from outside, fit for a message: short and without control characters.
+/// A field name received from outside, formatted for a message: short and without control characters.
 pub(super) fn quote(name: &str) -> String {
     let shown: String = name.chars().take(MAX_QUOTED).flat_map(char::escape_debug).collect();
     let rest = if name.chars().nth(MAX_QUOTED).is_some() { "…" } else { "" };

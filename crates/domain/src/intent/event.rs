@@ -1,9 +1,10 @@
 //! An intent as an event of a producer's outbox.
 //!
-//! The event's type is the notification type, and its payload the object of [`IntentBody`] without that member. It becomes the
-//! entry that the relay appends to the intents stream, payload and recipients in normal form. It is judged before it is
-//! appended, by the rules of the stream: what the service would find malformed never gets there. Whether its key was used
-//! before or a recipient exists is not decided here.
+//! The event's type is the notification type, and its payload is the object of [`IntentBody`] without that
+//! member. The event becomes the entry that the relay appends to the intents stream, with payload and
+//! recipients in normal form. The rules of the stream are applied before the entry is appended, so an event
+//! that the service would find malformed never reaches the stream. Whether its key was used before or a
+//! recipient exists is not decided here.
 
 use ambient::Timestamp;
 
@@ -14,26 +15,27 @@ use crate::catalog::Catalog;
 use crate::entry::RawFields;
 use crate::malformed::{FailureCode, Rejection};
 
-/// Stands for a time that `occurred_at_ms` cannot express. It breaks the rule for that field.
+/// The placeholder for a time that `occurred_at_ms` cannot express. It breaks the rule of that field.
 const NO_TIME: &str = "none";
 
-/// What the relay knows of an event.
+/// The columns of an event that the relay reads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OutboxEvent<'a> {
-    /// The idempotency key of an intent that has none of its own.
+    /// The idempotency key of an intent without its own.
     pub event_id: &'a str,
     /// The notification type.
     pub event_type: &'a str,
     /// The members of the intent, as JSON.
     pub payload: &'a [u8],
-    /// When it occurred, unless the payload says so; `None` if that is no time between the years 1 and 9999.
+    /// The time of the event, unless the payload contains one; `None` if it is not between the years 1 and
+    /// 9999.
     pub created_at: Option<Timestamp>,
-    /// The trace id of an intent that has none of its own: the event's header of that name.
+    /// The trace id of an intent without its own: the event's header of that name.
     pub traceparent: Option<&'a str>,
 }
 
 impl OutboxEvent<'_> {
-    /// The entry that `producer` would append, or the first rule that the event breaks.
+    /// Returns the entry that `producer` would append, or the first rule that the event breaks.
     pub fn to_entry(&self, producer: &str, catalog: &Catalog) -> Result<RawFields, Rejection> {
         let Ok(text) = str::from_utf8(self.payload) else {
             return reject(FailureCode::InvalidEncoding, "the payload is not UTF-8");

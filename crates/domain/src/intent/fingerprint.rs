@@ -1,4 +1,4 @@
-//! What tells two intents under one idempotency key apart.
+//! The fingerprint that distinguishes two intents under one idempotency key.
 
 use ambient::Timestamp;
 use serde::Serialize;
@@ -8,8 +8,8 @@ use sha2::{Digest, Sha256};
 use super::Audience;
 use crate::json;
 
-/// What is fingerprinted, its members in the order in which they are written. A change here is a new version of the
-/// fingerprint: every key in use would become a conflict.
+/// The content of the fingerprint, with the members in the order in which they are hashed. A change here is a
+/// new version of the fingerprint: every key in use would become a conflict.
 #[derive(Serialize)]
 struct Fingerprinted<'a> {
     audience_kind: &'static str,
@@ -20,7 +20,8 @@ struct Fingerprinted<'a> {
     recipients: &'a [String],
 }
 
-/// `v1:` and the lower-case hex SHA-256 of what the intent says. It leaves out the key and the two ids for observability.
+/// Returns `v1:` and the lower-case hex SHA-256 of the intent's content, without the key and the two ids for
+/// observability.
 pub(super) fn fingerprint(
     notification_type: &str,
     producer: &str,

@@ -1,4 +1,4 @@
-//! Every rule of the envelope, alone and against the others.
+//! Every rule of the envelope, alone and in combination with the others.
 
 use super::envelope::*;
 use super::*;
@@ -95,7 +95,7 @@ fn an_optional_field_that_is_empty_is_absent() {
     assert_eq!(decode(&RawFields(empty), &catalog), Ok(intent));
 }
 
-/// For each rule, in the order in which they are tried, a way to break it that leaves the others as they are.
+/// For each rule, in the order of application, a way to break it without breaking the others.
 const BREACHES: [Breach; 12] = [
     (EntryTooLarge, |fields| value(fields, PAYLOAD).extend([b' '; MAX_ENTRY])),
     (InvalidEncoding, |fields| value(fields, TRACE_ID).push(0xff)),

@@ -1,7 +1,7 @@
-//! The normal form of a text, made from text to text within a bounded buffer.
+//! Converts a JSON text to its normal form within a bounded buffer.
 //!
-//! Values are written as they are read. Of an object that is open only the places of its members are kept, eight bytes each; at its end
-//! they are sorted where they stand.
+//! Values are written as they are read. For an open object, only the positions of its members are kept, eight
+//! bytes each. When the object ends, its members are sorted within the buffer.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -15,16 +15,17 @@ use super::{
     without_nul,
 };
 
-/// The normal form of a text, or that it is too long.
+/// The result of [`normalise`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum NormalForm {
-    /// This text.
+    /// The normal form.
     Text(String),
-    /// Longer than the limit. The rest of the text was not looked at.
+    /// The normal form exceeds the limit. The rest of the text was not read.
     TooLong,
 }
 
-/// The normal form of one JSON value, if it takes `limit` bytes at most. The errors are those of [`super::parse`].
+/// Returns the normal form of one JSON value if it has at most `limit` bytes. The errors are those of
+/// [`super::parse`].
 pub fn normalise(text: &str, limit: usize) -> Result<NormalForm, JsonError> {
     let mut out = Out { bytes: Vec::new(), limit, is_too_long: false };
     let mut reader = serde_json::Deserializer::from_str(text);
@@ -40,15 +41,15 @@ pub fn normalise(text: &str, limit: usize) -> Result<NormalForm, JsonError> {
     Ok(NormalForm::Text(String::from_utf8(out.bytes).expect("serde_json writes UTF-8")))
 }
 
-/// The least length of the normal form of a valid JSON text, in bytes: everything but white space, of an escape and of a number one byte.
-/// Counts no further than `limit` and one.
+/// Returns a lower bound for the length of the normal form of a valid JSON text, in bytes. White space counts
+/// nothing; an escape and a number count one byte each. Counting stops at `limit + 1`.
 pub fn least_normal_length(text: &str, limit: usize) -> usize {
     let (mut length, mut in_string, mut in_number, mut bytes) = (0, false, false, text.bytes());
     while let Some(byte) = bytes.next().filter(|_| length <= limit) {
         let continues = in_number && matches!(byte, b'0'..=b'9' | b'+' | b'-' | b'.' | b'e' | b'E');
         in_number = !in_string && (continues || matches!(byte, b'-' | b'0'..=b'9'));
         match byte {
-            // An escape stands for one byte at least, with its four digits if it has them.
+            // An escape yields at least one byte. A `\u` escape is skipped with its four digits.
             b'\\' if in_string && bytes.next() == Some(b'u') => drop(bytes.nth(3)),
             b'"' => in_string = !in_string,
             b' ' | b'\t' | b'\n' | b'\r' if !in_string => continue,
@@ -59,7 +60,8 @@ pub fn least_normal_length(text: &str, limit: usize) -> usize {
     length
 }
 
-/// Whether a valid JSON text has more than `most` values and keys, of which each takes many times its text as a tree.
+/// Returns true if a valid JSON text has more than `most` values and keys, each of which takes many times its
+/// text in a tree. The outermost value is not counted, and an empty array or object counts twice.
 pub fn has_more_values_than(text: &str, most: usize) -> bool {
     let (mut count, mut in_string, mut bytes) = (0, false, text.bytes());
     while let Some(byte) = bytes.next() {
@@ -119,13 +121,13 @@ impl Out {
     }
 }
 
-/// The place of a member of an open object, with its key.
+/// The position of a member of an open object, key and value.
 struct Member {
     start: u32,
     end: u32,
 }
 
-/// The key at the beginning of a member's text, compared by the bytes that it stands for.
+/// The key at the beginning of a member's text, compared by its unescaped bytes.
 struct Key<'a>(&'a [u8]);
 
 impl Key<'_> {
@@ -139,7 +141,7 @@ impl Key<'_> {
                 b'n' => 10,
                 b'f' => 12,
                 b'r' => 13,
-                // Control characters alone are written as \u00xx.
+                // Only control characters are written as \u00xx.
                 b'u' => {
                     let mut digit =
                         || rest.next().and_then(|byte| char::from(byte).to_digit(16)).unwrap_or(0);
@@ -172,7 +174,7 @@ impl PartialEq for Key<'_> {
 
 impl Eq for Key<'_> {}
 
-/// Writes a value that is inside `level` arrays and objects.
+/// Writes a value that is nested in `level` arrays and objects.
 struct Writer<'a> {
     out: &'a mut Out,
     level: usize,
@@ -252,7 +254,7 @@ impl<'de> Visitor<'de> for Writer<'_> {
     }
 }
 
-/// A key, borrowed where it has no escapes.
+/// A key, borrowed if it has no escapes.
 #[derive(serde::Deserialize)]
 struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
 
@@ -321,7 +323,7 @@ mod tests {
     fn a_text_that_is_too_long_is_given_up() {
         assert_eq!(normalise("[1,2,3]", 6), Ok(NormalForm::TooLong));
         assert_eq!(normalise(" [ 1,2,3 ] ", 7), Ok(NormalForm::Text("[1,2,3]".to_owned())));
-        // Whatever comes after it.
+        // The text after the limit is ignored, even if it is invalid.
         assert_eq!(normalise("[1,2,3,{\"a\":1,\"a\":1}]", 6), Ok(NormalForm::TooLong));
     }
 

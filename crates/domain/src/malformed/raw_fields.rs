@@ -1,4 +1,4 @@
-//! The fields of an entry as JSON, whole or truncated, in as little memory as possible.
+//! The fields of an entry as JSON, complete or truncated, in as little memory as possible.
 
 use std::borrow::Cow;
 use std::io;
@@ -12,29 +12,31 @@ use sha2::{Digest, Sha256};
 
 use crate::entry::{FIELD_COST, LargeEntry, LargePart, RawFields};
 
-/// Up to this [cost](crate::entry::cost) the fields of an entry are kept whole; of a larger one no more than this many bytes
-/// are kept.
+/// The limit on the [cost](crate::entry::cost) up to which the fields of an entry are kept complete. At most
+/// this many bytes are kept of a larger entry.
 pub const RAW_FIELDS_MAX: usize = 16 * 1024 * 1024;
 
-/// The longest JSON of fields that are kept whole, in bytes: enough for [`RAW_FIELDS_MAX`] as base64. Text of control
-/// characters, which JSON writes six times as long, is cut like an entry that is too large.
+/// The longest JSON of fields that are kept complete, in bytes: enough for [`RAW_FIELDS_MAX`] as base64. Text
+/// of control characters, which takes six times its length in JSON, is cut like an entry that is too large.
 pub const RAW_FIELDS_JSON_MAX: usize = 22 * 1024 * 1024;
 
-/// How many bytes are kept of a long name or value of an entry that is not kept whole.
+/// The most bytes kept of a name or value in an entry that is not kept complete.
 pub const TRUNCATED_HEAD: usize = 64 * 1024;
 
-/// Beyond this length, the JSON of few and long fields is generated piece by piece when it is needed.
+/// The length beyond which the JSON of few and long fields is generated in pieces when it is needed.
 const MAX_BUFFERED_JSON: usize = 1024 * 1024;
 
-/// How many bytes of a name or value one piece has: a multiple of three, so that the base64 of the pieces is that of the whole.
+/// The number of bytes of a name or value in one piece: a multiple of three, so that the base64 of the pieces
+/// equals the base64 of the whole.
 const PIECE: usize = 48 * 1024;
 
-/// What is kept of the fields of an entry: an array of `[name, value]` in the order received. A name or value that is not
-/// UTF-8 or holds U+0000 is `{"base64": …}`. Beyond [`RAW_FIELDS_MAX`] or [`RAW_FIELDS_JSON_MAX`] long ones are
-/// `{"truncated": {"bytes": …, "sha256": …, "head_base64": …}}`, and where even that is too much the last pair is
+/// The kept part of an entry's fields: an array of `[name, value]` in the order received. A name or value
+/// that is not UTF-8 or contains U+0000 is `{"base64": …}`. Beyond [`RAW_FIELDS_MAX`] or
+/// [`RAW_FIELDS_JSON_MAX`], long ones are `{"truncated": {"bytes": …, "sha256": …, "head_base64": …}}`, with
+/// `head_sha256` instead of `sha256` if only the head was read. If even that is too much, the last pair is
 /// `{"omitted": {"fields": …}}` and `{"omitted": {"bytes": …}}`.
 ///
-/// Clones share it: it may be most of the service's memory.
+/// Clones share the content, because it may be most of the service's memory.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct KeptFields {
     length: usize,
@@ -48,12 +50,12 @@ enum Source {
 }
 
 impl KeptFields {
-    /// What is kept of `fields`.
+    /// Returns the part of `fields` that is kept.
     pub fn of(fields: RawFields) -> Self {
         Self::within(fields, RAW_FIELDS_MAX, RAW_FIELDS_JSON_MAX)
     }
 
-    /// The heads of an entry that was not read, and how much of it they are not.
+    /// Returns the heads of an entry that was not read, and the size of the omitted rest.
     pub(super) fn of_large(entry: &LargeEntry) -> Self {
         let known: u64 = entry.heads.iter().map(|(name, value)| name.bytes + value.bytes).sum();
         let heads = entry.heads.iter().map(|(name, value)| (Part::of_large(name), Part::of_large(value)));
@@ -65,7 +67,8 @@ impl KeptFields {
         Self::text_of(&heads.chain(rest).collect::<Vec<_>>())
     }
 
-    /// All fields if they cost at most `max` and their JSON has at most `json_max` bytes, else as much as fits into `max` bytes.
+    /// Returns all fields if they cost at most `max` and their JSON has at most `json_max` bytes, otherwise
+    /// as much as fits into `max` bytes.
     fn within(fields: RawFields, max: usize, json_max: usize) -> Self {
         if fields.cost() > max {
             return Self::text_of(&cut(&fields, max));
@@ -73,7 +76,8 @@ impl KeptFields {
         let length = json_length(&Whole(&fields));
         match length {
             _ if length > json_max => Self::text_of(&cut(&fields, max)),
-            // As JSON they would be in memory twice for a moment; many short ones take less as JSON.
+            // As JSON, the fields would briefly be in memory twice. Many short fields take less memory as
+            // JSON.
             _ if length > MAX_BUFFERED_JSON && FIELD_COST * fields.0.len() < fields.size() => {
                 Self { length, source: Source::Whole(Arc::new(fields)) }
             }
@@ -81,7 +85,8 @@ impl KeptFields {
         }
     }
 
-    /// One pair: the name `raw_fields` and the truncated form of the JSON. `None` if it has this form already.
+    /// Returns one pair: the name `raw_fields` and the truncated form of the JSON. `None` if the JSON has
+    /// this form already.
     pub(super) fn reduced(&self) -> Option<Self> {
         let text = self.text();
         let raw_fields = || Part::Truncated { truncated: Truncated::of(text.as_bytes()) };
@@ -106,29 +111,29 @@ impl KeptFields {
         }
     }
 
-    /// The JSON in pieces of at most some hundred kilobytes, each generated when it is requested.
+    /// Returns the JSON in pieces of at most some hundred kilobytes, each generated on request.
     pub fn pieces(&self) -> Pieces {
         Pieces { source: self.source.clone(), part: 0, is_text: false, offset: 0 }
     }
 }
 
-/// How the JSON of [`KeptFields::reduced`] begins.
+/// The beginning of the JSON of [`KeptFields::reduced`].
 const REDUCED: &str = r#"[["raw_fields",{"truncated":"#;
 
-/// The bytes as text, if PostgreSQL can store them as such.
+/// Returns the bytes as text if PostgreSQL can store them as text.
 pub(super) fn storable_text(bytes: &[u8]) -> Option<&str> {
     str::from_utf8(bytes).ok().filter(|text| !text.contains('\0'))
 }
 
-/// JSON, piece by piece.
+/// An iterator over the JSON in pieces.
 #[derive(Clone, Debug)]
 pub struct Pieces {
     source: Source,
-    /// Which name or value is next: two for each field.
+    /// The index of the next name or value: two for each field.
     part: usize,
-    /// Whether it is text.
+    /// True if that name or value is text.
     is_text: bool,
-    /// How many bytes of it have been written.
+    /// The number of its bytes that have been written.
     offset: usize,
 }
 
@@ -154,7 +159,8 @@ impl Iterator for Pieces {
 }
 
 impl Pieces {
-    /// Writes up to [`PIECE`] bytes of the next name or value, with the JSON syntax before its first and after its last byte.
+    /// Writes up to [`PIECE`] bytes of the next name or value, with the JSON syntax before its first byte and
+    /// after its last byte.
     fn write_some(&mut self, fields: &RawFields, piece: &mut Vec<u8>) {
         let (name, value) = &fields.0[self.part / 2];
         let is_name = self.part.is_multiple_of(2);
@@ -198,7 +204,8 @@ impl Pieces {
     }
 }
 
-/// A name or value. It is serialized twice, for its length and for its text, without an intermediate copy of long parts.
+/// A name or value. It is serialized twice, first for its length and then for its text, so that long parts
+/// are not copied in between.
 #[derive(Serialize)]
 #[serde(untagged)]
 enum Part<'a> {
@@ -208,20 +215,20 @@ enum Part<'a> {
     Omitted { omitted: Omitted },
 }
 
-/// What is kept of a part that is too long.
+/// The kept part of a name or value that is too long.
 #[derive(Serialize)]
 struct Truncated {
     bytes: u64,
-    /// Of all of it.
+    /// The hash of the complete bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     sha256: Option<String>,
-    /// Of the head alone, if no more of it was read.
+    /// The hash of the head, if only the head was read.
     #[serde(skip_serializing_if = "Option::is_none")]
     head_sha256: Option<String>,
     head_base64: String,
 }
 
-/// The place of fields that do not fit.
+/// The placeholder for fields that do not fit.
 #[derive(Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Omitted {
@@ -229,7 +236,7 @@ enum Omitted {
     Bytes(u64),
 }
 
-/// Bytes that are encoded while they are written.
+/// Bytes that are encoded as base64 while they are written.
 struct Base64<'a>(&'a [u8]);
 
 impl Serialize for Base64<'_> {
@@ -243,7 +250,7 @@ impl<'a> Part<'a> {
         storable_text(bytes).map_or(Self::Base64 { base64: Base64(bytes) }, Self::Text)
     }
 
-    /// The whole part, or its truncated form if it is longer than [`TRUNCATED_HEAD`].
+    /// Returns the complete part, or its truncated form if it is longer than [`TRUNCATED_HEAD`].
     fn head(bytes: &'a [u8]) -> Self {
         match bytes.len() > TRUNCATED_HEAD {
             true => Self::Truncated { truncated: Truncated::of(bytes) },
@@ -274,7 +281,7 @@ impl Truncated {
     }
 }
 
-/// All fields, each whole.
+/// All fields, each complete.
 struct Whole<'a>(&'a RawFields);
 
 impl Serialize for Whole<'_> {
@@ -283,7 +290,7 @@ impl Serialize for Whole<'_> {
     }
 }
 
-/// The fields from the first on for which there is room in `max` bytes, long ones truncated.
+/// Returns the first fields that fit into `max` bytes, with long names and values truncated.
 fn cut(fields: &RawFields, max: usize) -> Vec<(Part<'_>, Part<'_>)> {
     let mut room = max;
     let mut pairs = Vec::new();
@@ -304,7 +311,7 @@ fn cut(fields: &RawFields, max: usize) -> Vec<(Part<'_>, Part<'_>)> {
     pairs
 }
 
-/// The JSON in a string of exactly its `length`: growing one would copy it.
+/// Writes the JSON to a string of exactly `length` bytes. Growing a string would copy it.
 fn json(value: &impl Serialize, length: usize) -> String {
     let mut text = Vec::with_capacity(length);
     // Cannot fail: memory takes every byte, and no type here fails to serialize.
@@ -320,7 +327,7 @@ fn json_length(value: &impl Serialize) -> usize {
     length.0
 }
 
-/// Counts what is written to it.
+/// A writer that only counts the bytes.
 struct Length(usize);
 
 impl io::Write for Length {

@@ -1,29 +1,29 @@
-//! The raw fields of a malformed intent, read back from the JSON that is stored: the bytes as they were received.
+//! Decodes the raw fields of a malformed intent from the stored JSON to the bytes as received.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde::Deserialize;
 
-/// A name or a value, as far as it was kept.
+/// A name or value, as far as it was kept.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum StoredPart {
-    /// All of it.
+    /// The complete bytes.
     Whole(Vec<u8>),
-    /// It was too long.
+    /// The beginning of a part that was too long.
     Truncated {
-        /// How long it was, in bytes.
+        /// The original length in bytes.
         bytes: u64,
-        /// The SHA-256 of all of it, in hexadecimal digits; `None` if no more than the head was read.
+        /// The SHA-256 of the complete bytes, in hexadecimal digits; `None` if only the head was read.
         sha256: Option<String>,
-        /// How it began.
+        /// The first bytes.
         head: Vec<u8>,
     },
-    /// So many fields, or bytes, were left out from here on.
+    /// The number of fields, or of bytes, that were left out from here on.
     Omitted(u64),
 }
 
 impl StoredPart {
-    /// The bytes that are kept of it: all of them, or how it began.
+    /// Returns the bytes that were kept: all of them, or the head.
     pub fn kept(&self) -> &[u8] {
         match self {
             Self::Whole(bytes) => bytes,
@@ -32,7 +32,7 @@ impl StoredPart {
         }
     }
 
-    /// What is not kept of it, for a person, without a full stop; `None` if it is whole.
+    /// Describes for a person which part was not kept, without a full stop; `None` if it is complete.
     pub fn not_kept(&self) -> Option<String> {
         match self {
             Self::Whole(_) => None,
@@ -45,8 +45,8 @@ impl StoredPart {
     }
 }
 
-/// Bytes as text, at most `max` bytes of it, and whether that is all. What is no UTF-8 is `\xNN`; characters that direct a terminal or a browser
-/// are left as they are.
+/// Converts bytes to text of at most `max` bytes, and returns whether the text is complete. Bytes that are
+/// not UTF-8 become `\xNN`. Characters that control a terminal or a browser are not changed.
 pub fn text_of(bytes: &[u8], max: usize) -> (String, bool) {
     let mut text = String::with_capacity(max.min(bytes.len()));
     for chunk in bytes.utf8_chunks() {
@@ -90,7 +90,7 @@ enum Omitted {
     Bytes(u64),
 }
 
-/// The fields in `json`, in the order received; `None` if this service did not write it.
+/// Returns the fields in `json`, in the order received; `None` if this service did not write it.
 pub fn read_fields(json: &str) -> Option<Vec<(StoredPart, StoredPart)>> {
     let pairs: Vec<(Part, Part)> = serde_json::from_str(json).ok()?;
     pairs.into_iter().map(|(name, value)| Some((read(name)?, read(value)?))).collect()

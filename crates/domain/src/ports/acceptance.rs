@@ -1,4 +1,4 @@
-//! Where acceptance becomes a fact: outcomes, and the checkpoint that moves with them, in one transaction.
+//! Commits outcomes, and the checkpoint that moves with them, in one transaction.
 
 use std::future::Future;
 
@@ -9,14 +9,15 @@ use crate::entry::EntryId;
 use crate::outcome::Outcome;
 use crate::record::IdempotencyScope;
 
-/// What one transaction writes. It presupposes no stream: every record and every malformed row has its identity already.
+/// The content of one transaction. It does not depend on a stream: every record and malformed row already has
+/// its identity.
 #[derive(Clone, Debug)]
 pub struct AcceptanceBatch<'a> {
-    /// The outcomes in the order in which they were decided, at least one.
+    /// The outcomes in the order of their decisions, at least one.
     pub outcomes: Vec<&'a Outcome>,
-    /// For intents that came from a stream, the checkpoint that moves past them.
+    /// The checkpoint that moves past intents that came from a stream.
     pub checkpoint: Option<CheckpointMove<'a>>,
-    /// For intents whose callers wait, the answers that are stored.
+    /// The responses that are stored for intents whose callers wait.
     pub answers: Vec<AnswerToStore>,
 }
 
@@ -27,44 +28,45 @@ pub struct CheckpointMove<'a> {
     pub stream: &'a str,
     /// The fence of the term that moves it.
     pub fence: Fence,
-    /// What the checkpoint must still be; `None` if the stream has none.
+    /// The present value; `None` if the stream has no checkpoint.
     pub expected: Option<EntryId>,
-    /// What it becomes.
+    /// The new value.
     pub last_entry_id: EntryId,
     /// [`crate::entry::RawFields::fingerprint`] of that entry.
     pub fingerprint: &'a str,
 }
 
-/// What became of a batch.
+/// The result of committing a batch.
 #[must_use]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Commit {
-    /// Committed whole.
+    /// The whole batch was committed.
     Committed,
-    /// Nothing was written: a key or an id was taken since [`AcceptanceStore::find_known`]. Ask again.
+    /// Nothing was written: a key or an id was taken since [`AcceptanceStore::find_known`]. Call it again.
     WriteConflict,
-    /// Nothing was written: the durable checkpoint is not the expected one, which only a batch with a
-    /// [`CheckpointMove`] can find. Another replica has moved it, with a higher fence
-    /// or not, or PostgreSQL was restored to an older state.
+    /// Nothing was written: the durable checkpoint is not the expected one. Another replica moved it, with a
+    /// higher fence or not, or PostgreSQL was restored to an older state. Only a batch with a
+    /// [`CheckpointMove`] has this result.
     CheckpointMoved,
-    /// Nothing was written: the condition of an answer does not hold, which only a batch with answers can find. A claim has
-    /// expired, or a key is not free any more.
+    /// Nothing was written: the condition of a stored response does not hold. A claim expired, or a key is no
+    /// longer free. Only a batch with stored responses has this result.
     AnswerRefused,
 }
 
-/// Where acceptance becomes a fact.
+/// Commits acceptance.
 pub trait AcceptanceStore: Send + Sync {
-    /// Which of these intents' keys are taken, and for those whose key is not, whether their entry id is.
+    /// Returns the keys of these intents that are taken, and the entry ids that are taken of intents whose
+    /// keys are free.
     fn find_known(
         &self,
         intents: &[(IdempotencyScope, EntryId)],
     ) -> impl Future<Output = Result<Known, StoreError>> + Send;
 
-    /// One transaction: records, routes, malformed rows, the checkpoint if it moves, and answers if there are
-    /// any. All of it or nothing.
+    /// Writes records, routes, malformed rows, the checkpoint if it moves, and stored responses if there are
+    /// any, in one transaction.
     fn accept(&self, batch: AcceptanceBatch<'_>) -> impl Future<Output = Result<Commit, StoreError>> + Send;
 
-    /// Inserts valid rows in a transaction that it rolls back. [`StoreError::Refused`] if PostgreSQL refuses
-    /// even these: then a refusal says nothing about the element that was refused.
+    /// Inserts valid rows in a transaction that is rolled back. [`StoreError::Refused`] if PostgreSQL rejects
+    /// even these; then the rejected element may not be at fault.
     fn probe(&self, probe: &Probe) -> impl Future<Output = Result<(), StoreError>> + Send;
 }

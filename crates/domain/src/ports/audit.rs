@@ -1,4 +1,4 @@
-//! Reading everything once, page by page and beside the traffic, to compare it. Nothing here writes.
+//! Read-only access to all tables and streams for an audit, page by page and concurrent with the traffic.
 
 use std::future::Future;
 
@@ -23,7 +23,7 @@ pub struct AuditedPage {
     pub next: Option<RecordCursor>,
 }
 
-/// Rows whose parent is missing, of one page of rows.
+/// The rows without a parent among one page of rows.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct OrphanPage {
     /// The rows without a parent.
@@ -32,56 +32,58 @@ pub struct OrphanPage {
     pub next: Option<RouteKey>,
 }
 
-/// A table whose rows belong to rows of another one.
+/// A table whose rows belong to rows of another table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ChildTable {
-    /// `routes`, of records.
+    /// `routes`, whose rows belong to records.
     Routes,
-    /// `dead_letters`, of routes.
+    /// `dead_letters`, whose rows belong to routes.
     DeadLetters,
 }
 
-/// The tables. Each call examines a bounded number of rows, and what one call returns of a record is of one moment.
+/// Reads the tables. Each call examines a bounded number of rows, and returns data of each record as of one
+/// moment.
 pub trait AuditStore: Send + Sync {
-    /// The durable checkpoint of `stream`.
+    /// Returns the durable checkpoint of `stream`.
     fn audited_checkpoint(
         &self,
         stream: &str,
     ) -> impl Future<Output = Result<Option<Checkpoint>, StoreError>> + Send;
 
-    /// The next records that were accepted after `after` and before `until`, as many as the store reads at once.
+    /// Returns the next records that were accepted after `after` and before `until`, as many as the store
+    /// reads at once.
     fn list_audited_records(
         &self,
         after: &RecordCursor,
         until: Timestamp,
     ) -> impl Future<Output = Result<AuditedPage, StoreError>> + Send;
 
-    /// These records, at most as many as a page has; those that are not there are left out.
+    /// Returns these records, at most as many as a page has. Records that do not exist are left out.
     fn get_audited_records(
         &self,
         ids: &[&NotificationId],
     ) -> impl Future<Output = Result<AuditedPage, StoreError>> + Send;
 
-    /// What became of these entries of `stream`, in the order given.
+    /// Returns the outcomes of these entries of `stream`, in the given order.
     fn find_outcomes(
         &self,
         stream: &str,
         entries: &[EntryTrace],
     ) -> impl Future<Output = Result<Vec<FoundOutcome>, StoreError>> + Send;
 
-    /// These routes, in the order given; `None` for one that is not there.
+    /// Returns these routes, in the given order; `None` for a route that does not exist.
     fn find_routes(
         &self,
         keys: &[&RouteKey],
     ) -> impl Future<Output = Result<Vec<Option<RouteState>>, StoreError>> + Send;
 
-    /// The streams to which replicas published at `since` or later, by PostgreSQL's clock.
+    /// Returns the streams to which replicas published at `since` or later, by PostgreSQL's clock.
     fn list_audited_names(
         &self,
         since: Timestamp,
     ) -> impl Future<Output = Result<Vec<(Channel, String)>, StoreError>> + Send;
 
-    /// The rows without a parent among the next rows of `table`, by primary key.
+    /// Returns the rows without a parent among the next rows of `table`, by primary key.
     fn list_orphans(
         &self,
         table: ChildTable,
@@ -92,15 +94,16 @@ pub trait AuditStore: Send + Sync {
 /// An entry of any stream.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StreamEntry {
-    /// Its id.
+    /// The id in the stream.
     pub id: EntryId,
-    /// Its fields, or why they were not read.
+    /// The fields, or the reason why they were not read.
     pub fields: Result<RawFields, Unread>,
 }
 
-/// Streams, to be read from one end to the other.
+/// Reads streams from one end to the other.
 pub trait StreamReader: Send + Sync {
-    /// The next entries of `stream` after `after` and up to `until`, at least one if there is one, within `limit`.
+    /// Returns the next entries of `stream` after `after` and up to `until`, within `limit`. At least one, if
+    /// there is one.
     fn list_entries(
         &self,
         stream: &str,
@@ -109,7 +112,7 @@ pub trait StreamReader: Send + Sync {
         limit: ReadLimit,
     ) -> impl Future<Output = Result<Vec<StreamEntry>, StoreError>> + Send;
 
-    /// The stream as a whole; `None` if there is no such stream.
+    /// Returns the state of the whole stream; `None` if the stream does not exist.
     fn inspect_stream(
         &self,
         stream: &str,

@@ -5,40 +5,40 @@ pub use ambient::error_chain;
 /// An error of a port.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The dependency cannot be reached, is too slow, or cannot serve at present. Try again later.
+    /// The dependency cannot be reached, is too slow, or cannot serve at present. Retry later.
     #[error("could not {operation}")]
     Unavailable {
-        /// What was being done.
+        /// The operation that failed.
         operation: &'static str,
-        /// Why it failed.
+        /// The cause.
         #[source]
         source: BoxError,
     },
-    /// The dependency answers but took too long for this input; the call may or may not have been carried out. A smaller
-    /// input may succeed.
+    /// The dependency responds, but took too long for this input. The call may or may not have been carried
+    /// out. A smaller input may succeed.
     #[error("could not {operation} in time")]
     TimedOut {
-        /// What was being done.
+        /// The operation that failed.
         operation: &'static str,
-        /// Which deadline passed.
+        /// The deadline that passed.
         #[source]
         source: BoxError,
     },
-    /// Another transaction holds a lock on something that the call needs. Nothing was carried out; try again later.
+    /// Another transaction holds a lock on a row that the call needs. Nothing was carried out. Retry later.
     #[error("could not {operation}: another transaction holds a lock")]
     Locked {
-        /// What was being done.
+        /// The operation that failed.
         operation: &'static str,
         /// The error of the dependency.
         #[source]
         source: BoxError,
     },
-    /// The dependency answers and refuses the input: retrying the same input fails.
+    /// The dependency responds and rejects the input: retrying the same input fails.
     #[error("{operation} was refused")]
     Refused {
-        /// What was being done.
+        /// The operation that failed.
         operation: &'static str,
-        /// Why it was refused.
+        /// The reason for the rejection.
         #[source]
         source: BoxError,
     },
@@ -47,9 +47,9 @@ pub enum StoreError {
     Corrupt {
         /// `table.column`, or the kind of key.
         place: &'static str,
-        /// Which row.
+        /// The row or key.
         key: String,
-        /// What is wrong with it.
+        /// The problem with the value.
         problem: String,
     },
 }

@@ -1,4 +1,4 @@
-//! What operators change.
+//! Changes of dead letters by operators.
 
 use std::future::Future;
 
@@ -8,17 +8,17 @@ use super::{Completion, StoreError};
 use crate::operations::{ChangeReport, DeadLetterChange, OperatorAction, Selection, Target, Targets};
 use crate::query::{DeadLetterFilter, DeadLetterPlace, Page};
 
-/// Changes of dead letters by operators, each chunk with a row in `operator_actions`.
+/// Changes dead letters for operators and writes a row to `operator_actions` for each chunk.
 pub trait Operations: Send + Sync {
-    /// The dead letters that `change` may be made to, each with its present version.
+    /// Returns the dead letters to which `change` may be applied, each with its present version.
     fn select_dead_letters(
         &self,
         change: &DeadLetterChange,
         selection: &Selection,
     ) -> impl Future<Output = Result<Targets, StoreError>> + Send;
 
-    /// A page of what [`Selection::Filter`] selects, newest first, from after the place `after` on, at most `limit` of them. A page may be short
-    /// or empty and still have a next one.
+    /// Returns a page of the dead letters that [`Selection::Filter`] selects, newest first, starting after
+    /// `after`, at most `limit` of them. A page may be short or empty and still have a next one.
     fn list_targets(
         &self,
         filter: &DeadLetterFilter,
@@ -26,8 +26,9 @@ pub trait Operations: Send + Sync {
         limit: usize,
     ) -> impl Future<Output = Result<Page<Target, DeadLetterPlace>, StoreError>> + Send;
 
-    /// One transaction: changes the routes and dead letters of a chunk that still have their version, and writes what was done to
-    /// `operator_actions`, if anything was. An outcome for each target in the order given. Waits for no lock.
+    /// Changes the routes and dead letters of a chunk that still have their version, and writes a row to
+    /// `operator_actions` if any was changed, in one transaction. Returns an outcome for each target, in the
+    /// given order. Waits for no lock.
     fn change_dead_letters(
         &self,
         change: &DeadLetterChange,
@@ -37,8 +38,8 @@ pub trait Operations: Send + Sync {
     ) -> impl Future<Output = Result<Vec<Completion>, StoreError>> + Send;
 }
 
-/// Makes `change` to all targets, chunk by chunk. What is left when it ends early, by an error or a crash: the chunks before are
-/// committed, and their routes are no longer selected, so the same request, made again, continues with the others.
+/// Applies `change` to all targets, chunk by chunk. If an error or a crash ends it early, the chunks before
+/// are committed and their routes are no longer selected. Repeating the request continues with the others.
 pub async fn apply_change(
     store: &impl Operations,
     change: &DeadLetterChange,
@@ -62,18 +63,21 @@ pub async fn apply_change(
     Ok(report)
 }
 
-/// What became of a chunk.
+/// The result of changing a chunk.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ChunkReport {
-    /// Routes that were changed.
+    /// The number of routes changed.
     pub changed: u64,
-    /// Those that were changed or deleted by someone else since they were selected: they are no longer what the operator saw.
+    /// The number of routes that were changed or deleted since they were selected: they no longer are in the
+    /// state that the operator saw.
     pub conflicts: u64,
-    /// Those that another transaction has locked: they may be tried again with the version that they were selected with.
+    /// The targets locked by another transaction. They may be retried with the version with which they were
+    /// selected.
     pub locked: Vec<Target>,
 }
 
-/// Makes `change` to one chunk, at most [`CHUNK_ROUTES`](crate::operations::CHUNK_ROUTES) targets, in one transaction.
+/// Applies `change` to one chunk, at most [`CHUNK_ROUTES`](crate::operations::CHUNK_ROUTES) targets, in one
+/// transaction.
 pub async fn apply_to_chunk(
     store: &impl Operations,
     change: &DeadLetterChange,

@@ -1,4 +1,4 @@
-//! Publishing: leases that become receipts, the scan lock, and the outbound streams.
+//! Publishing: leases and the markers that replace them, the scan lock, and the outbound streams.
 
 use std::future::Future;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use crate::outbound::OutboundEntry;
 use crate::republish::{Acknowledged, ServerId};
 use crate::route::{Channel, RouteKey};
 
-/// The token by which a publisher recognises its own leases: one for each chunk.
+/// The token that identifies a publisher's own leases: one for each chunk.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct LeaseToken(pub String);
 
@@ -16,11 +16,11 @@ pub struct LeaseToken(pub String);
 #[must_use]
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Lease {
-    /// This token holds it.
+    /// This token holds the lease.
     Won,
-    /// Another publisher holds it.
+    /// Another publisher holds the lease.
     Held,
-    /// The route's entry is in the stream already.
+    /// The route's entry is already in the stream.
     Published(Acknowledged),
 }
 
@@ -28,19 +28,19 @@ pub enum Lease {
 #[must_use]
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Append {
-    /// The entry is in the stream, now or from an earlier call.
+    /// The entry is in the stream, appended now or by an earlier call.
     Done(Acknowledged),
-    /// The lease has expired or another publisher holds it; nothing was appended.
+    /// The lease has expired, or another publisher holds it. Nothing was appended.
     LeaseLost,
-    /// The stream itself returned an error: a failed attempt.
+    /// The stream itself returned an error. This counts as a failed attempt.
     Refused(String),
-    /// Redis cannot append at present (memory, read-only, loading): not an attempt.
+    /// Redis cannot append at present (memory, read-only, loading). This does not count as an attempt.
     Outage(String),
 }
 
-/// The exclusivity of publishing, and its receipts.
+/// Leases, which make publishing exclusive, and published markers.
 pub trait LeaseStore: Send + Sync {
-    /// Acquires the leases for `token`; a lease that it already holds is renewed.
+    /// Acquires the leases for `token`. A lease that the token already holds is renewed.
     fn acquire_leases(
         &self,
         keys: &[&RouteKey],
@@ -55,8 +55,9 @@ pub trait LeaseStore: Send + Sync {
         token: &LeaseToken,
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Acquires the scan lock of `channel` for at most `ttl`; false if another replica holds it. A hint: it avoids that replicas
-    /// read the same page of due routes and request the same leases.
+    /// Acquires the scan lock of `channel` for at most `ttl`; returns false if another replica holds it. The
+    /// lock is a hint that prevents replicas from reading the same page of due routes and requesting the same
+    /// leases.
     fn acquire_scan_lock(
         &self,
         channel: Channel,
@@ -71,9 +72,10 @@ pub trait LeaseStore: Send + Sync {
         token: &LeaseToken,
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Extends receipts while their completion cannot be committed, and writes those that have expired again; each comes with the
-    /// id of its entry. If `server`, which acknowledged the entries, has been replaced, they may not exist on the present one: then
-    /// receipts that exist are extended, none is written, and `false` is returned.
+    /// Extends published markers while their completion cannot be committed, and writes those that have
+    /// expired again; each comes with the id of its entry. If `server`, which acknowledged the entries, was
+    /// replaced, the entries may not exist on the present server. Then existing markers are extended, none is
+    /// written, and `false` is returned.
     fn extend_receipts(
         &self,
         server: &ServerId,
@@ -82,10 +84,11 @@ pub trait LeaseStore: Send + Sync {
     ) -> impl Future<Output = Result<bool, StoreError>> + Send;
 }
 
-/// The outbound streams.
+/// Appends to the outbound streams.
 pub trait Outbound: Send + Sync {
-    /// For each entry, atomically: if `token` still holds the lease, append, then replace the lease with the receipt, which
-    /// expires after `dedupe_ttl`. Outcomes have the order of the entries.
+    /// For each entry, atomically: if `token` still holds the lease, appends the entry and replaces the lease
+    /// with the published marker, which expires after `dedupe_ttl`. The outcomes have the order of the
+    /// entries.
     fn append(
         &self,
         channel: Channel,

@@ -1,4 +1,4 @@
-//! Reading what became of notifications, for operators and producers.
+//! Read access to notifications for operators and producers.
 
 use std::future::Future;
 use std::time::Duration;
@@ -15,24 +15,24 @@ use crate::query::{
 };
 use crate::record::{IdempotencyScope, NotificationId, Record, RecordCursor};
 
-/// What the tables have. Every call but a search examines a bounded number of rows, however large the tables are: a page may be short or
-/// empty and still have a next one.
+/// Reads the tables. Every call except a search examines a bounded number of rows, however large the tables
+/// are. A page may be short or empty and still have a next one.
 pub trait Queries: Send + Sync {
-    /// A notification with all its routes; `None` if there is none of this id.
+    /// Returns a notification with all its routes; `None` if no notification has this id.
     fn get_notification(
         &self,
         id: &NotificationId,
     ) -> impl Future<Output = Result<Option<NotificationDetail>, StoreError>> + Send;
 
-    /// The records of the first [`MAX_RECORDS`](crate::query::MAX_RECORDS) of these ids, without their routes, in any order; an id without
-    /// a record has none here.
+    /// Returns the records of the first [`MAX_RECORDS`](crate::query::MAX_RECORDS) of these ids, without
+    /// their routes, in any order. Ids without a record are left out.
     fn list_records(
         &self,
         ids: &[NotificationId],
     ) -> impl Future<Output = Result<Vec<Record>, StoreError>> + Send;
 
-    /// Notifications that `filter` selects, the newest first, from after the place `after`. Stable while rows arrive: a page begins after a place,
-    /// not at a number.
+    /// Returns notifications that `filter` selects, the newest first, starting after `after`. Pages stay
+    /// stable while rows arrive, because a page begins after a position and not at a number.
     fn list_notifications(
         &self,
         filter: &NotificationFilter,
@@ -40,8 +40,8 @@ pub trait Queries: Send + Sync {
         limit: PageLimit,
     ) -> impl Future<Output = Result<Page<NotificationSummary, RecordCursor>, StoreError>> + Send;
 
-    /// Notifications that the filter of a search selects, the newest first, from after the place `after`. Unlike the other calls it may
-    /// examine every row: it is bounded by the time that a query may take.
+    /// Returns notifications that the filter of a search selects, the newest first, starting after `after`.
+    /// Unlike the other calls it may examine every row. The query timeout bounds it.
     fn search_notifications(
         &self,
         filter: &SearchFilter,
@@ -49,7 +49,7 @@ pub trait Queries: Send + Sync {
         limit: PageLimit,
     ) -> impl Future<Output = Result<SearchOutcome, StoreError>> + Send;
 
-    /// Dead letters that `filter` selects, the newest first, from after the place `after`.
+    /// Returns dead letters that `filter` selects, the newest first, starting after `after`.
     fn list_dead_letters(
         &self,
         filter: &DeadLetterFilter,
@@ -57,8 +57,9 @@ pub trait Queries: Send + Sync {
         limit: PageLimit,
     ) -> impl Future<Output = Result<Page<DeadLetter, DeadLetterPlace>, StoreError>> + Send;
 
-    /// The end of a selection of dead letters that has each one that exists, and none that follows: just after the newest, or `now` if there is
-    /// none. Replicas write the times of dead letters by their own clocks, so that `now` by another clock is no end.
+    /// Returns the end of a selection that contains every existing dead letter and none that follows: just
+    /// after the newest, or `now` if there is none. Replicas write the times of dead letters by their own
+    /// clocks, so `now` of another clock cannot be the end.
     fn end_of_dead_letters(
         &self,
         now: Timestamp,
@@ -71,7 +72,7 @@ pub trait Queries: Send + Sync {
         }
     }
 
-    /// Malformed intents that `filter` selects, the newest first, from after the place `after`.
+    /// Returns malformed intents that `filter` selects, the newest first, starting after `after`.
     fn list_malformed_intents(
         &self,
         filter: &MalformedFilter,
@@ -79,30 +80,30 @@ pub trait Queries: Send + Sync {
         limit: PageLimit,
     ) -> impl Future<Output = Result<Page<MalformedSummary, MalformedPlace>, StoreError>> + Send;
 
-    /// The malformed intents that came as the entry `entry_id` of `stream`: more than one if the stream was recreated. The newest
-    /// first, at most 100; empty if there is none.
+    /// Returns the malformed intents of the entry `entry_id` of `stream`: more than one if the stream was
+    /// recreated. The newest first, at most 100; empty if there is none.
     fn get_malformed_intents(
         &self,
         stream: &str,
         entry_id: &str,
     ) -> impl Future<Output = Result<Vec<StoredMalformedIntent>, StoreError>> + Send;
 
-    /// The trace of the intents with a key; the checkpoint is that of `stream`.
+    /// Returns the trace of the intents with a key, and the checkpoint of `stream`.
     fn get_intent_trace(
         &self,
         stream: &str,
         scope: &IdempotencyScope,
     ) -> impl Future<Output = Result<IntentTrace, StoreError>> + Send;
 
-    /// The causes of the newest dead letters that no operator has discarded.
+    /// Counts the newest dead letters that no operator has discarded, by cause.
     fn count_dead_letters(&self) -> impl Future<Output = Result<Causes<DeadLetterCause>, StoreError>> + Send;
 
-    /// The causes of the newest malformed intents.
+    /// Counts the newest malformed intents, by cause.
     fn count_malformed_intents(
         &self,
     ) -> impl Future<Output = Result<Causes<MalformedCause>, StoreError>> + Send;
 
-    /// What the tables know of the state of the service at `now`; the checkpoint is that of `stream`.
+    /// Returns the state of the service at `now` according to the tables, and the checkpoint of `stream`.
     fn status(
         &self,
         stream: &str,
@@ -110,29 +111,33 @@ pub trait Queries: Send + Sync {
     ) -> impl Future<Output = Result<StoreStatus, StoreError>> + Send;
 }
 
-/// What the intents stream has.
+/// Reads the intents stream.
 pub trait StreamQueries: Send + Sync {
-    /// The stream after the entry `after`. At most 1,000 entries and 4 MiB are read; what is beyond is not counted.
+    /// Returns the backlog after the entry `after`. At most 1,000 entries and 4 MiB are read; the rest is not
+    /// counted.
     fn backlog(&self, after: EntryId) -> impl Future<Output = Result<StreamBacklog, StoreError>> + Send;
 
-    /// Whether the stream has entries after the entry `after`. If it ends before `after`, it was recreated, and all
-    /// of its entries count.
+    /// Returns true if the stream has entries after the entry `after`. If it ends before `after`, it was
+    /// recreated, and all of its entries count.
     fn has_unread(&self, after: EntryId) -> impl Future<Output = Result<bool, StoreError>> + Send;
 
-    /// The entry `id`, and the stream as a whole.
+    /// Returns the entry `id`, and the state of the whole stream.
     fn find_entry(&self, id: EntryId) -> impl Future<Output = Result<EntryLook, StoreError>> + Send;
 
-    /// The first entries after `after`, within [`MAX_UNREAD_ENTRIES`](crate::query::MAX_UNREAD_ENTRIES) and
+    /// Returns the first entries after `after`, within
+    /// [`MAX_UNREAD_ENTRIES`](crate::query::MAX_UNREAD_ENTRIES) and
     /// [`MAX_UNREAD_BYTES`](crate::query::MAX_UNREAD_BYTES).
     fn list_unread(&self, after: EntryId) -> impl Future<Output = Result<UnreadEntries, StoreError>> + Send;
 }
 
-/// Who leads.
+/// Reads who leads intake, and when the last term ended.
 pub trait LeaderLookup: Send + Sync {
-    /// The present term of the leader of intake; `None` if no replica leads. It may be over when the answer arrives.
+    /// Returns the present term of the leader of intake; `None` if no replica leads. The term may be over
+    /// when the caller receives it.
     fn leader(&self) -> impl Future<Output = Result<Option<LeaderTerm>, StoreError>> + Send;
 
-    /// When the last term ended if its leader did not end it, as after a crash or a hang. `None` if it is not over, if its leader ended
-    /// it, as in a stop, or if there was none: then it is not known since when no replica leads.
+    /// Returns the time at which the last term ended by itself, as after a crash or a hang. `None` if it is
+    /// not over, if its leader ended it, as in a stop, or if there was none. Then the time since which no
+    /// replica leads is unknown.
     fn last_term_end(&self) -> impl Future<Output = Result<Option<Timestamp>, StoreError>> + Send;
 }

@@ -1,4 +1,4 @@
-//! What consumers report of routes.
+//! Consumers' reports of routes.
 
 use std::future::Future;
 
@@ -6,13 +6,14 @@ use super::StoreError;
 use crate::receipt::{ReportOutcome, RouteReport};
 use crate::route::Channel;
 
-/// The receipts of routes. They are removed with the record of their route.
+/// The delivery receipts of routes. They are removed with the record of their route.
 pub trait ReceiptStore: Send + Sync {
-    /// Takes reports in their order, by [`Receipt::after`](crate::receipt::Receipt::after), and says what each came to. Routes of another
-    /// channel than `channel`, if one is given, are unknown. Several calls may report of one route at the same time: its status is the
-    /// highest of all reports.
+    /// Records reports in the given order, by [`Receipt::after`](crate::receipt::Receipt::after), and returns
+    /// the effect of each. If `channel` is given, routes of other channels are unknown. Concurrent calls may
+    /// report the same route: its status is the highest of all reports.
     ///
-    /// After an error some of the reports may have been taken. To repeat all of them is safe: those are stale then.
+    /// After an error, some of the reports may have been recorded. Repeating all of them is safe: those
+    /// already recorded are stale.
     fn record_reports(
         &self,
         reports: &[RouteReport],

@@ -1,4 +1,4 @@
-//! The replicas as a whole: which of them run, the status of their workers, and their activity.
+//! The replicas as a whole: the running ones, the status of their workers, and their activity.
 
 use std::time::Duration;
 
@@ -6,27 +6,28 @@ use crate::ports::StoreError;
 use crate::query::ActivityHistory;
 pub use crate::replica::{Activity, BlockedReport, ReplicaReport, WorkerReport};
 
-/// The tables `replicas` and `activity`. All times in them but `started_at` and those of a worker are the store's own, so that
-/// rows of different replicas can be compared.
+/// Writes the tables `replicas` and `activity`. All times in them except `started_at` and those of a worker
+/// are by the store's clock, so that rows of different replicas can be compared.
 pub trait ReplicaStore: Send + Sync {
-    /// Writes the row of a replica, seen now.
+    /// Writes the row of a replica with the present time as its last-seen time.
     fn save_replica(&self, report: &ReplicaReport) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Adds counts to the current minute of the replica. If the reply is lost, it is unknown whether they were added.
+    /// Adds counts to the current minute of the replica. If the reply is lost, the counts may or may not have
+    /// been added.
     fn add_activity(
         &self,
         replica: &str,
         activity: &Activity,
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Deletes at most `limit` replicas that have not been seen for `age`, and returns how many.
+    /// Deletes at most `limit` replicas that have not been seen for `age`, and returns the number deleted.
     fn delete_replicas(
         &self,
         age: Duration,
         limit: usize,
     ) -> impl Future<Output = Result<u64, StoreError>> + Send;
 
-    /// Deletes at most `limit` rows of activity that are older than `age`, and returns how many.
+    /// Deletes at most `limit` rows of activity that are older than `age`, and returns the number deleted.
     fn delete_activity(
         &self,
         age: Duration,
@@ -34,8 +35,9 @@ pub trait ReplicaStore: Send + Sync {
     ) -> impl Future<Output = Result<u64, StoreError>> + Send;
 }
 
-/// What all replicas did together.
+/// Reads the combined activity of all replicas.
 pub trait ActivityQueries: Send + Sync {
-    /// The sums of the last [`ACTIVITY_MINUTES`](crate::query::ACTIVITY_MINUTES), the present one included.
+    /// Returns the sums of the last [`ACTIVITY_MINUTES`](crate::query::ACTIVITY_MINUTES), including the
+    /// present one.
     fn activity(&self) -> impl Future<Output = Result<ActivityHistory, StoreError>> + Send;
 }

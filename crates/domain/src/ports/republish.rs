@@ -12,50 +12,53 @@ use crate::record::RecordCursor;
 use crate::republish::{OutboundState, SeenStream, ServerId};
 use crate::route::{Channel, Published, RouteKey};
 
-/// The server of the outbound streams, and the streams.
+/// The server of the outbound streams, and the state of the streams.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct OutboundServer {
     /// The server.
     pub server: ServerId,
-    /// The key of each channel's stream and its state; `None` if there is no such key.
+    /// The key of each channel's stream and its state; `None` if the key does not exist.
     pub streams: Vec<(Channel, String, Option<OutboundState>)>,
 }
 
 /// The result of looking for entries in a stream.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FoundEntries {
-    /// The server at that moment.
+    /// The server at the time of the search.
     pub server: ServerId,
-    /// The stream at that moment; `None` if there is no such key.
+    /// The stream at the time of the search; `None` if the key does not exist.
     pub stream: Option<OutboundState>,
-    /// For each entry, in the order given, whether it is in the stream and belongs to its route.
+    /// One flag for each entry, in the given order: true if it is in the stream and belongs to its route.
     pub present: Vec<bool>,
 }
 
-/// The most entries that callers look for with one call of [`OutboundInspection::find_entries`]: the server does nothing else meanwhile.
+/// The most entries that callers search for with one call of [`OutboundInspection::find_entries`]. The call
+/// blocks the server.
 pub const MAX_FOUND_ENTRIES: usize = 256;
 
 /// Inspects the outbound streams as a whole, and appends the entries that they lost.
 pub trait OutboundInspection: Send + Sync {
-    /// The server and its streams at one moment. A server that is a replica is [`StoreError::Unavailable`].
+    /// Returns the server and its streams at one moment. [`StoreError::Unavailable`] if the server is a
+    /// replica.
     fn observe(&self) -> impl Future<Output = Result<OutboundServer, StoreError>> + Send;
 
-    /// Looks for these entries of these routes in the stream of `channel`.
+    /// Searches for these entries of these routes in the stream of `channel`.
     fn find_entries(
         &self,
         channel: Channel,
         entries: &[(&RouteKey, EntryId)],
     ) -> impl Future<Output = Result<FoundEntries, StoreError>> + Send;
 
-    /// As [`OutboundInspection::find_entries`], in the stream with this key.
+    /// Searches like [`OutboundInspection::find_entries`], in the stream with this key.
     fn find_entries_in(
         &self,
         stream: &str,
         entries: &[(&RouteKey, EntryId)],
     ) -> impl Future<Output = Result<FoundEntries, StoreError>> + Send;
 
-    /// One atomic step for each entry: append it and write its receipt, which lives for `receipt_ttl`; a receipt whose
-    /// entry is in the stream is returned instead, and a lease that a publisher holds is [`Append::LeaseLost`].
+    /// For each entry, in one atomic step: appends it and writes its published marker, which expires after
+    /// `receipt_ttl`. If a marker exists whose entry is in the stream, that entry is returned instead. If a
+    /// publisher holds a lease, the outcome is [`Append::LeaseLost`].
     fn append_again(
         &self,
         channel: Channel,
@@ -64,14 +67,14 @@ pub trait OutboundInspection: Send + Sync {
     ) -> impl Future<Output = Result<Vec<Append>, StoreError>> + Send;
 }
 
-/// A published route and where its entry was put.
+/// A published route and its entry.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PublishedEntry {
-    /// Which route.
+    /// The key of the route.
     pub key: RouteKey,
-    /// Its channel.
+    /// The channel of the route.
     pub channel: Channel,
-    /// The id of its entry.
+    /// The id of the entry.
     pub entry_id: EntryId,
 }
 
@@ -86,45 +89,46 @@ pub struct PublishedPage {
     pub next: Option<RecordCursor>,
 }
 
-/// An outbound stream as it was saved last. Times are those of PostgreSQL's clock.
+/// An outbound stream as last saved. Times are by PostgreSQL's clock.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SavedStream {
-    /// The observation.
+    /// The observed stream.
     pub seen: SeenStream,
-    /// When it was saved.
+    /// The time at which it was saved.
     pub seen_at: Timestamp,
-    /// A comparison is to be repeated, for entries published from shortly before this time on.
+    /// The start of a comparison that is to be repeated. It covers entries published from shortly before this
+    /// time on.
     pub compare_again_since: Option<Timestamp>,
 }
 
-/// The published entries that PostgreSQL knows, and the streams that had them.
+/// The published entries recorded in PostgreSQL, and the streams that had them.
 pub trait RepublishStore: Send + Sync {
-    /// The streams as they were last saved; those never saved are left out.
+    /// Returns the streams as last saved. Streams never saved are left out.
     fn load_outbound_streams(
         &self,
         streams: &[&str],
     ) -> impl Future<Output = Result<Vec<SavedStream>, StoreError>> + Send;
 
-    /// Saves the observation of each stream, and since when it is to be compared again.
+    /// Saves the observation of each stream, and the time since which it is to be compared again.
     fn save_outbound_streams(
         &self,
         seen: &[(SeenStream, Option<Timestamp>)],
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Records that a replica publishes the routes of each channel to this stream now.
+    /// Records that a replica now publishes the routes of each channel to this stream.
     fn touch_outbound_names(
         &self,
         streams: &[(Channel, &str)],
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// The streams to which replicas published at `since` or later, by PostgreSQL's clock.
+    /// Returns the streams to which replicas published at `since` or later, by PostgreSQL's clock.
     fn list_outbound_names(
         &self,
         since: Timestamp,
     ) -> impl Future<Output = Result<Vec<(Channel, String)>, StoreError>> + Send;
 
-    /// Published routes of at most `records` records before `before` that were accepted at `since` or later,
-    /// the newest record first.
+    /// Returns published routes of at most `records` records that come before `before` and were accepted at
+    /// `since` or later, the newest record first.
     fn list_published_entries(
         &self,
         before: &RecordCursor,
@@ -132,14 +136,15 @@ pub trait RepublishStore: Send + Sync {
         records: usize,
     ) -> impl Future<Output = Result<PublishedPage, StoreError>> + Send;
 
-    /// These routes as their publisher saw them, in any order; those that are not published are left out.
+    /// Returns these routes as their publisher saw them, in any order. Routes that are not published are left
+    /// out.
     fn get_published_routes(
         &self,
         keys: &[&RouteKey],
     ) -> impl Future<Output = Result<DuePage, StoreError>> + Send;
 
-    /// Replaces the entry ids of published routes and changes nothing else but the version, with an outcome for each in the
-    /// order given. It does not wait for rows that another transaction has locked.
+    /// Replaces the entry ids of published routes and changes nothing else except the version. Returns an
+    /// outcome for each, in the given order. Does not wait for rows that another transaction has locked.
     fn replace_published_entries(
         &self,
         routes: &[Published],

@@ -1,4 +1,4 @@
-//! The state of routes.
+//! Reads and changes the state of routes.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -8,21 +8,21 @@ use ambient::Timestamp;
 use super::StoreError;
 use crate::route::{Channel, Failed, LiveRoute, Published, RouteKey};
 
-/// Which end of the list of due routes is listed first.
+/// The order in which due routes are listed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DueOrder {
-    /// The longest due first.
+    /// The routes that have been due longest first.
     OldestFirst,
-    /// What became due last first.
+    /// The routes that became due last first.
     NewestFirst,
 }
 
-/// A place in the list of due routes: the listing resumes after it.
+/// A position in the list of due routes. The listing resumes after it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DueCursor {
-    /// When the last listed route was due, as the store writes it: the row may hold a time that is not readable.
+    /// The due time of the last listed route, as stored: the row may contain a time that cannot be parsed.
     pub next_attempt_at: String,
-    /// Which route it was.
+    /// The key of the last listed route.
     pub key: RouteKey,
 }
 
@@ -33,11 +33,11 @@ pub struct DuePage {
     pub routes: Vec<LiveRoute>,
     /// The rows that could not be read; the others are not affected.
     pub corrupt: Vec<StoreError>,
-    /// Where the next page begins; `None` when this was the last.
+    /// The position after which the next page begins; `None` when this was the last page.
     pub next: Option<DueCursor>,
 }
 
-/// What became of one completion.
+/// The outcome of one completion.
 #[must_use]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Completion {
@@ -49,7 +49,7 @@ pub enum Completion {
     Locked,
 }
 
-/// What a completion does about a row that another transaction has locked.
+/// The handling of rows that another transaction has locked, in a completion.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RowLocks {
     /// Waits for a bounded time, then writes the other rows. Nearly always the fastest.
@@ -58,9 +58,9 @@ pub enum RowLocks {
     Skip,
 }
 
-/// The state of routes. Every change names the version it was decided on.
+/// The state of routes. Every change contains the version on which it was decided.
 pub trait RouteStore: Send + Sync {
-    /// Routes of `channel` that are due at `now`, in this order, from after `after` on.
+    /// Returns routes of `channel` that are due at `now`, in this order, starting after `after`.
     fn list_due_routes(
         &self,
         channel: Channel,
@@ -70,21 +70,21 @@ pub trait RouteStore: Send + Sync {
         limit: usize,
     ) -> impl Future<Output = Result<DuePage, StoreError>> + Send;
 
-    /// For each channel, when its first live route is or was due.
+    /// Returns for each channel the time at which its first live route is or was due.
     fn next_due(&self) -> impl Future<Output = Result<HashMap<Channel, Timestamp>, StoreError>> + Send;
 
-    /// How many routes are due at `now`, counted no further than `cap`.
+    /// Counts the routes that are due at `now`, at most up to `cap`.
     fn count_due_routes(
         &self,
         now: Timestamp,
         cap: usize,
     ) -> impl Future<Output = Result<u64, StoreError>> + Send;
 
-    /// These routes as they are now, in any order; those no longer live are left out.
+    /// Returns the present state of these routes, in any order. Routes that are no longer live are left out.
     fn get_live_routes(&self, keys: &[&RouteKey])
     -> impl Future<Output = Result<DuePage, StoreError>> + Send;
 
-    /// Marks routes published, with an outcome for each in the order given.
+    /// Marks routes published, and returns an outcome for each, in the given order.
     fn complete_routes_published(
         &self,
         routes: &[Published],
@@ -92,7 +92,8 @@ pub trait RouteStore: Send + Sync {
         locks: RowLocks,
     ) -> impl Future<Output = Result<Vec<Completion>, StoreError>> + Send;
 
-    /// Schedules the retry of routes or makes them dead letters, with an outcome for each in the order given.
+    /// Schedules the retry of routes or makes them dead letters, and returns an outcome for each, in the
+    /// given order.
     fn complete_routes_failed(
         &self,
         routes: &[Failed],

@@ -1,16 +1,17 @@
-//! Operators' requests that a replica hand over the leadership of intake.
+//! Operators' requests that a replica step down from the leadership of intake.
 
 use std::future::Future;
 
 use super::StoreError;
 use crate::step_down::{StepDown, StepDownState};
 
-/// The column `replicas.step_down_at`.
+/// Reads and writes the column `replicas.step_down_at`.
 pub trait StepDownStore: Send + Sync {
-    /// One transaction: notes the request in the row of the replica, at the store's own time, and what was asked in `operator_actions`.
-    /// False if there is no such replica; then nothing is written.
+    /// Writes the request to the row of the replica, with the time of the store's clock, and to
+    /// `operator_actions`, in one transaction. Returns false if the replica does not exist; then nothing is
+    /// written.
     fn request_step_down(&self, request: &StepDown) -> impl Future<Output = Result<bool, StoreError>> + Send;
 
-    /// The last request to this replica, by the store's own clock.
+    /// Returns the last request to this replica, by the store's clock.
     fn get_step_down(&self, replica: &str) -> impl Future<Output = Result<StepDownState, StoreError>> + Send;
 }

@@ -1,4 +1,4 @@
-//! Where the HTTP API hands intents over and waits for what becomes of them.
+//! Submission of intents by the HTTP API, which waits for their outcomes.
 
 use std::future::Future;
 use std::time::Duration;
@@ -8,14 +8,15 @@ use crate::submission::{Submission, SubmissionOutcome};
 
 /// Accepts intents whose callers wait.
 pub trait Submissions: Send + Sync {
-    /// What became of `submission`. Submissions that wait at the same moment are accepted together; none waits for the
-    /// look-ups of another. A caller that stops waiting stops nothing that has begun.
+    /// Submits an intent and returns its outcome. Submissions that wait at the same moment are accepted
+    /// together; none waits for the lookups of another. If the caller stops waiting, work that has begun
+    /// continues.
     fn submit(&self, submission: Submission) -> impl Future<Output = SubmissionOutcome> + Send;
 
-    /// For how long at most a request with this key, on whatever replica, may still be in progress; `None` if none is known to be. It needs no
-    /// store to answer.
+    /// Returns the longest time for which a request with this key may still be in progress on any replica;
+    /// `None` if none is known to be. Requires no store.
     fn time_in_progress(&self, scope: &IdempotencyScope) -> impl Future<Output = Option<Duration>> + Send;
 
-    /// Counts intents of a known producer that are malformed and are therefore not submitted.
+    /// Counts intents of a known producer that are malformed and therefore not submitted.
     fn count_malformed(&self, producer: &str, count: u64, is_batch: bool);
 }

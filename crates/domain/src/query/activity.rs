@@ -1,4 +1,4 @@
-//! What all replicas together did lately, minute by minute.
+//! Recent activity of all replicas together, minute by minute.
 
 use std::time::Duration;
 
@@ -6,29 +6,29 @@ use ambient::Timestamp;
 
 use crate::replica::Activity;
 
-/// How many minutes a history goes back, the present one included.
+/// The length of a history in minutes, including the present one.
 pub const ACTIVITY_MINUTES: usize = 60;
 
-/// A minute and what all replicas did in it.
+/// The activity of all replicas in one minute.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MinuteActivity {
-    /// Its beginning.
+    /// Beginning of the minute.
     pub minute: Timestamp,
-    /// The sum of all replicas.
+    /// Sum over all replicas.
     pub activity: Activity,
 }
 
-/// The last minutes in which something happened.
+/// The last minutes that had activity.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ActivityHistory {
     /// The beginning of the present minute, by the store's clock.
     pub present: Timestamp,
-    /// The minutes with a count, the oldest first.
+    /// The minutes that have a row, the oldest first.
     pub minutes: Vec<MinuteActivity>,
 }
 
 impl ActivityHistory {
-    /// The last [`ACTIVITY_MINUTES`], the oldest first. A minute in which nothing was counted has zeros.
+    /// The last [`ACTIVITY_MINUTES`], the oldest first. Minutes without activity have zeros.
     pub fn series(&self) -> Vec<MinuteActivity> {
         let minutes = (0..ACTIVITY_MINUTES as u64).rev().map(|back| self.present - Duration::from_mins(back));
         let counted = |minute| self.minutes.iter().find(|counted| counted.minute == minute);

@@ -1,47 +1,47 @@
-//! Why routes became dead letters and intents were malformed, as far back as is counted.
+//! Causes of dead letters and of malformed intents, among the rows that are counted.
 
 use super::COUNT_CAP;
 use crate::route::Channel;
 
-/// The most causes that are told apart; the most frequent are kept.
+/// The most causes that are listed; the most frequent are kept.
 pub const MAX_CAUSES: usize = 100;
 
-/// Why a route became a dead letter.
+/// The cause of a dead letter.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct DeadLetterCause {
     /// The channel of the route.
     pub channel: Channel,
-    /// Why its last attempt failed.
+    /// Classification of the last failure.
     pub classification: String,
 }
 
-/// Which rule an intent broke, and whose intent it was.
+/// The rule that an intent broke, and the producer of the intent.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct MalformedCause {
     /// The failure code.
     pub code: String,
-    /// The producer as received; empty if it was no text of at most 255 bytes.
+    /// The producer as received; empty if it was not text of at most 255 bytes.
     pub producer: String,
 }
 
-/// How often each cause occurs among the newest rows of a list, of which at most [`COUNT_CAP`] are counted.
+/// The frequency of each cause among the newest rows of a list, of which at most [`COUNT_CAP`] are counted.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Causes<C> {
     /// Cause and count, the most frequent first, at most [`MAX_CAUSES`].
     pub counts: Vec<(C, u64)>,
-    /// How many rows were counted.
+    /// Number of rows that were counted.
     pub counted: u64,
 }
 
 impl<C: Ord> Causes<C> {
-    /// The causes of `counted` rows, in any order.
+    /// Sorts and truncates the causes of `counted` rows, given in any order.
     pub fn new(mut counts: Vec<(C, u64)>, counted: u64) -> Self {
         counts.sort_by(|(one, rows), (other, more)| more.cmp(rows).then_with(|| one.cmp(other)));
         counts.truncate(MAX_CAUSES);
         Self { counts, counted }
     }
 
-    /// Whether there may be rows that were not counted.
+    /// True if there may be rows that were not counted.
     pub fn is_capped(&self) -> bool {
         self.counted >= COUNT_CAP
     }

@@ -1,8 +1,9 @@
-//! Cursors: a place in a list as text that a client sends back unread.
+//! Cursors: a place in a list as opaque text that a client sends back unchanged.
 //!
-//! The text is base64url of a JSON array: the version of the format, a digest of the query, and the place. The digest binds the cursor to
-//! its query: with other filters the place would mean something else, and items would be left out without a word. It is no
-//! secret and no signature: a client that makes a cursor of its own gets a page that begins elsewhere, and nothing that it may not read.
+//! The text is base64url of a JSON array: the version of the format, a digest of the query, and the place.
+//! The digest binds the cursor to its query: with other filters the place would have another meaning, and
+//! items would be omitted silently. The cursor is neither a secret nor signed: a client that forges one gets
+//! a page that begins elsewhere, but no item that it may not read.
 
 use ambient::Timestamp;
 use base64::Engine;
@@ -12,23 +13,23 @@ use sha2::{Digest, Sha256};
 
 /// The longest cursor, in bytes: several times as long as the longest place.
 const MAX_CURSOR: usize = 8 * 1024;
-/// How many bytes of the digest of its query a cursor holds.
+/// The number of bytes of the query's digest in a cursor.
 const DIGEST_BYTES: usize = 12;
 
-/// The text is no cursor, or is one of another query.
+/// The text is not a cursor, or belongs to another query.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("not a cursor of this query: leave it out to begin with the first page")]
 pub struct InvalidCursor;
 
 /// A place in a list that is selected by a filter.
 pub trait Place: Sized {
-    /// What selects the items of the list.
+    /// The query that selects the items of the list.
     type Filter: Query;
 
-    /// The time and the texts that make up the place, in the order of the list.
+    /// The time and the texts that form the place, in the order of the list.
     fn parts(&self) -> (Timestamp, Vec<&str>);
 
-    /// The place of these parts; `None` if they are not as many as there must be.
+    /// The place with these parts; `None` if their number is wrong.
     fn from_parts(at: Timestamp, texts: Vec<String>) -> Option<Self>;
 
     /// The place as a cursor for the list that `filter` selects.
@@ -38,7 +39,7 @@ pub trait Place: Sized {
         URL_SAFE_NO_PAD.encode(cursor.to_string())
     }
 
-    /// The place of a cursor that [`Place::to_cursor`] gave for the same filter.
+    /// The place of a cursor that [`Place::to_cursor`] returned for the same filter.
     fn from_cursor(cursor: &str, filter: &Self::Filter) -> Result<Self, InvalidCursor> {
         parse(cursor, &digest(filter))
             .and_then(|(at, texts)| Self::from_parts(at, texts))
@@ -46,12 +47,12 @@ pub trait Place: Sized {
     }
 }
 
-/// What selects the items of a list.
+/// A query that selects the items of a list.
 pub trait Query {
     /// The name of the list.
     const LIST: &'static str;
 
-    /// Every condition, always in the same place.
+    /// All conditions, each always at the same index.
     fn conditions(&self) -> Vec<Option<String>>;
 }
 

@@ -1,29 +1,29 @@
-//! Dead letters.
+//! Queries for dead letters.
 
 use ambient::Timestamp;
 
 use super::cursor::{Place, Query};
 use crate::route::{Channel, RouteKey};
 
-/// Which dead letters to list; what is `None` selects nothing out.
+/// Filter for dead letters; a field that is `None` does not restrict the list.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct DeadLetterFilter {
-    /// Of this channel.
+    /// Channel of the route.
     pub channel: Option<Channel>,
-    /// Whose last attempt failed for this reason.
+    /// Classification of the last failure.
     pub classification: Option<String>,
-    /// Of a notification of this type.
+    /// Type of the notification.
     pub notification_type: Option<String>,
-    /// Whose last attempt failed at this time or later.
+    /// Earliest time of the last failed attempt, inclusive.
     pub created_after: Option<Timestamp>,
-    /// Whose last attempt failed before this time.
+    /// Latest time of the last failed attempt, exclusive.
     pub created_before: Option<Timestamp>,
-    /// Only those that an operator has discarded, or only the others.
+    /// True selects only discarded dead letters, false only the others.
     pub discarded: bool,
 }
 
 impl DeadLetterFilter {
-    /// The conditions that it has but for `discarded`, each with its name in the API.
+    /// The conditions that are set, except `discarded`, each with its name in the API.
     pub fn named_conditions(&self) -> Vec<(&'static str, String)> {
         let conditions = [
             ("channel", self.channel.map(|channel| channel.as_str().to_owned())),
@@ -54,9 +54,9 @@ impl Query for DeadLetterFilter {
 /// A dead letter's place in the list.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DeadLetterPlace {
-    /// When its last attempt failed.
+    /// Time of the last failed attempt.
     pub created_at: Timestamp,
-    /// Which route it is.
+    /// Key of the route.
     pub key: RouteKey,
 }
 
@@ -73,41 +73,41 @@ impl Place for DeadLetterPlace {
     }
 }
 
-/// Who discarded a dead letter, when and why.
+/// A discard of a dead letter: its time, operator and reason.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Discarded {
-    /// When.
+    /// Time of the discard.
     pub at: Timestamp,
-    /// Who: the name of an operator's token, or `user@host`.
+    /// The operator: the name of a token, or `user@host`.
     pub by: String,
-    /// Why, in the operator's words.
+    /// The reason, in the operator's words.
     pub reason: String,
 }
 
 /// A row of `dead_letters`, and the type of its notification.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DeadLetter {
-    /// Its route.
+    /// Key of its route.
     pub key: RouteKey,
     /// The type of its notification.
     pub notification_type: String,
     /// The channel of the route.
     pub channel: Channel,
-    /// Whom it would have reached.
+    /// Recipient of the route.
     pub recipient_ref: String,
-    /// Failed attempts in all.
+    /// Total failed attempts.
     pub final_attempt_count: u32,
-    /// How many were allowed.
+    /// Budget of attempts.
     pub max_attempts: u32,
-    /// Of the last attempt.
+    /// Classification of the last failure.
     pub failure_classification: String,
-    /// Of the last attempt, for an operator.
+    /// Message of the last failure, for an operator.
     pub failure_message: String,
-    /// What an operator can do.
+    /// Possible action of an operator.
     pub recovery_hint: String,
-    /// When the last attempt failed.
+    /// Time of the last failed attempt.
     pub created_at: Timestamp,
-    /// Set if an operator has discarded it.
+    /// The discard, if an operator discarded the dead letter.
     pub discarded: Option<Discarded>,
 }
 

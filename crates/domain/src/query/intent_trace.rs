@@ -1,14 +1,14 @@
-//! The traces of the intents with an idempotency key, and the outcome that they show.
+//! Traces of the intents with an idempotency key, and the outcome that they show.
 
 use super::{MalformedSummary, NotificationDetail};
 use crate::entry::EntryId;
 use crate::malformed::FailureCode;
 
-/// The rows of the tables under the idempotency key of a producer. Each part is read after the one above it:
-/// outcomes up to the checkpoint are in the other two, and a conflict comes with its notification.
+/// The rows of the tables under the idempotency key of a producer. The fields are read in their order:
+/// outcomes up to the checkpoint are in the other two, and a conflict is accompanied by its notification.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct IntentTrace {
-    /// Everything in the stream up to and including this entry has its outcome; `None` before the first batch.
+    /// The entry up to which every entry of the stream has its outcome; `None` before the first batch.
     pub checkpoint: Option<EntryId>,
     /// The newest malformed intent that names the producer and the key.
     pub malformed: Option<MalformedSummary>,
@@ -19,17 +19,17 @@ pub struct IntentTrace {
 /// The outcome of the newest intent with a key that left a trace.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum IntentOutcome<'a> {
-    /// It became a notification.
+    /// The intent became a notification.
     Accepted(&'a NotificationDetail),
     /// The key belonged to another intent.
     Conflict(&'a MalformedSummary),
-    /// It breaks a rule.
+    /// The intent breaks a rule.
     Malformed(&'a MalformedSummary),
 }
 
 impl IntentTrace {
-    /// The newest outcome; `None` if there is none. Outcomes of one batch have the same time: then the order of
-    /// the stream counts.
+    /// The newest outcome; `None` if there is none. Outcomes of one batch have the same time; the order of
+    /// the stream then decides.
     pub fn outcome(&self) -> Option<IntentOutcome<'_>> {
         let accepted = self.notification.as_ref();
         let accepted_at = accepted.map(|detail| {

@@ -1,4 +1,4 @@
-//! Malformed intents.
+//! Queries for malformed intents.
 
 use ambient::Timestamp;
 
@@ -6,18 +6,18 @@ use super::cursor::{Place, Query};
 use crate::catalog::Catalog;
 use crate::malformed::MalformedKey;
 
-/// Which malformed intents to list; what is `None` selects nothing out.
+/// Filter for malformed intents; a field that is `None` does not restrict the list.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct MalformedFilter {
-    /// With this failure code.
+    /// Failure code.
     pub code: Option<String>,
-    /// Of this producer, as received.
+    /// Producer, as received.
     pub producer: Option<String>,
-    /// With this idempotency key, as received.
+    /// Idempotency key, as received.
     pub idempotency_key: Option<String>,
-    /// Recorded at this time or later.
+    /// Earliest time of recording, inclusive.
     pub recorded_after: Option<Timestamp>,
-    /// Recorded before this time.
+    /// Latest time of recording, exclusive.
     pub recorded_before: Option<Timestamp>,
 }
 
@@ -31,7 +31,7 @@ impl Query for MalformedFilter {
             self.recorded_after.map(|at| at.to_string()),
             self.recorded_before.map(|at| at.to_string()),
         ];
-        // Without a key the cursors are those of versions that did not know this condition.
+        // Without a key the cursors equal those of versions that lacked this condition.
         conditions.extend(self.idempotency_key.clone().map(Some));
         conditions
     }
@@ -40,9 +40,9 @@ impl Query for MalformedFilter {
 /// A malformed intent's place in the list.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MalformedPlace {
-    /// When it was recorded.
+    /// Time of recording.
     pub recorded_at: Timestamp,
-    /// Which one it is.
+    /// Primary key of the row.
     pub key: MalformedKey,
 }
 
@@ -63,19 +63,20 @@ impl Place for MalformedPlace {
 /// A row of `malformed_intents` without its raw fields, which may be large.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MalformedSummary {
-    /// Its stream, entry id and the fingerprint of its fields.
+    /// Stream, entry id and fingerprint of the fields.
     pub key: MalformedKey,
-    /// As received, if it is text of at most 255 bytes; else empty. The next two likewise.
+    /// Type as received, if it is text of at most 255 bytes; else empty. The same holds for the next two.
     pub notification_type: String,
-    /// See `notification_type`.
+    /// Producer; see `notification_type`.
     pub producer: String,
-    /// See `notification_type`.
+    /// Idempotency key; see `notification_type`.
     pub idempotency_key: String,
-    /// The first rule that it breaks: [`FailureCode`](crate::malformed::FailureCode), or one of an older version.
+    /// The first rule that the entry breaks: [`FailureCode`](crate::malformed::FailureCode), or a code of an
+    /// older version.
     pub failure_code: String,
-    /// What was found, for a person.
+    /// Explanation for a person.
     pub failure_message: String,
-    /// When it was decided.
+    /// Time of the decision.
     pub recorded_at: Timestamp,
 }
 
@@ -85,8 +86,7 @@ impl MalformedSummary {
         MalformedPlace { recorded_at: self.recorded_at, key: self.key.clone() }
     }
 
-    /// Whether the producer that the entry names may send the type that it names. If not, the entry may be
-    /// another producer's.
+    /// True if the named producer may send the named type. If not, the entry may belong to another producer.
     pub fn allows_producer(&self, catalog: &Catalog) -> bool {
         catalog.get(&self.notification_type).is_some_and(|known| known.allows_producer(&self.producer))
     }
@@ -95,9 +95,9 @@ impl MalformedSummary {
 /// A row of `malformed_intents`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StoredMalformedIntent {
-    /// All but the raw fields.
+    /// All columns except the raw fields.
     pub summary: MalformedSummary,
-    /// The raw fields as JSON, whole: an array of `[name, value]` in the order received. `None` if the rows before it in the answer are
-    /// so large that there is no room for them.
+    /// The complete raw fields as JSON: an array of `[name, value]` in the order received. `None` if the rows
+    /// before it in the response are so large that there is no room for them.
     pub raw_fields: Option<String>,
 }

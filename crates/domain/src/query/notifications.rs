@@ -1,4 +1,4 @@
-//! Notifications with their routes.
+//! Queries for notifications and their routes.
 
 use ambient::Timestamp;
 
@@ -8,24 +8,25 @@ use crate::receipt::Receipt;
 use crate::record::{NotificationId, Record, RecordCursor};
 use crate::route::{Channel, RouteKey, RouteStatus};
 
-/// Which notifications to list; what is `None` selects nothing out.
+/// Filter for notifications; a field that is `None` does not restrict the list.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct NotificationFilter {
-    /// Sent by this producer.
+    /// Producer of the notification.
     pub producer: Option<String>,
-    /// Of this type.
+    /// Type of the notification.
     pub notification_type: Option<String>,
-    /// With at least one route in this state.
+    /// State of at least one route.
     pub status: Option<RouteStatus>,
-    /// To this user, by id, or to this administrator, by address.
+    /// A recipient: a user, by id, or an administrator, by address.
     pub recipient: Option<String>,
-    /// Whether `recipient` is a user's id only: a producer learns no administrator's address.
+    /// True if `recipient` is matched with user ids only: a producer must not learn administrators'
+    /// addresses.
     pub users_only: bool,
-    /// With this idempotency key.
+    /// Idempotency key.
     pub idempotency_key: Option<String>,
-    /// Accepted at this time or later.
+    /// Earliest time of acceptance, inclusive.
     pub accepted_after: Option<Timestamp>,
-    /// Accepted before this time.
+    /// Latest time of acceptance, exclusive.
     pub accepted_before: Option<Timestamp>,
 }
 
@@ -58,19 +59,19 @@ impl Place for RecordCursor {
     }
 }
 
-/// How many routes of a notification are in each state.
+/// The number of routes of a notification in each state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RouteCounts([u64; RouteStatus::ALL.len()]);
 
 impl RouteCounts {
-    /// Counts `routes` more in `status`.
+    /// Adds `routes` to the count of `status`.
     pub fn add(&mut self, status: RouteStatus, routes: u64) {
         for (counted, sum) in RouteStatus::ALL.into_iter().zip(&mut self.0) {
             *sum += if counted == status { routes } else { 0 };
         }
     }
 
-    /// The states that have a route, with their number.
+    /// The states that have a route, with their counts.
     pub fn iter(self) -> impl Iterator<Item = (RouteStatus, u64)> {
         RouteStatus::ALL.into_iter().zip(self.0).filter(|(_, routes)| *routes > 0)
     }
@@ -79,21 +80,21 @@ impl RouteCounts {
 /// A notification in a list.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NotificationSummary {
-    /// Which one.
+    /// Id of the notification.
     pub notification_id: NotificationId,
     /// A type of the catalogue, as it was at acceptance.
     pub notification_type: String,
-    /// Who sent it.
+    /// Producer of the notification.
     pub producer: String,
     /// `user` or `admin_email`.
     pub audience_kind: String,
     /// The key that the producer chose.
     pub idempotency_key: String,
-    /// When this service took responsibility.
+    /// Time of acceptance.
     pub accepted_at: Timestamp,
-    /// When the producer says that it happened.
+    /// Time of the event, according to the producer.
     pub occurred_at: Timestamp,
-    /// Its routes.
+    /// Number of routes by state.
     pub routes: RouteCounts,
 }
 
@@ -104,19 +105,20 @@ impl NotificationSummary {
     }
 }
 
-/// A notification, whole.
+/// A notification with its routes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NotificationDetail {
     /// The record.
     pub record: Record,
     /// `records.updated_at`.
     pub updated_at: Timestamp,
-    /// Its routes, by id.
+    /// Its routes, ordered by id.
     pub routes: Vec<StoredRoute>,
 }
 
 impl NotificationDetail {
-    /// The dead letter of one of its routes; `None` if it has no such route, or the route is no dead letter.
+    /// The dead letter of the route `key`; `None` if the notification has no such route, or the route is not
+    /// a dead letter.
     pub fn dead_letter(&self, key: &RouteKey) -> Option<DeadLetter> {
         let route = self.routes.iter().find(|route| route.key == *key)?;
         let created_at = route.dead_lettered_at.filter(|_| route.status == RouteStatus::DeadLetter)?;
@@ -136,49 +138,50 @@ impl NotificationDetail {
     }
 }
 
-/// A row of `routes`, with what `dead_letters` and `receipts` have about it.
+/// A row of `routes`, with its data from `dead_letters` and `receipts`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StoredRoute {
     /// Primary key.
     pub key: RouteKey,
-    /// Its channel.
+    /// Channel of the route.
     pub channel: Channel,
     /// `user:<user_id>`, `email:<address>` or `config:<notification_type>`.
     pub recipient_ref: String,
-    /// Its state.
+    /// State of the route.
     pub status: RouteStatus,
     /// Failed attempts so far.
     pub attempt_count: u32,
-    /// Failed attempts that make a dead letter.
+    /// Budget: this many failed attempts make a dead letter.
     pub max_attempts: u32,
-    /// When it is, or was, due; set exactly while it is live. [`Timestamp::MAX`] if an operator parked it at `infinity`.
+    /// Due time; set exactly while the route is live. [`Timestamp::MAX`] if an operator parked the route at
+    /// `infinity`.
     pub next_attempt_at: Option<Timestamp>,
     /// The address, for the e-mail channel; empty otherwise.
     pub resolved_email: String,
     /// The recipient's language.
     pub resolved_locale: String,
-    /// Of the last failed attempt, or why the route was skipped; else empty.
+    /// Classification of the last failed attempt, or reason for skipping; else empty.
     pub last_error_classification: String,
-    /// Of the last failed attempt; else empty.
+    /// Message of the last failed attempt; else empty.
     pub last_error_message: String,
-    /// When the last attempt failed.
+    /// Time of the last failed attempt.
     pub last_error_at: Option<Timestamp>,
-    /// When the intent was accepted.
+    /// Time of acceptance of the intent.
     pub created_at: Timestamp,
-    /// When the route was changed last.
+    /// Time of the last change.
     pub updated_at: Timestamp,
-    /// When its entry was published.
+    /// Time of publication.
     pub published_at: Option<Timestamp>,
-    /// When it became a dead letter.
+    /// Time at which the route became a dead letter.
     pub dead_lettered_at: Option<Timestamp>,
-    /// When it was skipped.
+    /// Time at which the route was skipped.
     pub skipped_at: Option<Timestamp>,
-    /// The id of its entry in the outbound stream; empty if it is not published.
+    /// Id of the outbound entry; empty if the route is not published.
     pub published_entry_id: String,
-    /// What an operator can do; empty unless it is a dead letter.
+    /// Possible action of an operator; empty unless the route is a dead letter.
     pub recovery_hint: String,
-    /// Set if it is a dead letter that an operator has discarded.
+    /// The discard, if an operator discarded the dead letter.
     pub discarded: Option<Discarded>,
-    /// What its consumer reported.
+    /// Delivery receipt: the reports of the consumer.
     pub receipt: Option<Receipt>,
 }

@@ -1,6 +1,7 @@
 //! Operators' searches: notifications by conditions on themselves, on their routes and on their payloads.
 //!
-//! What may be asked, and where each name leads, is said here; the language is that of the stores, which read the filter.
+//! Defines the names and the column that each refers to; the filter language is that of the stores, which
+//! parse the filter.
 
 use ambient::Timestamp;
 
@@ -13,48 +14,48 @@ pub const SEARCH_NAMES: &str = "one of notification_id, producer, notification_t
      occurred_at, request_id, trace_id, recipient, route.channel, route.status, route.attempt_count, \
      route.last_error_classification, route.published_at and payload.<member>";
 
-/// How a name begins that is about a member of the payload.
+/// Prefix of names that refer to a member of the payload.
 const PAYLOAD: &str = "payload.";
 
-/// What a name of a search is about. A text that is empty in the tables counts as missing.
+/// The column or member that a name of a search refers to. Empty text in the tables counts as missing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SearchName<'a> {
     /// The id of the notification.
     NotificationId,
-    /// Who sent it.
+    /// Producer.
     Producer,
-    /// Its type.
+    /// Type of the notification.
     NotificationType,
     /// `user` or `admin_email`.
     AudienceKind,
     /// The key that the producer chose.
     IdempotencyKey,
-    /// When it was accepted.
+    /// Time of acceptance.
     AcceptedAt,
-    /// When the producer says that it happened.
+    /// Time of the event, according to the producer.
     OccurredAt,
-    /// The request from which it comes.
+    /// Id of the originating request.
     RequestId,
-    /// The trace to which it belongs.
+    /// Id of the trace that the notification belongs to.
     TraceId,
-    /// Of a route: the user's id or the administrator's address.
+    /// Recipient of a route: the user's id or the administrator's address.
     Recipient,
-    /// Of a route: its channel.
+    /// Channel of a route.
     RouteChannel,
-    /// Of a route: its state.
+    /// State of a route.
     RouteStatus,
-    /// Of a route: its failed attempts.
+    /// Failed attempts of a route.
     RouteAttemptCount,
-    /// Of a route: why its last attempt failed, or why it was skipped.
+    /// Classification of the last failure of a route, or the reason for skipping it.
     RouteLastErrorClassification,
-    /// Of a route: when it was published.
+    /// Time of publication of a route.
     RoutePublishedAt,
-    /// This member of the payload.
+    /// Member of the payload with this name.
     Payload(&'a str),
 }
 
 impl SearchName<'static> {
-    /// All names but those of members of the payload.
+    /// All names except those of members of the payload.
     pub const FIXED: [(&'static str, Self); 15] = [
         ("notification_id", Self::NotificationId),
         ("producer", Self::Producer),
@@ -75,7 +76,7 @@ impl SearchName<'static> {
 }
 
 impl<'a> SearchName<'a> {
-    /// What a name is about; `None` if there is no such name.
+    /// Parses a name; `None` if there is no such name.
     pub fn parse(name: &'a str) -> Option<Self> {
         if let Some(member) = name.strip_prefix(PAYLOAD) {
             let is_part = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
@@ -86,12 +87,12 @@ impl<'a> SearchName<'a> {
         fixed.map(|(_, found)| *found)
     }
 
-    /// Whether it is a time, of which only what was before and after may be asked.
+    /// True for a time, which may only be compared with before and after.
     pub fn is_time(self) -> bool {
         matches!(self, Self::AcceptedAt | Self::OccurredAt | Self::RoutePublishedAt)
     }
 
-    /// Whether it is about a route: all such conditions of one object of a filter speak of one and the same route.
+    /// True for a column of routes: all such conditions in one object of a filter refer to the same route.
     pub fn is_of_route(self) -> bool {
         use SearchName as Name;
         matches!(
@@ -106,12 +107,12 @@ impl<'a> SearchName<'a> {
     }
 }
 
-/// A filter of a search, as the JSON that the client sent. The store reads it.
+/// A filter of a search: the JSON that the client sent. The store parses it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SearchFilter(String);
 
 impl SearchFilter {
-    /// The filter that this JSON is.
+    /// Wraps this JSON without parsing it.
     pub fn new(json: impl Into<String>) -> Self {
         Self(json.into())
     }
@@ -122,14 +123,14 @@ impl SearchFilter {
     }
 }
 
-/// Selects every notification.
+/// The default filter selects every notification.
 impl Default for SearchFilter {
     fn default() -> Self {
         Self::new("{}")
     }
 }
 
-/// The same text without the white space between its tokens is the same filter.
+/// Filters that differ only in white space between tokens are the same query.
 impl Query for SearchFilter {
     const LIST: &'static str = "search";
 
@@ -145,7 +146,7 @@ impl Query for SearchFilter {
     }
 }
 
-/// A place in what a search finds.
+/// A place in the results of a search.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SearchPlace(pub RecordCursor);
 
@@ -161,26 +162,26 @@ impl Place for SearchPlace {
     }
 }
 
-/// What is wrong with a filter, and where.
+/// The fault of a filter and its position.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FilterFault {
-    /// What is wrong.
+    /// Description of the fault.
     pub reason: String,
-    /// In the text of the filter, from 1.
+    /// Line in the text of the filter, from 1.
     pub line: usize,
-    /// In bytes, from 1.
+    /// Column in bytes, from 1.
     pub column: usize,
 }
 
-/// What became of a search.
+/// The outcome of a search.
 #[must_use]
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum SearchOutcome {
-    /// A page of what it found.
+    /// A page of the results.
     Found(Page<NotificationSummary, RecordCursor>),
-    /// The filter is none.
+    /// The text is not a filter.
     Invalid(FilterFault),
-    /// It took longer than a query may. The same search may succeed if it is narrowed.
+    /// The search exceeded the time limit of a query. A narrower search may succeed.
     TooExpensive,
 }
 

@@ -1,4 +1,4 @@
-//! The state of the service as a whole, put together from what the database, the lock and the stream know.
+//! The state of the service as a whole, assembled from the database, the lock and the stream.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::entry::EntryId;
 use crate::replica::{BlockedReport, ReplicaReport, WorkerReport};
 use crate::route::Channel;
 
-/// How long after its last report a replica counts as running: it reports every 10 s.
+/// The time after its last report for which a replica counts as running: it reports every 10 s.
 pub const REPLICA_FRESH_FOR: Duration = Duration::from_secs(30);
 /// The name of the worker that reads the intents stream, in reports and leaderships.
 pub const INTAKE: &str = "intake";
@@ -21,40 +21,40 @@ pub const INTAKE: &str = "intake";
 pub struct ChannelStatus {
     /// The channel.
     pub channel: Channel,
-    /// Routes that are due.
+    /// Number of due routes.
     pub due: Counted,
-    /// Since when the one is due that has been due for longest; `None` if none is.
+    /// Time since which the oldest due route has been due; `None` if no route is due.
     pub oldest_due: Option<Timestamp>,
-    /// Routes that have failed and will be tried again.
+    /// Number of routes that failed and will be tried again.
     pub failing: Counted,
 }
 
-/// How often each cause occurred. Only the newest rows are counted, so many that a sum of [`super::COUNT_CAP`] is reached.
+/// The frequency of each cause. The newest rows are counted, until the sum reaches [`super::COUNT_CAP`].
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct CauseCounts {
     /// Cause and count, the most frequent first.
     pub counts: Vec<(String, u64)>,
-    /// Whether there may be more.
+    /// True if there may be more.
     pub capped: bool,
 }
 
-/// A replica as it last reported itself.
+/// The last report of a replica.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ReplicaStatus {
-    /// What it reported.
+    /// The report.
     pub report: ReplicaReport,
-    /// When, by the database's clock.
+    /// Time of the report, by the database's clock.
     pub seen_at: Timestamp,
 }
 
-/// What the database knows.
+/// The part of the status that comes from the database.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StoreStatus {
-    /// When this was read, by the database's clock.
+    /// Time of reading, by the database's clock.
     pub at: Timestamp,
     /// The durable checkpoint of the stream.
     pub checkpoint: Option<Checkpoint>,
-    /// Each channel.
+    /// The channels.
     pub channels: Vec<ChannelStatus>,
     /// Dead letters of the last 24 hours that no operator has discarded or replayed, by classification.
     pub dead_letters: CauseCounts,
@@ -65,62 +65,64 @@ pub struct StoreStatus {
 }
 
 impl StoreStatus {
-    /// The entry up to which everything has its outcome; before the first batch that is none, so the stream counts from its beginning.
+    /// The entry up to which every entry has its outcome; before the first batch zero, so the stream counts
+    /// from its beginning.
     pub fn processed_up_to(&self) -> EntryId {
         self.checkpoint.map_or(EntryId::ZERO, |checkpoint| checkpoint.last_entry_id)
     }
 }
 
-/// What the lock knows of the present leader of intake.
+/// The term of the present leader of intake, read from the lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LeaderTerm {
-    /// Since when it leads, by the database's clock.
+    /// Beginning of the term, by the database's clock.
     pub since: Timestamp,
-    /// The fence of its term.
+    /// Fence of the term.
     pub fence: Fence,
 }
 
-/// What the intents stream has after an entry.
+/// The entries of the intents stream after a given entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StreamBacklog {
     /// The last entry id that the stream generated; `None` if the stream is absent.
     pub last_entry_id: Option<EntryId>,
     /// The first entry of the backlog.
     pub first: Option<EntryId>,
-    /// Entries in the backlog.
+    /// Number of entries in the backlog.
     pub entries: Counted,
 }
 
 /// The leader of intake.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Leader {
-    /// Its name; `None` for a second or two after it has won, while it has not reported itself.
+    /// Name of the replica; `None` for a second or two after it was elected, until its first report as
+    /// leader.
     pub replica: Option<String>,
-    /// Since when it leads and under which fence.
+    /// Beginning and fence of its term.
     pub term: LeaderTerm,
 }
 
-/// What keeps a worker from continuing.
+/// The reason why a worker cannot continue.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Waiting {
-    /// The stream entry that waits, where it is one.
+    /// Stream entry that waits, if there is one.
     pub entry_id: Option<EntryId>,
-    /// What it waits for, or what failed.
+    /// Awaited event, or failure.
     pub cause: String,
-    /// Since when.
+    /// Beginning of the wait.
     pub since: Timestamp,
 }
 
 /// The progress of intake.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct IntakeStatus {
-    /// Everything up to and including this entry has its outcome; `None` before the first batch.
+    /// The entry up to which every entry has its outcome; `None` before the first batch.
     pub checkpoint: Option<EntryId>,
-    /// The stream after the checkpoint; `None` if Redis could not be asked.
+    /// Entries of the stream after the checkpoint; `None` if Redis is unavailable.
     pub backlog: Option<StreamBacklog>,
-    /// When the first entry without an outcome was added, by its id.
+    /// Time at which the first entry without an outcome was added, from its id.
     pub oldest: Option<Timestamp>,
-    /// What it waits for.
+    /// Reason for which intake waits, if it does.
     pub waiting: Option<Waiting>,
 }
 
@@ -129,16 +131,17 @@ pub struct IntakeStatus {
 pub struct Status {
     /// The leader of intake; `None` if no replica leads.
     pub leader: Option<Leader>,
-    /// Its progress.
+    /// Progress of intake.
     pub intake: IntakeStatus,
-    /// What the publishers wait for: that of the one which has waited for longest, of each channel.
+    /// The wait of each channel's publishers, from the replica that has waited longest.
     pub publishers: Vec<(Channel, Option<Waiting>)>,
-    /// What the database knows.
+    /// The part that comes from the database.
     pub store: StoreStatus,
 }
 
 impl Status {
-    /// Puts the parts together. Reports of replicas that have not been seen for [`REPLICA_FRESH_FOR`] say nothing of what waits now.
+    /// Assembles the parts. Reports of replicas that have not been seen for [`REPLICA_FRESH_FOR`] are ignored
+    /// when determining who leads and waits now.
     pub fn new(store: StoreStatus, term: Option<LeaderTerm>, backlog: Option<StreamBacklog>) -> Self {
         let checkpoint = store.checkpoint.map(|checkpoint| checkpoint.last_entry_id);
         let first = backlog.and_then(|backlog| backlog.first);
@@ -154,14 +157,15 @@ fn fresh(store: &StoreStatus) -> impl Iterator<Item = &ReplicaStatus> {
     store.replicas.iter().filter(|replica| store.at.saturating_since(replica.seen_at) <= REPLICA_FRESH_FOR)
 }
 
-/// After a change of leader both may say for a second that they lead; the one that was seen last is right.
+/// After a change of leader two replicas may report for a second that they lead; the one seen last does.
 fn leading_replica(store: &StoreStatus) -> Option<String> {
     let leads = |replica: &&ReplicaStatus| replica.report.leader_of.iter().any(|worker| worker == INTAKE);
     let leader = fresh(store).filter(leads).max_by_key(|replica| replica.seen_at);
     leader.map(|replica| replica.report.replica.clone())
 }
 
-/// Each worker that is blocked on a replica that is running, by name, with the replica on which it has been blocked for longest.
+/// Each worker that is blocked on a running replica, by name, with the replica on which it has been blocked
+/// for longest.
 pub(super) fn blocked_workers(store: &StoreStatus) -> Vec<(&str, &str, &BlockedReport)> {
     let mut longest: BTreeMap<&str, (&str, &BlockedReport)> = BTreeMap::new();
     for replica in fresh(store) {

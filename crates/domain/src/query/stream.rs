@@ -1,36 +1,36 @@
-//! Entries of the intents stream, as they are looked at to say what became of them.
+//! Lookups of entries of the intents stream, used to explain their fate.
 
 use crate::checkpoint::StreamState;
 use crate::entry::{RawEntry, RawFields};
 
-/// The most entries of a stream that one look reads.
+/// The most entries of a stream that one lookup reads.
 pub const MAX_UNREAD_ENTRIES: usize = 1_000;
-/// The most bytes that one look reads.
+/// The most bytes that one lookup reads.
 pub const MAX_UNREAD_BYTES: usize = 4 * 1024 * 1024;
 
-/// A look at one entry.
+/// The result of looking up one entry.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct EntryLook {
-    /// The stream as a whole; `None` if there is no such key.
+    /// State of the stream; `None` if the key does not exist.
     pub stream: Option<StreamState>,
-    /// The entry; `None` if the stream does not have it.
+    /// The entry; `None` if the stream does not contain it.
     pub entry: Option<FoundEntry>,
 }
 
-/// An entry that a look has found.
+/// An entry that a lookup found.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum FoundEntry {
-    /// What it holds.
+    /// The fields of the entry.
     Fields(RawFields),
-    /// It is there, and has more than [`MAX_UNREAD_BYTES`].
+    /// The entry exists, but exceeds [`MAX_UNREAD_BYTES`].
     TooLarge,
 }
 
-/// The entries after a place, as far as they were read.
+/// The entries after a given entry, as far as they were read.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct UnreadEntries {
-    /// In stream order.
+    /// The entries, in stream order.
     pub entries: Vec<RawEntry>,
-    /// Whether there are no more.
+    /// True if there are no more.
     pub is_all: bool,
 }

@@ -1,4 +1,4 @@
-//! What is stuck: what an operator has to look at because it does not move by itself.
+//! Stuck parts of the service: an operator has to look at them because they do not recover by themselves.
 
 use std::time::Duration;
 
@@ -8,44 +8,45 @@ use super::status::{INTAKE, Status, blocked_workers};
 use crate::entry::EntryId;
 use crate::route::Channel;
 
-/// A worker that has been blocked for so long is stuck.
+/// A worker that has been blocked for this long is stuck.
 pub const BLOCKED_LIMIT: Duration = Duration::from_secs(30);
-/// If no replica has led for so long, intake is stuck: after a crash another one leads within 12 s.
+/// Intake is stuck if no replica has led for this long: after a crash another replica leads within 12 s.
 pub const NO_LEADER_LIMIT: Duration = Duration::from_secs(15);
-/// If the first due route of a channel has been due for longer, the channel is stuck.
+/// A channel is stuck if its oldest due route has been due for longer than this.
 pub const OLDEST_DUE_LIMIT: Duration = Duration::from_secs(60);
 
-/// Something that is stuck.
+/// A stuck part of the service.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Stuck {
     /// No replica reads the intents stream.
     NoLeader {
-        /// Since when at least.
+        /// Latest possible beginning.
         since: Timestamp,
     },
     /// A worker cannot continue.
     Worker {
-        /// Its name: [`INTAKE`], a channel, or another one.
+        /// Name of the worker: [`INTAKE`], a channel, or another worker.
         worker: String,
-        /// The replica on which it has been blocked for longest.
+        /// Replica on which the worker has been blocked for longest.
         replica: String,
-        /// The stream entry that waits, where it is one.
+        /// Stream entry that waits, if there is one.
         entry_id: Option<EntryId>,
-        /// What it waits for, or what failed.
+        /// Awaited event, or failure.
         cause: String,
-        /// Since when.
+        /// Beginning of the block.
         since: Timestamp,
     },
     /// Routes of a channel are due and not published.
     Channel {
-        /// Which channel.
+        /// The channel.
         channel: Channel,
-        /// Since when the first of them has been due.
+        /// Time since which the oldest route has been due.
         oldest_due: Timestamp,
     },
 }
 
-/// What is stuck. `leaderless_since` is when the last term ended, if no replica leads and it is known.
+/// The stuck parts. `leaderless_since` is the end of the last term, if no replica leads and that time is
+/// known.
 pub fn stuck(status: &Status, leaderless_since: Option<Timestamp>) -> Vec<Stuck> {
     let now = status.store.at;
     let lasts = |since: Timestamp, limit: Duration| now.saturating_since(since) >= limit;
@@ -70,7 +71,7 @@ pub fn stuck(status: &Status, leaderless_since: Option<Timestamp>) -> Vec<Stuck>
 }
 
 impl Stuck {
-    /// Whether intents or routes wait for it; other workers do not hold them up.
+    /// True if intents or routes wait for this part; other workers do not delay them.
     pub fn stops_traffic(&self) -> bool {
         match self {
             Self::NoLeader { .. } | Self::Channel { .. } => true,
@@ -80,7 +81,7 @@ impl Stuck {
         }
     }
 
-    /// What is stuck, in a word: `intake`, a channel, or the name of a worker.
+    /// The stuck part in one word: `intake`, a channel, or the name of a worker.
     pub fn what(&self) -> &str {
         match self {
             Self::NoLeader { .. } => INTAKE,

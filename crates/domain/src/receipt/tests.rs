@@ -8,7 +8,7 @@ fn report(status: ReceiptStatus, second: i64) -> Report {
     Report { status, at, detail: format!("report {second}") }
 }
 
-/// What is known after reports of these statuses, and what each came to.
+/// The receipt after reports of these statuses, and the effect of each report.
 fn after_all(statuses: impl IntoIterator<Item = ReceiptStatus>) -> (Option<Receipt>, Vec<Recorded>) {
     let (mut known, mut outcomes) = (None, Vec::new());
     for (second, status) in (0..).zip(statuses) {
@@ -84,7 +84,7 @@ proptest! {
             let (receipt, outcomes) = after_all(order.clone());
             let receipt = receipt.expect("there are reports");
             prop_assert_eq!(Some(receipt.highest.status), highest);
-            // Recorded are exactly those that are higher than all before them.
+            // Exactly those reports are `Recorded` that are higher than all before them.
             for (place, outcome) in outcomes.iter().enumerate() {
                 let before = order[..place].iter().max();
                 let is_highest = before.is_none_or(|before| order[place] > *before);

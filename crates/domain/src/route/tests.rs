@@ -56,8 +56,8 @@ fn a_key_is_read_back_from_its_text() {
 }
 
 proptest! {
-    /// Whatever the budget, a route that always fails becomes a dead letter at exactly `max_attempts` failures, and
-    /// every retry on the way lies in the future.
+    /// For every budget, a route that always fails becomes a dead letter at exactly `max_attempts` failures,
+    /// and every retry before that lies in the future.
     // INV-05
     #[test]
     fn a_route_that_always_fails_spends_exactly_its_budget(max_attempts in 1_u32..50, jitter in 0.0..=1.0_f64) {

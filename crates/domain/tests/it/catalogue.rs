@@ -1,4 +1,4 @@
-//! The eighteen built-in types: who may send them, whom they reach, and every field of their payloads.
+//! The eighteen built-in types: their producers, their channels, and every field of their payloads.
 
 use domain::catalog::AudienceKind::{AdminEmail, User};
 use domain::catalog::{AudienceKind, Catalog, NotificationType};

@@ -1,4 +1,4 @@
-//! The fingerprint, fixed to the byte: keys in use would become conflicts if it ever changed. The hashes were
+//! The fingerprint, fixed to the byte: if it changed, keys in use would become conflicts. The hashes were
 //! computed from the texts by another implementation of SHA-256.
 
 use domain::catalog::Catalog;

@@ -1,5 +1,5 @@
-//! What producers and operators can rely on, tried from outside: the built-in catalogue, the fingerprint to the byte,
-//! and what holds for every entry there can be.
+//! Promises to producers and operators, tested from outside: the built-in catalogue, the fingerprint to the
+//! byte, and properties of every possible entry.
 
 mod catalogue;
 mod fingerprint;
@@ -8,7 +8,7 @@ mod properties;
 
 use domain::entry::RawFields;
 
-/// A catalogue whose one type takes any object as its payload.
+/// A catalogue with one type whose payload is any object.
 const OPEN: &str = r#"
 [[type]]
 name = "test.open"
@@ -18,7 +18,7 @@ audiences.admin_email = ["email"]
 payload = {}
 "#;
 
-/// An entry without its optional fields; no recipients make it one for administrators.
+/// An entry without its optional fields. Without recipients, it is for administrators.
 fn entry(
     notification_type: &str,
     producer: &str,

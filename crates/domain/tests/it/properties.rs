@@ -18,7 +18,7 @@ use crate::{OPEN, entry};
 
 static OPEN_CATALOG: LazyLock<Catalog> = LazyLock::new(|| Catalog::parse(OPEN).expect("valid"));
 
-/// Text without U+0000, of any script, with the characters that JSON escapes.
+/// Text of any script without U+0000, including the characters that JSON escapes.
 fn text() -> impl Strategy<Value = String> {
     prop_oneof!["[a-c]{0,3}", "\\PC{0,8}", "[\u{1}-\u{20}\"\\\\/\u{7f}\u{2028}😀]{0,5}"]
 }
@@ -85,7 +85,7 @@ fn accepted(fields: &RawFields) -> Intent {
     decode(fields, &OPEN_CATALOG).expect("a valid intent")
 }
 
-/// The same JSON value written another way: keys turned round, white space between tokens, strings all escaped.
+/// The same JSON value in another spelling: keys reversed, white space between tokens, all strings escaped.
 fn rewritten(value: &Value) -> String {
     let escaped = |text: &str| {
         let units: String = text.encode_utf16().map(|unit| format!("\\u{unit:04X}")).collect();
@@ -106,7 +106,7 @@ fn rewritten(value: &Value) -> String {
     }
 }
 
-/// Names and values somewhere between valid and noise.
+/// Names and values between valid ones and noise.
 fn any_fields() -> impl Strategy<Value = RawFields> {
     let name = prop_oneof![
         8 => proptest::sample::select(&FIELDS[..]).prop_map(|name| name.as_bytes().to_vec()),
@@ -133,7 +133,7 @@ fn any_fields() -> impl Strategy<Value = RawFields> {
     vec((name, value), 0..12).prop_map(RawFields)
 }
 
-/// Reads back a name or value of `raw_fields`.
+/// Decodes a name or value of `raw_fields`.
 fn bytes_of(part: &Value) -> Vec<u8> {
     match part {
         Value::String(text) => text.clone().into_bytes(),

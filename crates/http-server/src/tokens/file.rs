@@ -11,14 +11,14 @@ use super::{Access, Consumer, Prefixes, Principal, TokenHash, TokenSet};
 
 /// The longest name of a token or producer, in bytes.
 const MAX_NAME: usize = 128;
-/// The longest prefix, in bytes: as long as a key of the state store.
+/// The longest prefix, in bytes: equal to the longest key of the state store.
 const MAX_PREFIX: usize = 1024;
 /// The most prefixes of one token.
 const MAX_PREFIXES: usize = 100;
 
 const MEMBERS: &str = "name, sha256, producer, role, consumer, prefixes and access";
 
-/// The tokens in `text`, or everything that is wrong with it.
+/// Parses the tokens in `text`, or returns all its faults.
 pub(super) fn parse(text: &[u8]) -> Result<TokenSet, Vec<String>> {
     let text = std::str::from_utf8(text).map_err(|_| vec!["it is not UTF-8".to_owned()])?;
     let mut table: Table = text.parse().map_err(|error| vec![not_toml(text, &error)])?;
@@ -48,7 +48,7 @@ pub(super) fn parse(text: &[u8]) -> Result<TokenSet, Vec<String>> {
     if problems.is_empty() { Ok(TokenSet(set)) } else { Err(problems) }
 }
 
-/// The line of a syntax error and its kind, without the text of the line.
+/// The line and kind of a syntax error, without the text of the line.
 fn not_toml(text: &str, error: &toml::de::Error) -> String {
     let line = |span: std::ops::Range<usize>| {
         text.as_bytes()[..span.start.min(text.len())].split(|byte| *byte == b'\n').count()
@@ -59,7 +59,7 @@ fn not_toml(text: &str, error: &toml::de::Error) -> String {
     }
 }
 
-/// One entry, being read. Notes every problem.
+/// One entry while it is parsed. Collects every problem.
 struct Entry<'a> {
     label: String,
     table: Table,

@@ -20,11 +20,11 @@ use crate::proxies::Peer;
 /// The longest token that is looked up, in bytes.
 const MAX_TOKEN: usize = 512;
 
-/// Whether a principal may make a request, judged by everything but the body. An error is usually
+/// A check whether a principal may make a request, based on everything except the body. An error is usually
 /// [`FORBIDDEN`](crate::problem::FORBIDDEN).
 pub type Rule = fn(&Principal, &Parts) -> Result<(), Problem>;
 
-/// Lets requests with a known token pass, as many as the rate limit allows. Clones share both.
+/// Passes requests with a known token, within the rate limit. Clones share tokens and limit.
 #[derive(Debug, Clone)]
 pub struct Guard {
     tokens: Tokens,
@@ -32,8 +32,8 @@ pub struct Guard {
     guesses: Arc<Guesses>,
 }
 
-/// The rate limit of a request's token, against which a handler counts further units, such as the intents of a batch. A handler behind a
-/// [`Guard`] with a limit gets it by extraction.
+/// The rate limit of a request's token, against which a handler counts further units, such as the intents of
+/// a batch. Handlers behind a [`Guard`] with a limit extract it.
 #[derive(Debug, Clone)]
 pub struct Charge {
     rate_limit: Arc<RateLimit>,
@@ -41,7 +41,8 @@ pub struct Charge {
 }
 
 impl Charge {
-    /// Counts `units` besides the request itself. What the token saves up in one second suffices for any number; it is in debt then.
+    /// Counts `units` in addition to the request itself. A full bucket, which is one second of the limit,
+    /// suffices for any number, and then becomes negative.
     pub fn further(&self, units: usize) -> Result<(), Problem> {
         self.rate_limit.take_further(&self.token, units).map_err(too_many_requests)
     }
@@ -60,14 +61,14 @@ impl<S: Sync> FromRequestParts<S> for Charge {
 }
 
 impl Guard {
-    /// `units_per_second` for each token, with bursts of one second; 0 for no limit. A request is one unit, and as many more as its handler
-    /// [charges](Charge).
+    /// Creates a guard with `units_per_second` for each token, in bursts of one second; 0 for no limit. A
+    /// request is one unit, plus those that its handler [charges](Charge).
     pub fn new(tokens: Tokens, units_per_second: u32) -> Self {
         Self { tokens, rate_limit: Arc::new(RateLimit::new(units_per_second)), guesses: Arc::default() }
     }
 
-    /// Puts `routes`, all of which exist, behind this guard: 401 without a known token, then whatever `rule` says, then 429
-    /// over the rate limit. Other methods remain 405. Handlers get the [`Principal`] by extraction.
+    /// Puts `routes`, all of which exist, behind this guard: 401 without a known token, then the error of
+    /// `rule`, then 429 over the rate limit. Other methods remain 405. Handlers extract the [`Principal`].
     pub fn protect<S>(&self, routes: MethodRouter<S>, rule: Rule) -> MethodRouter<S>
     where
         S: Clone + Send + Sync + 'static,
@@ -102,13 +103,13 @@ async fn check(
 }
 
 impl Tokens {
-    /// Whose token the one `Authorization: Bearer` header holds. For interfaces without a [`Guard`].
+    /// The owner of the token in the only `Authorization: Bearer` header. For interfaces without a [`Guard`].
     pub fn principal(&self, headers: &HeaderMap) -> Option<Principal> {
         self.authenticate(bearer(headers)?)
     }
 }
 
-/// The token of the one `Authorization: Bearer` header.
+/// The token of the only `Authorization: Bearer` header.
 fn bearer(headers: &HeaderMap) -> Option<&str> {
     let mut given = headers.get_all(AUTHORIZATION).iter();
     let (Some(value), None) = (given.next(), given.next()) else { return None };

@@ -1,7 +1,7 @@
 //! Requests with an unknown token: a mistake, or a guess.
 //!
-//! A token has 256 random bits, so guessing is hopeless; the limit keeps it from costing much, and the log reports it. A known token is
-//! never refused because of what others at its address try.
+//! A token has 256 random bits, so guessing is hopeless; the limit keeps it cheap for the service, and the
+//! log reports it. A known token is never refused because of other clients' attempts from its address.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -13,11 +13,12 @@ use tokio::time::Instant;
 use crate::problem::{Problem, TOO_MANY_REQUESTS};
 use crate::sparse_log::SparseLog;
 
-/// The most requests with an unknown token of one peer address in [`GUESS_WINDOW`], on one replica, that get 401 and not 429.
+/// The most requests with an unknown token from one peer address in [`GUESS_WINDOW`], on one replica, that
+/// get 401 and not 429.
 const MAX_GUESSES: u32 = 30;
-/// The time in which they are counted, from the first one on.
+/// The window in which they are counted, starting with the first one.
 const GUESS_WINDOW: Duration = Duration::from_secs(60);
-/// The most addresses that are counted. When there are more, all are forgotten.
+/// The most addresses that are counted. When there are more, all counts are dropped.
 const MAX_GUESS_ADDRS: usize = 10_000;
 
 /// Counts requests with an unknown token by the address of the peer.
@@ -28,7 +29,7 @@ pub(super) struct Guesses {
 }
 
 impl Guesses {
-    /// Counts one. `Err` if there were too many: 429 until the window is over.
+    /// Counts one request. `Err` if there were too many: 429 until the window is over.
     pub(super) fn count(&self, addr: Option<IpAddr>) -> Result<(), Problem> {
         if let Some(count) = self.log.admit() {
             let client_addr = addr.map(tracing::field::display);

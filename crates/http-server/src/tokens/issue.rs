@@ -1,4 +1,4 @@
-//! New tokens.
+//! Creation of tokens.
 
 use std::fmt;
 
@@ -8,24 +8,24 @@ use toml::Value;
 
 use super::{Access, Consumer, file, token_sha256};
 
-/// What a new token is to allow.
+/// The right that a new token grants.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Grant {
-    /// To send as this producer.
+    /// Sending as this producer.
     Producer(String),
     /// The role `operator`.
     Operator,
-    /// To report as this consumer.
+    /// Reporting receipts as this consumer.
     Consumer(Consumer),
-    /// To use keys that begin like these.
+    /// Access to keys with these prefixes.
     Prefixes(Vec<String>, Access),
 }
 
 /// A token and its entry in the tokens file. `Debug` hides the token.
 pub struct NewToken {
-    /// To be given to the client: 43 characters of base64url, 256 random bits.
+    /// The token, for the client: 43 characters of base64url, 256 random bits.
     pub token: String,
-    /// To be added to the file, with a line break at its end.
+    /// The entry to add to the file, with a line break at its end.
     pub entry: String,
 }
 
@@ -35,7 +35,7 @@ impl fmt::Debug for NewToken {
     }
 }
 
-/// A token of two draws from `random`. `Err` says what the file would not take.
+/// Creates a token from two draws of `random`. `Err` is the reason for which the file would be invalid.
 pub fn new_token(name: &str, grant: &Grant, random: &impl ambient::Tokens) -> Result<NewToken, String> {
     let token = URL_SAFE_NO_PAD.encode([random.next(), random.next()].concat());
     let mut members = vec![("name", Value::from(name)), ("sha256", hex::encode(token_sha256(&token)).into())];

@@ -6,41 +6,42 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// How much a token may save up.
+/// The size of a token's bucket, as the time in which it fills.
 const BURST: Duration = Duration::from_secs(1);
 
 /// A token bucket for each token: `units_per_second`, and as many at once.
 ///
-/// What is kept for a token is the time at which its bucket is full again. A bucket that is full is forgotten when another
-/// token comes, so there are never more than tokens in use.
+/// The state of a token is the time at which its bucket is full again. Full buckets are removed when another
+/// token appears, so there are never more than tokens in use.
 #[derive(Debug)]
 pub(super) struct RateLimit {
-    /// Between two units at the limit; `None` for no limit.
+    /// Time between two units at the limit; `None` for no limit.
     interval: Option<Duration>,
     full_at: Mutex<HashMap<Arc<str>, Instant>>,
 }
 
 impl RateLimit {
-    /// 0 for no limit.
+    /// Creates a rate limit; 0 for no limit.
     pub(super) fn new(units_per_second: u32) -> Self {
         let interval = BURST.checked_div(units_per_second);
         Self { interval, full_at: Mutex::default() }
     }
 
-    /// Counts a request. `Err` says when the next one is allowed.
+    /// Counts a request. `Err` contains the delay until the next request is allowed.
     pub(super) fn take(&self, token: &Arc<str>) -> Result<(), Duration> {
         let interval = self.interval.unwrap_or_default();
         self.charge(token, interval, interval)
     }
 
-    /// Counts `units` of a request that is counted itself. A bucket that was full before it suffices for any number, and is in debt then.
+    /// Counts `units` of a request that is itself already counted. A bucket that was full before the request
+    /// suffices for any number, and then becomes negative.
     pub(super) fn take_further(&self, token: &Arc<str>, units: usize) -> Result<(), Duration> {
         let interval = self.interval.unwrap_or_default();
         let cost = interval.saturating_mul(u32::try_from(units).unwrap_or(u32::MAX));
         self.charge(token, cost, cost.min(BURST.saturating_sub(interval)))
     }
 
-    /// Takes `cost` from the bucket if `needed` is there.
+    /// Takes `cost` from the bucket if `needed` is available.
     fn charge(&self, token: &Arc<str>, cost: Duration, needed: Duration) -> Result<(), Duration> {
         if cost.is_zero() {
             return Ok(());

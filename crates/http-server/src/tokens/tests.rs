@@ -1,4 +1,4 @@
-//! The tokens file as operators write it.
+//! Tests of the tokens file as operators write it.
 
 use super::*;
 
@@ -12,7 +12,7 @@ fn problems(text: &str) -> Vec<String> {
     }
 }
 
-/// An entry with a hash of its own for each name.
+/// An entry with a distinct hash for each name.
 fn entry(name: &str, rest: &str) -> String {
     let hash = hex::encode(token_sha256(name));
     format!("[[token]]\nname = {name:?}\nsha256 = \"{hash}\"\n{rest}\n")

@@ -1,4 +1,4 @@
-//! What is wrong with a body, and in which order it is found.
+//! Faults of bodies, and the order in which they are detected.
 
 use http_server::Settings;
 
@@ -138,7 +138,7 @@ async fn a_client_that_waits_for_leave_to_send_gets_the_refusal_instead() {
 
 #[tokio::test]
 async fn large_bodies_wait_for_room_and_small_requests_do_not() {
-    // Beside the shares there is room for three of the largest bodies.
+    // In addition to the shares there is room for three of the largest bodies.
     let server = start(Settings { max_buffered_bytes: 4 * MAX_BATCH_BYTES, ..settings() }).await;
     let mut large = Vec::new();
     for _ in 0..5 {

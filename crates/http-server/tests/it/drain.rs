@@ -1,4 +1,4 @@
-//! Stopping.
+//! Tests of stopping.
 
 use std::time::Duration;
 

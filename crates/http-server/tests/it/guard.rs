@@ -1,4 +1,4 @@
-//! What every answer has, and the order of the checks before a body is read.
+//! Headers of every response, and the order of the checks before a body is read.
 
 use axum::http::StatusCode;
 
@@ -12,7 +12,7 @@ async fn the_first_rule_broken_decides_whatever_else_is_wrong() {
         "authorization: bearer on-call-token\r\n",
         "Authorization: Bearer other\r\n",
     );
-    // Each is wrong in everything that comes later, too.
+    // Each request would fail all later checks, too.
     for (request, headers, expected) in [
         ("POST /nowhere", "", (404, "not-found")),
         ("PUT /sent", "", (405, "method-not-allowed")),

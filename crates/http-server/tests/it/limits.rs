@@ -1,4 +1,4 @@
-//! Floods: of headers, of garbage, of connections.
+//! Floods of headers, of garbage and of connections.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ async fn floods_of_headers_and_long_paths_are_refused_without_a_body() {
         let _ = tokio::io::AsyncWriteExt::write_all(&mut client.stream, request.as_bytes()).await;
         let answer = client.until_closed().await;
         let start = &request[..request.len().min(60)];
-        // A reset may take the answer.
+        // A reset may destroy the response.
         assert!(answer.is_empty() || answer.starts_with(&format!("HTTP/1.1 {status}")), "{start}: {answer}");
         assert!(answer.is_empty() || answer.ends_with("\r\n\r\n"), "{start}: {answer}");
     }
@@ -99,7 +99,7 @@ async fn idle_connections_make_room_the_longest_idle_first() {
         assert_eq!(client.get("/one").await.status, 200);
         idle.push(client);
     }
-    // The first one is used again, so the second one is idle for longest.
+    // The first connection is used again, so the second one is idle for longest.
     assert_eq!(idle[0].get("/one").await.status, 200);
     assert_eq!(server.get("/one").await.status, 200);
     assert_eq!(idle[1].until_closed().await, "");
@@ -118,7 +118,7 @@ async fn connections_that_say_nothing_do_not_keep_others_out() {
         }
         silent.push(client);
     }
-    // All of them wait before it in the backlog.
+    // All of them precede it in the backlog.
     assert_eq!(server.get("/one").await.status, 200);
     assert!(begun.elapsed() < LONG, "a connection had to reach the header limit");
     drop(silent);
@@ -126,7 +126,7 @@ async fn connections_that_say_nothing_do_not_keep_others_out() {
 
 #[tokio::test]
 async fn more_requests_than_places_wait_within_their_time() {
-    // HTTP/1.1 has one request a connection, so places run out with connections: see the test with HTTP/2.
+    // HTTP/1.1 has one request per connection, so places run out with connections: see the test with HTTP/2.
     let server = start(Settings { max_connections: 1, ..settings() }).await;
     let mut first = Client::connect(&server).await;
     first.begin_post("/held", JSON, 2).await;
@@ -216,7 +216,7 @@ async fn announced_bodies_that_do_not_come_keep_no_room_from_others() {
     };
     let mut announced = Vec::new();
     for _ in 0..8 {
-        // Some send a byte, some more than their share.
+        // Some clients send a byte, some more than their share.
         announced.push(begin("game-token", 1).await);
         announced.push(begin("game-token", 40 * 1024).await);
     }
@@ -250,7 +250,7 @@ async fn heads_that_say_two_things_are_400() {
             assert_eq!(answer.problem(), "bad-request");
         }
     }
-    // Each request is judged by its own head, wherever its packets end.
+    // Each request is judged by its own head, regardless of packet boundaries.
     let mut client = Client::connect(&server).await;
     let head = |path: &str| format!("GET {path} HTTP/1.1\r\nHost: test\r\nReferer: /#x\r\n\r\n");
     client.send(format!("{}{}{}", head("/one"), head("/one#x"), head("/two"))).await;

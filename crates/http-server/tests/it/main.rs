@@ -1,4 +1,4 @@
-//! The listener as clients meet it, over real sockets.
+//! Tests of the listener with real sockets.
 
 mod bodies;
 mod drain;

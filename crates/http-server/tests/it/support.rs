@@ -1,4 +1,4 @@
-//! A listener with some routes, and a client that shows what the server sends.
+//! A listener with some routes, and a client that returns what the server sends.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -25,11 +25,11 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-/// Longer than anything takes.
+/// Longer than any operation takes.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 /// A limit that a test waits for.
 pub(crate) const SHORT: Duration = Duration::from_millis(60);
-/// Longer than the short limits, to see that nothing happens.
+/// Longer than the short limits, to check that nothing happens.
 pub(crate) const WHILE: Duration = Duration::from_millis(240);
 
 pub(crate) const MAX_CONNECTIONS: usize = 32;
@@ -37,22 +37,22 @@ pub(crate) const MAX_BODY_BYTES: usize = 64 * 1024;
 pub(crate) const MAX_BATCH_BYTES: usize = 1024 * 1024;
 pub(crate) const LONG_TIMEOUTS: Timeouts = Timeouts { read_header: LONG, request: LONG, idle: LONG };
 
-/// The route and status of an answer.
+/// The route and status of a response.
 pub(crate) type Seen = (Option<String>, StatusCode);
 
 pub(crate) struct Server {
     pub(crate) addr: SocketAddr,
     pub(crate) stop: CancellationToken,
     pub(crate) serving: JoinHandle<()>,
-    /// A permit lets one request to `/held` go on.
+    /// Each permit lets one request to `/held` continue.
     pub(crate) release: Arc<Semaphore>,
-    /// Requests that wait for that.
+    /// One permit per request that waits in `/held`.
     pub(crate) held: Arc<Semaphore>,
-    /// What the observer was told.
+    /// The calls of the observer.
     pub(crate) answered: Arc<Mutex<Vec<Seen>>>,
 }
 
-/// No limit is reached by itself.
+/// Settings whose limits are not reached accidentally.
 pub(crate) fn settings() -> Settings {
     Settings {
         max_connections: MAX_CONNECTIONS,
@@ -82,7 +82,7 @@ struct Inner {
     number: u8,
 }
 
-/// Those of `game` and `on-call`.
+/// The tokens of `game` and `on-call`.
 pub(crate) fn tokens() -> Tokens {
     let entry = |name: &str, rest: &str| {
         let hash = hex::encode(Sha256::digest(format!("{name}-token")));
@@ -92,7 +92,7 @@ pub(crate) fn tokens() -> Tokens {
     Tokens::from_toml(&text).expect("a right file")
 }
 
-/// Only the first may send.
+/// A guard with a limit of 5 requests per second.
 fn guard() -> Guard {
     Guard::new(tokens(), 5)
 }
@@ -143,7 +143,7 @@ pub(crate) async fn start(settings: Settings) -> Server {
     start_on(listener, addr, settings)
 }
 
-/// Its address is no one's: connect to the path.
+/// Starts a listener on a Unix socket. The address of the server is unused: connect to the path.
 pub(crate) async fn start_unix(path: &Path, settings: Settings) -> Server {
     let listener = bind_unix(path, 0o600).await.expect("nothing is in the way");
     start_on(listener, SocketAddr::from(([0, 0, 0, 0], 0)), settings)
@@ -164,7 +164,7 @@ fn start_on(listener: impl Listener, addr: SocketAddr, settings: Settings) -> Se
 }
 
 impl Server {
-    /// Waits until `count` requests wait in `/held`, all of which this takes note of.
+    /// Waits until `count` further requests wait in `/held`.
     pub(crate) async fn wait_for_held(&self, count: u32) {
         let held = timeout(LONG, self.held.acquire_many(count)).await;
         held.expect("so many requests come").expect("is never closed").forget();
@@ -176,11 +176,11 @@ impl Server {
     }
 }
 
-/// An answer as it was sent.
+/// A response as it was sent.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
-    /// In lower case.
+    /// Head in lower case.
     head: String,
     pub(crate) body: String,
 }
@@ -233,7 +233,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
         self.answer().await
     }
 
-    /// The head of a POST with a body of `length` bytes, and headers each with a line break.
+    /// Sends the head of a POST with a body of `length` bytes; each of `headers` ends with a line break.
     pub(crate) async fn begin_post(&mut self, path: &str, headers: &str, length: usize) {
         let head = format!("POST {path} HTTP/1.1\r\nHost: test\r\n{headers}Content-Length: {length}\r\n\r\n");
         self.send(head).await;
@@ -245,12 +245,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
         self.answer().await
     }
 
-    /// The next answer, which has a `Content-Length`.
+    /// Reads the next response, which has a `Content-Length`.
     pub(crate) async fn answer(&mut self) -> Answer {
         self.try_answer().await.expect("an answer before the connection ends")
     }
 
-    /// The next answer, if one comes before the connection ends.
+    /// Reads the next response, if one arrives before the connection ends.
     pub(crate) async fn try_answer(&mut self) -> Option<Answer> {
         loop {
             if let Some(answer) = self.take_answer() {
@@ -276,7 +276,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
         Some(answer)
     }
 
-    /// What still comes until the server closes the connection.
+    /// Reads everything until the server closes the connection.
     pub(crate) async fn until_closed(&mut self) -> String {
         let mut rest = std::mem::take(&mut self.buffer);
         // Closing with unread bytes resets the connection, which is an end as well.
@@ -286,11 +286,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
         String::from_utf8_lossy(&rest).into_owned()
     }
 
-    /// Whether nothing comes, not even the end, for a while.
+    /// True if nothing arrives for a while, not even the end.
     pub(crate) async fn is_silent(&mut self) -> bool {
         timeout(WHILE, self.stream.read_buf(&mut self.buffer)).await.is_err()
     }
 }
 
-/// What a JSON body needs.
+/// The headers that a JSON body requires.
 pub(crate) const JSON: &str = "Content-Type: application/json\r\n";

@@ -1,4 +1,4 @@
-//! How long a client may take, and a handler.
+//! Time limits of clients and of handlers.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ async fn a_head_that_trickles_in_is_cut_off_at_the_header_limit_with_408() {
             outcome = reader.read_buf(&mut answer) => if !matches!(outcome, Ok(1..)) { break },
             _ = pace.tick() => {
                 let next = endless.next().expect("is endless");
-                // An error is the end, which the reader sees too.
+                // An error is the end, which the reader also sees.
                 let _ = writer.write_all(&[next]).await;
             }
         }
@@ -48,7 +48,7 @@ async fn a_connection_that_says_nothing_is_cut_off_at_the_header_limit() {
 async fn an_idle_connection_outlives_the_other_limits_and_serves_again() {
     let server = with(Timeouts { read_header: SHORT, request: SHORT, idle: LONG }).await;
     let mut client = Client::connect(&server).await;
-    // The machine may be too busy for the limit of a request: that is another test's business.
+    // The machine may be too busy for the request limit, which is not tested here.
     while client.get("/one").await.status != 200 {}
     assert!(client.is_silent().await, "the idle connection was closed");
     while client.get("/one").await.status != 200 {}
@@ -93,18 +93,18 @@ async fn a_body_that_does_not_come_is_408_at_the_request_limit_and_closes_the_co
 #[tokio::test]
 async fn a_client_whose_body_had_to_wait_for_room_is_not_told_that_it_was_slow() {
     let timeouts = Timeouts { request: Duration::from_secs(2), ..LONG_TIMEOUTS };
-    // Beside the shares there is room for one of the largest bodies.
+    // In addition to the shares there is room for one of the largest bodies.
     let server = start(Settings { timeouts, max_buffered_bytes: 2 * MAX_BATCH_BYTES, ..settings() }).await;
     let begin = async || {
         let mut client = Client::connect(&server).await;
         client.begin_post("/held", JSON, MAX_BATCH_BYTES).await;
-        // More than its share, so that the rest is reserved.
+        // More than the share, so that the rest is reserved.
         client.send([b'x'; 17 * 1024]).await;
         client
     };
     let mut slow = begin().await;
     assert!(slow.is_silent().await);
-    // It gets the room of the first one shortly before its own time is over.
+    // It gets the room of the first request shortly before its own time is over.
     let mut paused = begin().await;
     assert_eq!(slow.answer().await.status, 408);
     let answer = paused.answer().await;
@@ -149,7 +149,7 @@ async fn an_answer_that_is_not_taken_ends_the_connection_after_request_and_idle_
     let begun = Instant::now();
     stream.write_all(b"GET /bytes/33554432 HTTP/1.1\r\nHost: test\r\n\r\n").await.expect("is open");
     stream.readable().await.expect("something comes");
-    // There is room for a second connection only when the first one is closed.
+    // There is room for a second connection only after the first one is closed.
     assert_eq!(server.get("/one").await.status, 200);
     assert!(begun.elapsed() >= timeouts.request + timeouts.idle);
 }

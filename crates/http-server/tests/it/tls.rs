@@ -38,7 +38,7 @@ impl Files {
         self.folder.path().join(name)
     }
 
-    /// Makes a new certificate and writes it, then its key if asked to.
+    /// Creates and writes a new certificate, then its key if `key_too` is true.
     fn renew(&self, key_too: bool) -> CertificateDer<'static> {
         let CertifiedKey { cert, signing_key } =
             generate_simple_self_signed(vec!["localhost".to_owned()]).expect("a certificate");
@@ -183,7 +183,7 @@ async fn a_handler_learns_who_the_peer_is_and_whether_the_connection_is_encrypte
     assert_eq!(body, "Peer { addr: Some(127.0.0.1), tls: true }");
 }
 
-/// A client that opens no window for responses, and its hundred requests.
+/// The hundred responses to a client that opens no window for their bodies.
 async fn without_window(
     addr: SocketAddr,
     certificate: &CertificateDer<'static>,
@@ -274,7 +274,7 @@ async fn a_target_with_a_fragment_is_400() {
     let files = Files::new();
     let certificate = files.renew(true);
     let server = start(Settings { tls: Some(files.load().expect("a pair")), ..settings() }).await;
-    // A path as RFC 7541 writes it, with its length: as it is, and with Huffman codes.
+    // A path in the format of RFC 7541, with its length: literal, and Huffman-coded.
     for (path, expected) in
         [(&b"\x04/one"[..], 0x88), (b"\x06/one#x", 0x8c), (b"\x05/#one", 0x8c), (b"\x83\x63\xfe\xbf", 0x8c)]
     {
@@ -298,7 +298,7 @@ async fn a_target_with_a_fragment_is_400() {
                 }
             }
         });
-        // The status comes first, by its place in the static table, after updates of the size of the dynamic one.
+        // The status comes first, as an index of the static table, after size updates of the dynamic table.
         let answer = answer.await.expect("an answer");
         assert_eq!(answer.iter().find(|byte| **byte & 0xe0 != 0x20), Some(&expected), "{path:x?}");
     }

@@ -1,4 +1,4 @@
-//! A Unix socket beside TCP: the same listener, and a file that must belong to no other process.
+//! A Unix socket in addition to TCP: the same listener, and a file that must not belong to another process.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -16,7 +16,7 @@ fn folder() -> TempDir {
     tempfile::tempdir().expect("a temporary folder")
 }
 
-/// A socket whose process has died.
+/// Creates a socket file whose process has died.
 fn leave_stale_socket(path: &Path) {
     drop(StdListener::bind(path).expect("nothing is there"));
     assert!(path.exists(), "a socket that is closed leaves its file");
@@ -48,7 +48,7 @@ async fn the_limits_of_a_connection_hold_for_a_unix_socket() {
     assert!(slow.until_closed().await.starts_with("HTTP/1.1 408"), "a head may take for ever");
     let mut idle = Client::connect_unix(&path).await;
     assert_eq!(idle.get("/one").await.status, 200);
-    // There is room for one connection: the idle one makes it.
+    // There is room for one connection: the idle one is closed for it.
     assert_eq!(Client::connect_unix(&path).await.get("/two").await.status, 200);
     assert_eq!(idle.until_closed().await, "");
 }

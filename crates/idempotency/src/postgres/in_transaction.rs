@@ -1,4 +1,4 @@
-//! Answers that are stored in a transaction of the caller, together with the effect of the request.
+//! Responses that are stored in the caller's transaction, together with the effect of the request.
 
 use std::collections::BTreeMap;
 
@@ -7,11 +7,11 @@ use pg::Session;
 use super::{column, key_of, outcomes};
 use crate::{Completion, FreeCompletion, Guarded, IdempotencyError, statements};
 
-/// Stores answers within the transaction that is open on `session`: they are committed or rolled back with it. If a claim is
-/// fenced, another attempt may be processing the request: roll back.
+/// Stores responses within the transaction that is open on `session`: they are committed or rolled back with
+/// it. If a claim is fenced, another attempt may be processing the request: roll back.
 ///
-/// It waits for rows as any statement of the transaction does; [`pg::PgError::Locked`] then names the timeout. To send it
-/// together with other statements, see [`statements::complete`].
+/// It waits for rows like any statement of the transaction; [`pg::PgError::Locked`] then names the timeout.
+/// To send it together with other statements, see [`statements::complete`].
 pub async fn complete_in(
     session: &Session,
     completions: &[Completion],
@@ -20,11 +20,13 @@ pub async fn complete_in(
     outcomes(&rows, completions.len())
 }
 
-/// Stores the answers of keys that are free within the transaction that is open on `session`: they are committed or rolled back
-/// with it. [`Guarded::Fenced`] tells that a key is claimed or completed already: [`crate::Store::lookup`] tells by what, after the
-/// caller has rolled back. Of several with one key, none but the first can be stored.
+/// Stores the responses of free keys within the transaction that is open on `session`: they are committed or
+/// rolled back with it. [`Guarded::Fenced`] means that a key is already claimed or completed;
+/// [`crate::Store::lookup`], after the caller has rolled back, returns which. If several elements have the
+/// same key, only the first can be stored.
 ///
-/// Until the end of the transaction, claims of these keys wait as they do for any row that another transaction holds.
+/// Until the end of the transaction, claims of these keys wait as for any row that another transaction has
+/// locked.
 pub async fn complete_free_in(
     session: &Session,
     completions: &[FreeCompletion],

@@ -1,4 +1,4 @@
-//! The statements on claims that their caller still holds: each is guarded by the token of the claim.
+//! Statements on claims that their caller still holds, each guarded by the token of the claim.
 
 use std::collections::HashSet;
 
@@ -12,7 +12,7 @@ use super::{Given, Step, by_bytes, from_now, is_given, step, with_answers};
 use crate::schema::{COMPLETED, IdempotencyKeys as Keys, PENDING};
 use crate::{ClaimId, Completion, LockTtl};
 
-/// Position, scope, key and token of each claim. Of several that are equal only the first is given.
+/// Returns position, scope, key and token of each claim. If several are equal, only the first is included.
 fn given_ids<'a>(ids: impl Iterator<Item = &'a ClaimId>) -> (SelectStatement, Vec<usize>) {
     let mut seen = HashSet::new();
     let distinct: Vec<(usize, &ClaimId)> = ids.enumerate().filter(|(_, id)| seen.insert(*id)).collect();
@@ -28,7 +28,7 @@ fn given_ids<'a>(ids: impl Iterator<Item = &'a ClaimId>) -> (SelectStatement, Ve
     (given, distinct.into_iter().map(|(position, _)| position).collect())
 }
 
-/// Those of the given claims that are pending under their token, locked until the transaction ends.
+/// Locks the given claims that are pending under their token until the transaction ends.
 fn locked(given: SelectStatement) -> SelectStatement {
     Query::select()
         .column((Given::Table, sea_query::Asterisk))
@@ -52,11 +52,12 @@ fn update(given: SelectStatement) -> UpdateStatement {
         .take()
 }
 
-/// Stores the responses of the claims that the caller still holds, by the primary key; returns the positions in `completions` of those
-/// that were completed.
+/// Stores the responses of the claims that the caller still holds, by the primary key; returns the positions
+/// in `completions` of those that were completed.
 ///
-/// For a transaction of the caller, [`pg::Session::prepare`] it and run it with [`pg::Session::change`]: unless it changes as
-/// many rows as there are completions, one of them is fenced. [`crate::complete_in`] returns which.
+/// For a transaction of the caller, [`pg::Session::prepare`] it and run it with [`pg::Session::change`]:
+/// unless it changes as many rows as there are completions, one of them is fenced. [`crate::complete_in`]
+/// returns which.
 pub fn complete(completions: &[Completion]) -> UpdateStatement {
     let (given, positions) = given_ids(completions.iter().map(|completion| &completion.id));
     let given = with_answers(given, || positions.iter().map(|position| &completions[*position]));
@@ -70,14 +71,14 @@ pub fn complete(completions: &[Completion]) -> UpdateStatement {
         .take()
 }
 
-/// Gives those of the claims that are still the caller's a new end; returns their positions.
+/// Sets the end of the claims that the caller still holds to `lock_ttl` from now; returns their positions.
 pub(crate) fn extend(ids: &[&ClaimId], lock_ttl: LockTtl) -> UpdateStatement {
     update(given_ids(ids.iter().copied()).0)
         .value(Keys::ExpiresAt, from_now(bind::bigint(lock_ttl.as_millis())))
         .take()
 }
 
-/// Deletes those of the claims that are still the caller's; returns their positions.
+/// Deletes the claims that the caller still holds; returns their positions.
 pub(crate) fn abandon(ids: &[&ClaimId]) -> SelectStatement {
     let gone = Query::select().columns([Given::Scope, Given::Key]).from(Step::Locked).take();
     let delete = Query::delete()

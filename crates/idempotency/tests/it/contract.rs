@@ -1,4 +1,4 @@
-//! What every store promises: each test runs on both.
+//! The contract of every store. Each test runs on both.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 
 use crate::support::{LOCK, RETENTION, TICK, World, completion, is_pending, lookup, request, waits_or_pends};
 
-/// Each function as a test on the store in memory and as one on PostgreSQL.
+/// Expands each function to a test on the store in memory and to one on PostgreSQL.
 macro_rules! on_both_stores {
     ($($name:ident)+) => {
         mod memory {
@@ -198,7 +198,7 @@ async fn a_sweep_deletes_what_is_expired_and_nothing_else(world: &impl World) {
     }
     let completed = world.completed("completed").await;
     world.pass(LOCK - TICK * 2).await;
-    // The first ended a moment ago, the second ends now, the third and the answer are live.
+    // The first ended a moment ago, the second ends now, the third and the completed key are live.
     assert_eq!(world.store().sweep(10).await.expect("no failure"), 1);
     assert_eq!(world.claim(&request("pending 1", "f")).await, Claim::New);
     for key in ["pending 2", "pending 3"] {
@@ -292,7 +292,7 @@ async fn of_one_key_twice_in_a_batch_the_first_wins(world: &impl World) {
     let pending = |fingerprint_matches| Claim::Pending { fingerprint_matches, free_in: LOCK };
     assert_eq!(claims, [Claim::New, Claim::New, pending(true), pending(false)]);
     assert_eq!(world.complete(&completion(&requests[0].id, 200, b"")).await, Guarded::Applied);
-    // Twice the same answer in one call: the first counts.
+    // The same claim is completed twice in one call: the first completion counts.
     let twice = [completion(&same_token.id, 200, b"1"), completion(&same_token.id, 200, b"2")];
     let outcomes = world.store().complete(&twice).await.expect("no failure");
     assert_eq!(outcomes, [Guarded::Applied, Guarded::Fenced]);

@@ -24,11 +24,11 @@ use tower::ServiceExt;
 
 use crate::support::until;
 
-/// How often the handler ran, and what may hold it up.
+/// A handler that counts its runs and that the test can block.
 #[derive(Clone)]
 struct Handler {
     runs: Arc<AtomicUsize>,
-    /// The handler takes a permit before it answers.
+    /// The gate: the handler takes a permit before it responds.
     gate: Arc<Semaphore>,
 }
 
@@ -42,7 +42,8 @@ impl Handler {
     }
 }
 
-/// Answers as the body says: `500` with that status, `panic`, `stream`, `large`, `upgrade`, `hang`; anything else with 201.
+/// Responds as the body requests: `500` with that status, `panic`, `stream`, `large`, `upgrade`, `hang`; to
+/// any other body with 201.
 async fn handle(State(handler): State<Handler>, request: Request<Body>) -> Response<Body> {
     let run = handler.runs.fetch_add(1, Ordering::SeqCst);
     let path = request.uri().path().to_owned();
@@ -81,10 +82,10 @@ fn idempotency<S: Store>(store: S) -> Idempotency<S> {
     Idempotency::new(Arc::new(store), settings()).expect("valid settings")
 }
 
-/// The scope is the client that the header `x-client` names.
+/// Returns the client in the header `x-client` as the scope.
 fn scope(parts: &axum::http::request::Parts) -> Option<Scope> {
     let client = parts.headers.get("x-client").map_or("someone", |value| value.to_str().expect("a text"));
-    // Without a name it is no scope.
+    // An empty header is not a scope.
     Scope::new(client).ok()
 }
 
@@ -119,7 +120,7 @@ async fn send(app: &Router, request: Request<Body>) -> Seen {
     Seen { status: response.status.as_u16(), replayed, body, response }
 }
 
-/// A problem of this status and name, in the form of RFC 9457.
+/// Checks that the response is a problem with this status and name, in the form of RFC 9457.
 fn assert_problem(seen: &Seen, status: u16, name: &str) {
     assert_eq!(seen.status, status, "{:?}", seen.body);
     assert_eq!(seen.response.headers[CONTENT_TYPE], "application/problem+json");

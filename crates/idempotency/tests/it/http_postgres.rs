@@ -1,4 +1,4 @@
-//! The layer on PostgreSQL when the server is away.
+//! The layer on PostgreSQL while the server is unavailable.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -13,7 +13,7 @@ use tokio::time::timeout;
 
 use crate::support::{BOUND, Db, LOCK, TICK, World, is_pending, pool, request};
 
-/// Where the process that is killed finds its database.
+/// The variable with the connection string for the process that is killed.
 const DSN: &str = "IDEMPOTENCY_TEST_DSN";
 const STARTED: &str = "the handler has started";
 

@@ -1,4 +1,4 @@
-//! Drawn histories of many clients that crash, pause and come back late, against what must be true of them.
+//! Random histories of many clients that crash, pause and return late, checked against a model.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,15 +13,15 @@ const CLIENTS: usize = 4;
 const KEYS: usize = 3;
 const FINGERPRINTS: [&str; 2] = ["f", "g"];
 
-/// What happens next. A client that is not named pauses.
+/// The next operation of a history. A client without an operation pauses.
 #[derive(Clone, Debug)]
 enum Op {
-    /// Several at once, of which some may be equal.
+    /// Several claims at once, some of which may be equal.
     Claim {
         client: usize,
         wishes: Vec<(usize, usize)>,
     },
-    /// By any claim that the client remembers, old ones too.
+    /// A completion of any claim that the client remembers, including old ones.
     Complete {
         client: usize,
         key: usize,
@@ -39,11 +39,11 @@ enum Op {
         back: usize,
         lock: Duration,
     },
-    /// All that the client remembers, in one call.
+    /// Completions of all claims that the client remembers, in one call.
     CompleteAll {
         client: usize,
     },
-    /// It forgets everything; what it has claimed stays claimed.
+    /// The client loses its state; its claims remain.
     Crash {
         client: usize,
     },
@@ -51,7 +51,7 @@ enum Op {
         time: Duration,
     },
     Sweep,
-    /// All clients at once.
+    /// All clients claim at once.
     Race {
         key: usize,
     },
@@ -90,7 +90,7 @@ fn any_op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// What is true of one key, from its claim until it is deleted.
+/// The expected state of one key, from its claim until it is deleted.
 #[derive(Clone)]
 struct Entry {
     claim: ClaimRequest,
@@ -98,7 +98,7 @@ struct Entry {
     ends: Duration,
 }
 
-/// The promise, as plainly as it can be said.
+/// The promise in its simplest form.
 #[derive(Default)]
 struct Model {
     entries: BTreeMap<String, Entry>,
@@ -125,7 +125,7 @@ impl Model {
         }
     }
 
-    /// The entry that the holder of `id` may change.
+    /// Returns the entry that the holder of `id` may change.
     fn held(&mut self, id: &ClaimId) -> Option<&mut Entry> {
         let entry = self.entries.get_mut(id.key.as_str());
         entry.filter(|entry| entry.claim.id == *id && entry.answer.is_none())
@@ -177,7 +177,7 @@ impl<'a, W: World> Run<'a, W> {
         self.memories[client].iter().rev().filter(of_key).nth(back).cloned()
     }
 
-    /// An answer unlike all others.
+    /// Returns a completion with a unique response.
     fn next_completion(&mut self, id: &ClaimId, retention: Duration) -> idempotency::Completion {
         self.answers += 1;
         let mut completion = completion(id, 200, &self.answers.to_be_bytes());
@@ -248,7 +248,7 @@ impl<'a, W: World> Run<'a, W> {
         let [a, b, c, d] = &requests;
         let world = self.world;
         let (a, b, c, d) = tokio::join!(world.claim(a), world.claim(b), world.claim(c), world.claim(d));
-        // The winner first: for all others the key is then pending.
+        // The winner is checked first: for all others the key is then pending.
         let mut outcomes: Vec<(usize, Claim)> = [a, b, c, d].into_iter().enumerate().collect();
         outcomes.sort_by_key(|(_, claim)| *claim != Claim::New);
         for (client, claim) in outcomes {
@@ -291,7 +291,7 @@ impl<'a, W: World> Run<'a, W> {
         for op in ops {
             self.step(op).await;
         }
-        // What each key holds in the end.
+        // Checks the final state of each key.
         self.claim(0, &(0..KEYS).flat_map(|key| [(key, 0), (key, 1)]).collect::<Vec<_>>()).await;
     }
 }
@@ -329,7 +329,7 @@ fn whatever_clients_do_postgresql_does_what_the_model_does() {
     });
 }
 
-/// The model knows no other lock TTL.
+/// The model supports no other lock TTL.
 #[test]
 fn the_lock_ttl_of_the_tests_is_the_default() {
     assert_eq!(LockTtl::default().as_duration(), LOCK);

@@ -1,4 +1,4 @@
-//! What observers are told, and what they are not.
+//! The information that observers receive, and that they do not.
 
 use std::sync::{Arc, Mutex};
 

@@ -1,4 +1,4 @@
-//! Running a handler once when clients go away, handlers hang, and the store fails.
+//! Running a handler once when clients disconnect, handlers hang, and the store fails.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -17,12 +17,12 @@ use tokio::time::{Instant, timeout};
 
 use crate::support::{LOCK, request, until};
 
-/// A store that fails when it is told to.
+/// A store that fails as the test requests.
 struct Unreliable {
     store: Arc<MemoryStore>,
-    /// A claim fails at once, and reaches the store a second later.
+    /// True if a claim fails at once, and reaches the store a second later.
     delays_claims: AtomicBool,
-    /// It does what it is asked to, and the answer is lost.
+    /// True if claims take effect, and their responses are lost.
     loses_claims: AtomicBool,
     refuses_completions: AtomicUsize,
     loses_completions: AtomicBool,
@@ -248,7 +248,7 @@ async fn a_handler_that_hangs_is_dropped_after_its_time_and_frees_its_key() {
 async fn an_error_of_the_handler_is_given_back_and_frees_the_key() {
     let store = Arc::new(reliable());
     let once = idempotency(&store, Settings::default());
-    // The abandon fails first, so that the background has to do it.
+    // The first abandon fails, so that it runs in the background.
     store.refuses_abandons.store(true, Ordering::SeqCst);
     let failing = || async { Err::<Response<Body>, _>("failed") };
     assert_eq!(once.run_once(of("k"), failing).await.expect_err("its error"), "failed");

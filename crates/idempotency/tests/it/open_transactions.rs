@@ -1,4 +1,4 @@
-//! What other transactions that stay open do to an operation, and to its neighbours in the batch.
+//! Effects of other transactions that stay open on an operation, and on the other elements of its batch.
 
 use std::slice;
 
@@ -11,7 +11,7 @@ const LOCK_ALL: &str = "SELECT * FROM idempotency_keys FOR UPDATE";
 const INSERT_K: &str =
     "INSERT INTO idempotency_keys (scope, key, state, token, fingerprint, expires_at, created_at)
     VALUES ('orders:client', 'k', 'pending', 't', 'f', now() + interval '1 minute', now())";
-/// The clock of the test, which lets the statement that asks it wait longer than the pool would.
+/// The clock of the test, which extends the lock timeout of the statement that reads it beyond the pool's.
 const PATIENT_CLOCK: &str =
     "CREATE OR REPLACE FUNCTION test.now() RETURNS timestamptz LANGUAGE sql VOLATILE AS $$
          SELECT set_config('lock_timeout', '20s', true);
@@ -63,7 +63,7 @@ async fn a_key_that_another_transaction_is_inserting_is_busy_until_it_ends() {
 #[tokio::test]
 async fn a_claim_that_waited_for_another_transaction_sees_what_that_has_committed() {
     let db = Db::new().await;
-    // However slow this machine is, the wait does not end before the commit.
+    // The wait does not end before the commit, however slow this machine is.
     db.execute(PATIENT_CLOCK).await;
     let blocker = db.block(INSERT_K).await;
     let request = request("k", "f");

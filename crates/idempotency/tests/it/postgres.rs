@@ -1,4 +1,4 @@
-//! What only a table in PostgreSQL can promise.
+//! Promises that only a table in PostgreSQL can keep.
 
 use idempotency::{
     Claim, FreeCompletion, Guarded, IdempotencyError, Store, complete_free_in, complete_in, schema_sql,
@@ -69,7 +69,7 @@ async fn many_may_set_up_the_table_at_once_and_again() {
     assert_eq!(db.abandon(&claim.id).await, Guarded::Applied);
 }
 
-/// What the catalogue says of the table: columns, constraints, indexes and comments.
+/// Describes the table from the catalog: columns, constraints, indexes and comments.
 const CATALOGUE: &str = "
     SELECT string_agg(line, E'\\n' ORDER BY line) FROM (
         SELECT concat_ws(' ', attname, format_type(atttypid, atttypmod), attnotnull, attcollation::regcollation,
@@ -254,7 +254,7 @@ async fn an_impossible_row_is_refused_by_the_table() {
     }
 }
 
-/// The statements that the server has prepared on this connection, to be explained.
+/// Lists the statements that the server has prepared on this connection, as `EXPLAIN` commands.
 const PREPARED: &str = "
     SELECT format('EXPLAIN EXECUTE %I (%s)', name, (SELECT string_agg('NULL', ',') FROM unnest(parameter_types)))
     FROM pg_prepared_statements WHERE statement LIKE '%idempotency_keys%' AND statement NOT LIKE '%pg_prepared%'";
@@ -264,7 +264,7 @@ async fn no_plan_reads_the_whole_table() {
     let db = Db::new().await;
     let pool = db.pool();
     idempotency::PostgresStore::new(pool.clone()).check_schema().await.expect("it prepares every statement");
-    // The pool gives the connection that was used last.
+    // The pool returns the connection that was used last.
     let session = pool.session("explain").await.expect("connects");
     let explain = session.raw(PREPARED).await.expect("listed");
     assert_eq!(
@@ -288,7 +288,7 @@ async fn a_claim_from_a_clock_that_was_set_back_is_over_after_its_time_and_not_b
         db.execute(&format!("UPDATE fake_clock SET now_ms = now_ms + {hour_ms}")).await;
         db.claimed("k").await;
         db.execute(&format!("UPDATE fake_clock SET now_ms = now_ms - {hour_ms}")).await;
-        // Met by a request that claims, or by one that only reads.
+        // Found by a request that claims, or by one that only reads.
         if reads {
             drop(db.store().lookup(&[lookup("k", "f")]).await.expect("no failure"));
         } else {

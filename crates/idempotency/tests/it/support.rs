@@ -1,4 +1,4 @@
-//! Both stores with a clock that the tests set: one server for all tests, one database for each.
+//! Both stores with a clock that the tests set: one server for all tests, one database for each test.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -17,11 +17,11 @@ use tokio::time::Instant;
 use tokio_postgres::types::FromSql;
 use tokio_postgres::{Client, NoTls};
 
-/// No wait in a test is longer.
+/// The longest wait in a test.
 pub(crate) const BOUND: Duration = Duration::from_secs(20);
 pub(crate) const LOCK: Duration = Duration::from_secs(60);
 pub(crate) const RETENTION: Duration = Duration::from_secs(24 * 60 * 60);
-/// Past the end of a time to live: at its very end it still counts.
+/// A step past the end of a time to live, which is still valid at its very end.
 pub(crate) const TICK: Duration = Duration::from_millis(1);
 
 /// A store and its clock.
@@ -30,7 +30,7 @@ pub(crate) trait World {
 
     fn store(&self) -> &Arc<Self::S>;
 
-    /// Moves the clock of the store.
+    /// Advances the clock of the store.
     fn pass(&self, time: Duration) -> impl Future<Output = ()>;
 
     async fn claim(&self, request: &ClaimRequest) -> Claim {
@@ -51,14 +51,14 @@ pub(crate) trait World {
         self.store().extend(std::slice::from_ref(id), ttl).await.expect("no failure")[0]
     }
 
-    /// A new claim of the key.
+    /// Claims the key.
     async fn claimed(&self, key: &str) -> ClaimRequest {
         let request = request(key, "f");
         assert_eq!(self.claim(&request).await, Claim::New);
         request
     }
 
-    /// A key with an answer.
+    /// Claims the key and completes it.
     async fn completed(&self, key: &str) -> Completion {
         let completion = completion(&self.claimed(key).await.id, 200, key.as_bytes());
         assert_eq!(self.complete(&completion).await, Guarded::Applied);
@@ -66,12 +66,12 @@ pub(crate) trait World {
     }
 }
 
-/// What all requests belong to unless a test says otherwise.
+/// Returns the scope of all requests unless a test uses another.
 pub(crate) fn scope() -> Scope {
     Scope::new("orders:client").expect("a scope")
 }
 
-/// A request with a token of its own.
+/// Returns a request with a new token.
 pub(crate) fn request(key: &str, fingerprint: &str) -> ClaimRequest {
     let token = Token::next(&RandomTokens);
     ClaimRequest {
@@ -86,7 +86,7 @@ pub(crate) fn lookup(key: &str, fingerprint: &str) -> KeyLookup {
     KeyLookup { scope, key, fingerprint }
 }
 
-/// An answer to a request with the fingerprint `f` whose key was not claimed.
+/// Returns a response to a request with the fingerprint `f` whose key was not claimed.
 pub(crate) fn free_completion(key: &str, body: &[u8]) -> FreeCompletion {
     let request = request(key, "f");
     FreeCompletion { completion: completion(&request.id, 202, body), fingerprint: request.fingerprint }
@@ -98,7 +98,8 @@ pub(crate) fn completion(id: &ClaimId, status: u16, body: &[u8]) -> Completion {
     Completion { id: id.clone(), answer, retention_ttl: RetentionTtl::new(RETENTION).expect("valid") }
 }
 
-/// What a test that contends must not depend on: on a slow machine, a short wait may be too long for the pool.
+/// Returns true for both outcomes of a contended claim: on a slow machine, a short wait may exceed the pool's
+/// timeout.
 pub(crate) fn waits_or_pends(claim: &Claim) -> bool {
     is_pending(claim) || *claim == Claim::Busy
 }
@@ -131,7 +132,7 @@ impl World for Memory {
 const ROLE: &str = "svc";
 static DATABASES: AtomicU32 = AtomicU32::new(0);
 
-/// A database of one test. Its clock stays in the year 2001 until the test advances it.
+/// The database of one test. Its clock stays in the year 2001 until the test advances it.
 pub(crate) struct Db {
     store: Arc<PostgresStore>,
     dsn: String,
@@ -181,24 +182,24 @@ impl Db {
         self.admin.batch_execute(sql).await.expect("the SQL runs");
     }
 
-    /// The one value of a query, as the superuser.
+    /// Returns the single value of a query, as the superuser.
     pub(crate) async fn value<T: for<'a> FromSql<'a>>(&self, sql: &str) -> T {
         self.admin.query_one(sql, &[]).await.expect("one row").get(0)
     }
 
-    /// All of a row as text.
+    /// Returns a whole row as text.
     pub(crate) async fn row(&self, key: &str) -> String {
         self.value(&format!("SELECT idempotency_keys::text FROM idempotency_keys WHERE key = '{key}'")).await
     }
 
-    /// Holds what `sql` locks until the returned connection commits or is dropped.
+    /// Keeps the locks that `sql` takes until the returned connection commits or is dropped.
     pub(crate) async fn block(&self, sql: &str) -> Client {
         let blocker = connect(&self.dsn).await;
         blocker.batch_execute(&format!("BEGIN; {sql}")).await.expect("the rows are held");
         blocker
     }
 
-    /// Until a session of this database waits for another one.
+    /// Waits until a session of this database waits for another one.
     pub(crate) async fn until_blocked(&self) {
         let waiting = "SELECT count(*) FROM pg_stat_activity
                        WHERE datname = current_database() AND wait_event_type = 'Lock'";
@@ -206,7 +207,7 @@ impl Db {
     }
 }
 
-/// The clock that the tests set hides the server's own, because `search_path` names its schema first.
+/// The clock of the tests. It hides the server's own, because `search_path` lists its schema first.
 const CLOCK: &str = "
     CREATE TABLE test.fake_clock (now_ms bigint NOT NULL);
     INSERT INTO test.fake_clock VALUES (1000000000000);
@@ -218,7 +219,7 @@ async fn server() -> &'static Postgres {
     static SERVER: OnceCell<Postgres> = OnceCell::const_new();
     SERVER
         .get_or_init(async || {
-            // A deadlock is found before the lock timeout of the pool ends.
+            // A deadlock is detected before the lock timeout of the pool ends.
             let settings = [("max_connections", "500"), ("deadlock_timeout", "50ms")];
             let settings = settings.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
             Postgres::start(PostgresOptions { durable: false, settings }).await.expect("PostgreSQL starts")
@@ -233,7 +234,7 @@ async fn connect(dsn: &str) -> Client {
     client
 }
 
-/// A pool whose sessions see the clock of the test.
+/// Creates a pool whose sessions use the clock of the test.
 pub(crate) fn pool(dsn: &str) -> PgPool {
     let dsn = Dsn::parse(&format!("{dsn}?search_path=test,pg_catalog")).expect("a DSN");
     let session = SessionSettings { application_name: "", parameters: PLANNER_PARAMETERS };
@@ -241,7 +242,7 @@ pub(crate) fn pool(dsn: &str) -> PgPool {
     PgPool::new(&dsn, settings).expect("a pool")
 }
 
-/// Until `condition` holds.
+/// Waits until `condition` holds.
 pub(crate) async fn until(what: &str, condition: impl AsyncFn() -> bool) {
     let begin = Instant::now();
     while !condition().await {

@@ -1,4 +1,4 @@
-//! L-07, L-17: callers that lose interest.
+//! L-07, L-17: callers that stop waiting.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ fn code<T: std::fmt::Debug>(outcome: Result<T, LockError>) -> ErrorCode {
 // L-07
 #[tokio::test]
 async fn what_was_aborted_before_it_began_sends_nothing() {
-    // Were anything sent, it would fail with another error: there is no server.
+    // If anything were sent, it would fail with another error, because there is no server.
     let token = CancellationToken::new();
     let locks = LockManager::new(nowhere(), TableNames::default());
     assert_eq!(code(locks.try_acquire("k", TTL).await), ErrorCode::ServiceUnavailable);

@@ -1,4 +1,4 @@
-//! L-02, L-09, L-16, L-23: many want the same key.
+//! L-02, L-09, L-16, L-23: many clients acquire the same key.
 
 use std::sync::Arc;
 
@@ -101,7 +101,7 @@ async fn finding_a_key_locked_needs_no_right_to_write() {
     let reader = LockManager::new(db.pool("-c default_transaction_read_only=on"), TableNames::default());
     db.acquire("k").await;
     assert!(is_locked(&reader.try_acquire("k", TTL).await));
-    // The same session could not have written: where no client holds the key, it fails.
+    // The same session could not have written: acquiring fails if no client holds the key.
     assert!(reader.try_acquire("free", TTL).await.is_err());
 }
 
@@ -150,7 +150,7 @@ async fn who_waited_for_a_winner_is_locked_and_uses_up_no_fence() {
 #[tokio::test]
 async fn a_client_of_the_original_that_is_acquiring_is_waited_for() {
     let db = Db::new().await;
-    // It has read that the key is free, without locking a row, and has not written yet.
+    // The original client has read that the key is free, without locking a row, and has not written yet.
     let original = db.block("SELECT pg_advisory_xact_lock(hashtext('k'))").await;
     let locks = db.locks.clone();
     let acquiring = tokio::spawn(async move { locks.try_acquire("k", TTL).await });
@@ -163,7 +163,7 @@ async fn a_client_of_the_original_that_is_acquiring_is_waited_for() {
     );
     original.batch_execute(&grant).await.expect("granted");
     let outcome = acquiring.await.expect("it does not panic");
-    // If the machine is suspended, it may have stopped waiting.
+    // If the machine is suspended, the client may have stopped waiting.
     assert!(!matches!(outcome, Ok(lock::Acquisition::Acquired(_))), "{outcome:?}");
     assert!(is_locked(&db.locks.try_acquire("k", TTL).await));
 }

@@ -1,4 +1,4 @@
-//! L-08: what is refused, and that it affects no other client.
+//! L-08: invalid requests are rejected and affect no other client.
 
 use std::time::Duration;
 

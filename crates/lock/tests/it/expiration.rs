@@ -1,4 +1,4 @@
-//! L-03, L-10, L-11, L-20, L-22: when leases end, and by whose clock.
+//! L-03, L-10, L-11, L-20, L-22: the end of leases, and the clock that decides it.
 
 use std::time::Duration;
 
@@ -165,14 +165,14 @@ async fn purging_skips_a_row_that_another_transaction_has_locked() {
     assert_eq!(db.locks.purge_expired().await.expect("purged"), 0);
 }
 
-/// A lease of each kind: granted while the clock was ahead, and extended then.
+/// Creates a lease by a clock that is ahead: granted then, or granted before and extended then.
 async fn ahead(db: &Db, extended: bool) -> lock::Grant {
     const HOUR_MS: i64 = 3_600_000;
     let granted_before = if extended { Some(db.acquire("k").await) } else { None };
     db.pass(HOUR_MS).await;
     let grant = match granted_before {
         Some(grant) => {
-            // Kept alive while the clock jumped.
+            // The lease was kept alive while the clock jumped.
             let alive = format!("UPDATE test.locks SET expires_at_ms = {}", db.now().await + TTL_MS);
             db.execute(&alive).await;
             grant

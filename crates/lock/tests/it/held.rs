@@ -36,7 +36,7 @@ async fn a_guard_holds_until_it_is_released() {
 async fn a_guard_renews_its_lease() {
     let db = Db::new().await;
     let (locks, events) = db.observed();
-    // Renewed after a second, and not lost before two and a half have passed.
+    // Renewed after a second, and not lost in the first two and a half.
     let guard = locks.try_hold("k", Duration::from_secs(3)).await.expect("no failure").expect("free");
     let granted = db.value::<i64>("SELECT expires_at_ms FROM locks").await;
     db.pass(500).await;
@@ -220,7 +220,7 @@ async fn permanent_failures_are_returned_at_once() {
     assert!(matches!(db.locks.try_acquire("k", TTL).await, Ok(Acquisition::Acquired(_))));
 }
 
-/// The next `times` that the database's clock is asked, it fails. Sequences are not rolled back.
+/// Makes the next `times` reads of the database's clock fail. Sequences are not rolled back.
 async fn fail_reading_the_clock(db: &Db, state: &str, times: u32) {
     db.execute(&format!(
         "CREATE SEQUENCE asked; GRANT USAGE ON asked TO svc;
@@ -231,7 +231,7 @@ async fn fail_reading_the_clock(db: &Db, state: &str, times: u32) {
          END $$"
     ))
     .await;
-    // The first look at a key that has a row asks the clock; without one there would be nothing to compare.
+    // Acquiring a key that has a row reads the clock first; without a row there would be nothing to compare.
     db.execute("INSERT INTO locks VALUES ('k', 'aaaaaaaaaaaaaaaaaaaaaa', 0, 0, '000000000000000', 'k')")
         .await;
 }

@@ -1,4 +1,4 @@
-//! L-05: a look-up changes nothing and shows no names.
+//! L-05: a lookup changes nothing and shows no names.
 
 use lock::{LockId, hash_key};
 

@@ -1,4 +1,4 @@
-//! The lock's promises, on a real PostgreSQL whose clock the tests set.
+//! The promises of the lock, on a real PostgreSQL whose clock the tests set.
 
 mod abort;
 mod contention;

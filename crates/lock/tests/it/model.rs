@@ -1,4 +1,4 @@
-//! Drawn histories of many clients that crash, pause and come back late, against what must be true of them.
+//! Random histories of many clients that crash, pause and return late, checked against a model.
 
 use std::collections::HashSet;
 
@@ -11,14 +11,14 @@ use crate::support::{Db, TTL, TTL_MS};
 const CLIENTS: usize = 4;
 const KEYS: usize = 2;
 
-/// What happens next. A client that is not named pauses.
+/// The next operation of a history. A client without an operation pauses.
 #[derive(Clone, Debug)]
 enum Op {
     Acquire {
         client: usize,
         key: usize,
     },
-    /// By any id that the client remembers, old ones too.
+    /// A release by any id that the client remembers, including old ones.
     Release {
         client: usize,
         key: usize,
@@ -29,7 +29,7 @@ enum Op {
         key: usize,
         back: usize,
     },
-    /// It forgets everything; what it held stays held.
+    /// The client loses its state; its locks remain.
     Crash {
         client: usize,
     },
@@ -37,11 +37,11 @@ enum Op {
         millis: i64,
     },
     Purge,
-    /// All clients at once.
+    /// All clients acquire at once.
     Race {
         key: usize,
     },
-    /// Its last holder extends and releases while another acquires, all at once.
+    /// The last holder extends and releases while another client acquires, all at once.
     Duel {
         key: usize,
     },
@@ -63,7 +63,7 @@ fn any_op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// What must be true of one key.
+/// The expected state of one key.
 #[derive(Default)]
 struct KeyModel {
     held: Option<(LockId, i64)>,
@@ -80,7 +80,7 @@ impl KeyModel {
         self.is_live(now) && self.held.as_ref().is_some_and(|(held, _)| held == id)
     }
 
-    /// A grant: no other client holds the key, and the fence is the next one.
+    /// Checks a grant: no other client holds the key, and the fence is the next one.
     fn grant(&mut self, acquired: Acquisition, now: i64) -> Option<LockId> {
         let Acquisition::Acquired(grant) = acquired else {
             assert!(self.is_live(now), "no client holds the key, and yet it is locked");
@@ -173,7 +173,7 @@ impl World<'_> {
     async fn race(&mut self, key: usize) {
         let (a, b, c, d) =
             tokio::join!(self.acquire(key), self.acquire(key), self.acquire(key), self.acquire(key));
-        // The winner first: for all others the key is then locked.
+        // The winner is checked first: for all others the key is then locked.
         let mut outcomes = [a, b, c, d].into_iter().enumerate().collect::<Vec<_>>();
         outcomes.sort_by_key(|(_, outcome)| matches!(outcome, Acquisition::Locked));
         for (client, acquired) in outcomes {
@@ -186,7 +186,7 @@ impl World<'_> {
         let (extended, acquired, released) =
             tokio::join!(self.extend(&id), self.acquire(key), self.release(&id));
         let model = &mut self.keys[key];
-        // Any order of the three may have happened; the outcomes tell which.
+        // The three operations may have happened in any order, which the outcomes show.
         if extended != Extension::NotHeld {
             model.extend(&id, extended, self.now);
         }

@@ -1,4 +1,4 @@
-//! L-06: only who was granted a lock can do anything to it.
+//! L-06: only the holder of a grant can change its lock.
 
 use lock::{Extension, LockId, Release};
 

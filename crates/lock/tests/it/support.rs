@@ -1,4 +1,4 @@
-//! One server for all tests, one database for each, and that database's clock.
+//! One server for all tests, one database with its own clock for each test.
 
 use std::fmt::Debug;
 use std::io::Write;
@@ -14,7 +14,7 @@ use tokio::time::{Instant, timeout};
 use tokio_postgres::types::FromSql;
 use tokio_postgres::{Client, NoTls};
 
-/// No wait in a test is longer.
+/// The longest wait in a test.
 pub(crate) const BOUND: Duration = Duration::from_secs(20);
 pub(crate) const TTL: Duration = Duration::from_secs(30);
 pub(crate) const TTL_MS: i64 = 30_000;
@@ -22,7 +22,7 @@ pub(crate) const TTL_MS: i64 = 30_000;
 const ROLE: &str = "svc";
 static DATABASES: AtomicU32 = AtomicU32::new(0);
 
-/// A database of one test. Its clock stays in the year 2001 until the test advances it.
+/// The database of one test. Its clock stays in the year 2001 until the test advances it.
 pub(crate) struct Db {
     pub(crate) locks: LockManager,
     dsn: String,
@@ -47,22 +47,22 @@ impl Db {
         Self { locks, dsn, admin }
     }
 
-    /// A pool whose sessions have more settings: `-c name=value`.
+    /// Creates a pool whose sessions have more settings: `-c name=value`.
     pub(crate) fn pool(&self, settings: &str) -> PgPool {
         open(&self.dsn, settings, TEST_CLOCK)
     }
 
-    /// A pool that sees the server's own clock.
+    /// Creates a pool that uses the server's own clock.
     pub(crate) fn pool_on_system_clock(&self) -> PgPool {
         open(&self.dsn, "", "pg_catalog,test")
     }
 
-    /// A pool of another user.
+    /// Creates a pool of another user.
     pub(crate) fn pool_of(&self, user: &str) -> PgPool {
         open(&self.dsn.replacen(ROLE, user, 1), "", TEST_CLOCK)
     }
 
-    /// The same locks for another process, with an observer.
+    /// Creates the same locks for another process, with an observer.
     pub(crate) fn observed(&self) -> (LockManager, Events) {
         let (sender, receiver) = mpsc::unbounded_channel();
         let locks = LockManager::observed(self.pool(""), TableNames::default(), Arc::new(Recorder(sender)));
@@ -78,12 +78,12 @@ impl Db {
         self.admin.batch_execute(sql).await.expect("the SQL runs");
     }
 
-    /// The one value of a query, as the superuser.
+    /// Returns the single value of a query, as the superuser.
     pub(crate) async fn value<T: for<'a> FromSql<'a>>(&self, sql: &str) -> T {
         self.admin.query_one(sql, &[]).await.expect("one row").get(0)
     }
 
-    /// Moves the server's clock.
+    /// Advances the server's clock.
     pub(crate) async fn pass(&self, millis: i64) {
         self.execute(&format!("UPDATE fake_clock SET now_ms = now_ms + {millis}")).await;
     }
@@ -92,14 +92,14 @@ impl Db {
         self.value("SELECT now_ms FROM fake_clock").await
     }
 
-    /// Holds what `sql` locks until the returned connection commits or is dropped.
+    /// Keeps the locks that `sql` takes until the returned connection commits or is dropped.
     pub(crate) async fn block(&self, sql: &str) -> Client {
         let blocker = connect(&self.dsn).await;
         blocker.batch_execute(&format!("BEGIN; {sql}")).await.expect("the rows are held");
         blocker
     }
 
-    /// Until as many sessions of this database wait for a row.
+    /// Waits until this many sessions of this database wait for a row.
     pub(crate) async fn until_blocked(&self, sessions: i64) {
         let waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
         let begin = Instant::now();
@@ -109,10 +109,10 @@ impl Db {
     }
 }
 
-/// The search path of sessions that see the clock of the test.
+/// The search path of sessions that use the clock of the test.
 const TEST_CLOCK: &str = "test,pg_catalog";
 
-/// A clock that the tests set hides the server's own, because `search_path` names its schema first.
+/// The clock of the tests. It hides the server's own, because `search_path` lists its schema first.
 const CLOCK: &str = "
     CREATE TABLE test.fake_clock (now_ms bigint NOT NULL);
     INSERT INTO test.fake_clock VALUES (1000000000000);
@@ -126,7 +126,7 @@ async fn server() -> &'static Postgres {
     static SERVER: OnceCell<Postgres> = OnceCell::const_new();
     SERVER
         .get_or_init(async || {
-            // Before anything is logged: a call site that was found to have no subscriber may stay disabled.
+            // Set before anything is logged: a call site without a subscriber may stay disabled.
             let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(|| Log).finish();
             tracing::subscriber::set_global_default(subscriber).expect("there is no other subscriber");
             let settings = vec![("max_connections".to_owned(), "500".to_owned())];
@@ -137,7 +137,7 @@ async fn server() -> &'static Postgres {
 
 static LOG: Mutex<Vec<u8>> = Mutex::new(Vec::new());
 
-/// What all tests have logged so far.
+/// Returns everything that all tests have logged so far.
 pub(crate) fn log() -> String {
     String::from_utf8_lossy(&LOG.lock().expect("not poisoned")).into_owned()
 }
@@ -169,9 +169,9 @@ fn open(dsn: &str, settings: &str, search_path: &str) -> PgPool {
     PgPool::new(&dsn, settings).expect("a pool")
 }
 
-/// A pool that reaches nothing.
+/// Creates a pool that cannot connect.
 pub(crate) fn nowhere() -> PgPool {
-    // Port 1 of this machine: nothing listens there.
+    // Nothing listens on port 1 of this machine.
     open("postgres://nobody@127.0.0.1:1/none", "", TEST_CLOCK)
 }
 
@@ -186,11 +186,11 @@ pub(crate) fn is_locked<E: Debug>(outcome: &Result<Acquisition, E>) -> bool {
     matches!(outcome, Ok(Acquisition::Locked))
 }
 
-/// The observed operations in short: `Acquire Done`, `Extend Refused(Expired)`, …
+/// A short form of the observed operations: `Acquire Done`, `Extend Refused(Expired)`, …
 pub(crate) struct Events(tokio::sync::Mutex<mpsc::UnboundedReceiver<(String, String)>>);
 
 impl Events {
-    /// Until this happens; what comes before it is skipped.
+    /// Waits for this operation; skips those before it.
     pub(crate) async fn until(&self, wanted: &str) {
         let mut events = self.0.lock().await;
         let seen = async {
@@ -203,7 +203,7 @@ impl Events {
         assert!(timeout(BOUND, seen).await.is_ok(), "it never came to {wanted}");
     }
 
-    /// All observed operations so far, in full.
+    /// Returns all observed operations so far, in full.
     pub(crate) async fn drain(&self) -> Vec<(String, String)> {
         let mut events = self.0.lock().await;
         std::iter::from_fn(|| events.try_recv().ok()).collect()
@@ -219,7 +219,7 @@ impl Observer for Recorder {
             outcome => format!("{outcome:?}"),
         };
         let operation: Operation = event.operation;
-        // The test may have ended while a release was still on its way.
+        // The test may have ended while a release was still running.
         drop(self.0.send((format!("{operation:?} {outcome}"), format!("{event:?}"))));
     }
 }

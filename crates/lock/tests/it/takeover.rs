@@ -1,4 +1,4 @@
-//! L-12: a lease that is about to end, its holder and a contender.
+//! L-12: a lease that is about to end, with its holder and a contender.
 
 use lock::{Acquisition, Extension, LockManager, TableNames};
 use tokio::task::JoinSet;
@@ -12,7 +12,7 @@ const ROUNDS: u64 = 10_000 / TASKS;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn holder_and_contender_never_both_get_a_lease_that_ends_as_they_ask() {
     let db = Db::new().await;
-    // The server's own clock, so that it runs on while the two race.
+    // The server's own clock, which continues while the two race.
     let pool = db.pool_on_system_clock();
     let mut tasks = JoinSet::new();
     for task in 0..TASKS {
@@ -22,7 +22,7 @@ async fn holder_and_contender_never_both_get_a_lease_that_ends_as_they_ask() {
             let mut held = granted(locks.try_acquire(&key, TTL).await);
             let (mut kept, mut taken) = (0, 0);
             for round in 0..ROUNDS {
-                // It ends between now and in 7 ms, tolerance included.
+                // The lease ends between now and 7 ms from now, tolerance included.
                 let sql = format!(
                     "UPDATE locks SET expires_at_ms = floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint - 1000 + {}
                      WHERE key = '{key}'",
@@ -40,7 +40,7 @@ async fn holder_and_contender_never_both_get_a_lease_that_ends_as_they_ask() {
                         taken += 1;
                     }
                     Acquisition::Locked if extended == Extension::NotHeld => {
-                        // It ended between the two: no client has it.
+                        // The lease ended between the two: no client has it.
                         held = loop {
                             if let Acquisition::Acquired(grant) = locks.try_acquire(&key, TTL).await.expect("no failure") {
                                 break grant;

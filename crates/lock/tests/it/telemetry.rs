@@ -1,4 +1,4 @@
-//! What observers get, and what they do not.
+//! The information that observers receive, and that they do not.
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
-//! Requeueing all events that are DEAD, or that were DELIVERED since a time.
+//! Requeueing all events that are DEAD, or that were DELIVERED since a given time.
 //!
-//! Events are listed in the order of their times and changed by their ids, so that one that is locked or refused is named and hides no
-//! other.
+//! Events are listed in the order of their times and changed by their ids, so that an event that is locked or
+//! rejected is reported by its id and hides no other.
 
 use std::collections::HashSet;
 use std::ops::RangeInclusive;
@@ -17,25 +17,25 @@ use crate::postgres::{column, requeue_as_read};
 use crate::row_id::RowId;
 use crate::statements::{self, Prunable};
 
-/// How many events a dry run shows.
+/// The number of events that a dry run shows.
 pub const SHOWN_BY_DRY_RUN: u32 = 20;
-/// How often events are tried again that another transaction has locked.
+/// The number of retries for events that another transaction has locked.
 const LOCKED_RETRIES: u32 = 3;
-/// The pause before such a try.
+/// The pause before each retry.
 const LOCKED_PAUSE: Duration = Duration::from_secs(1);
-/// The most locked events that are tried again.
+/// The largest number of locked events that are retried.
 const MAX_LOCKED: usize = 10_000;
-/// The most events that the table refuses, after which nothing more is requeued.
+/// The number of events rejected by the table at which requeueing ends.
 const MAX_REFUSED: usize = 1_000;
 
-/// The events that are to be requeued.
+/// The events to requeue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RequeueRequest<'a> {
-    /// Those that were DELIVERED at this time or later; `None` for those that are DEAD.
+    /// The earliest time of delivery of DELIVERED events; `None` for DEAD events.
     pub delivered_since: Option<Timestamp>,
-    /// Only those of this type.
+    /// The event type; `None` for all.
     pub event_type: Option<&'a str>,
-    /// Only those that were delivered, or died, at this time or before: [`Administration::now`].
+    /// The latest time of delivery or death: [`Administration::now`].
     pub until: Timestamp,
 }
 
@@ -49,31 +49,31 @@ impl RequeueRequest<'_> {
     }
 }
 
-/// The events that would be requeued.
+/// The events that a requeue would change.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RequeuePlan {
-    /// How many.
+    /// Their number.
     pub count: u64,
-    /// The first [`SHOWN_BY_DRY_RUN`].
+    /// The first [`SHOWN_BY_DRY_RUN`] of them.
     pub first: Vec<StoredEvent>,
 }
 
-/// What became of the events that were to be requeued.
+/// The outcome of a requeue.
 #[must_use]
 #[derive(Default, Debug)]
 pub struct RequeueReport {
-    /// How many are PENDING.
+    /// The number of events that are now PENDING.
     pub requeued: u64,
-    /// How many stay as they are because other transactions have locked them.
+    /// The number of events left unchanged because other transactions have locked them.
     pub locked: u64,
-    /// Those that the table refuses to change, and why.
+    /// The events whose change the table rejects, with the error.
     pub refused: Vec<(Uuid, String)>,
-    /// Why it ended before the end.
+    /// The error that ended the requeue early.
     pub error: Option<OutboxError>,
 }
 
 impl Administration {
-    /// Counts what [`Administration::requeue_all`] would requeue.
+    /// Counts the events that [`Administration::requeue_all`] would requeue.
     pub async fn plan_requeue(&self, request: &RequeueRequest<'_>) -> Result<RequeuePlan, OutboxError> {
         let (which, times) = (request.which(), request.times());
         let session = self.pool.session("count events of the outbox").await?;
@@ -84,8 +84,9 @@ impl Administration {
         Ok(RequeuePlan { count: count(&counted)?, first })
     }
 
-    /// Lets events be tried or published again, as if they were new. An event that the publisher has a receipt for is not published
-    /// again. Each chunk is a transaction of its own, so after an error some are requeued.
+    /// Makes events PENDING, as if new, so that they are tried or published again. An event whose published
+    /// marker the publisher still has is not published again. Each chunk is its own transaction, so after an
+    /// error some events are requeued.
     pub async fn requeue_all(&self, request: &RequeueRequest<'_>) -> RequeueReport {
         let mut report = RequeueReport::default();
         report.error = self.requeue_pages(request, &mut report).await.err();
@@ -119,7 +120,7 @@ impl Administration {
             locked.extend(held.iter().copied().take(room));
             match page.last() {
                 Some((_, last)) if page.len() >= MAX_CHUNK as usize => {
-                    // The next page begins among events of the same time, of which those that did not change are still there.
+                    // The next page begins among events of the same time; unchanged ones are still there.
                     if last > times.start() {
                         passed.clear();
                     }
@@ -148,7 +149,8 @@ impl Administration {
         Ok(())
     }
 
-    /// Requeues events, in halves where the table refuses some or takes too long; returns those that are locked.
+    /// Requeues events, and halves the page if the table rejects some or takes too long. Returns those that
+    /// are locked.
     async fn requeue_page(
         &self,
         which: Prunable,

@@ -1,4 +1,4 @@
-//! The rows of an outbox in memory, and which of them a claim takes.
+//! Rows of an outbox in memory, and the selection of those that a claim takes.
 
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
@@ -54,12 +54,12 @@ impl Row {
         self.status == Status::Pending && self.available_at <= now
     }
 
-    /// It was reaped, and is to be claimed alone.
+    /// True if the event was reaped and must be claimed apart from others.
     pub(super) fn is_reaped(&self) -> bool {
         self.last_error.starts_with(REAPED)
     }
 
-    /// The bytes of all but the payload.
+    /// Returns the size in bytes of everything except the payload.
     pub(super) fn rest(&self) -> u64 {
         let NewEvent { headers, event_type, partition_key, .. } = &self.event;
         let headers: usize = headers.iter().map(|(name, value)| name.len() + value.len()).sum();
@@ -102,13 +102,13 @@ pub(super) fn is_of(types: &EventTypes, row: &Row) -> bool {
     types.includes(&row.event.event_type)
 }
 
-/// A place in a claim: the event that is due there, and the one that is claimed for it.
+/// A place in a claim: the due event that holds it, and the event that is claimed there.
 struct Slot {
     position: Position,
     chosen: Option<Uuid>,
 }
 
-/// The next events that are due, whatever they are.
+/// Returns the next due events, claimable or not.
 fn window<'a>(rows: &'a BTreeMap<Uuid, Row>, now: Timestamp, request: &ClaimRequest) -> Vec<&'a Row> {
     let is_after = |row: &&Row| request.after.is_none_or(|after| row.position() > after);
     let mut due: Vec<&Row> = rows.values().filter(|row| row.is_due(now)).filter(is_after).collect();
@@ -117,7 +117,7 @@ fn window<'a>(rows: &'a BTreeMap<Uuid, Row>, now: Timestamp, request: &ClaimRequ
     due
 }
 
-/// As many events of the key as can be claimed, in their order, `limit` at most.
+/// Returns as many claimable events of the key as possible, in their order, at most `limit`.
 fn head(
     rows: &BTreeMap<Uuid, Row>,
     now: Timestamp,
@@ -168,7 +168,7 @@ pub(super) struct Chosen {
 pub(super) fn choose(rows: &BTreeMap<Uuid, Row>, now: Timestamp, request: &ClaimRequest) -> Chosen {
     let slots = slots(rows, now, request);
     let (mut events, mut of_reaped, mut bytes, mut together) = (Vec::new(), None, 0, request.limit as usize);
-    // Keys of which an event is passed, and keys of which one is left for the next claim.
+    // `passed`: keys with a skipped event. `left`: keys with an event left for the next claim.
     let (mut passed, mut left) = (HashSet::new(), HashSet::new());
     let (mut last, mut is_cut) = (None, false);
     let mut is_full = false;

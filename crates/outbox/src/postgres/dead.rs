@@ -1,5 +1,5 @@
-//! The count of DEAD events in a table without an index of them: each sample reads some blocks, so that its cost does not depend on the
-//! size of the table.
+//! The count of DEAD events in a table without an index of them. Each sample reads for a limited time, so
+//! that its cost does not depend on the size of the table.
 
 use std::time::Duration;
 
@@ -10,22 +10,22 @@ use super::delivered::BLOCKS_PER_STATEMENT;
 use super::{PoisonError, PostgresStorage, column};
 use crate::{EventTypes, OutboxError, statements};
 
-/// How long one sample reads blocks; the next one continues.
+/// The time for which one sample reads blocks; the next sample continues.
 const MAX_SAMPLE_TIME: Duration = Duration::from_millis(500);
 
-/// A count that goes through the table again and again.
+/// A count that cycles through the table continuously.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct DeadCount {
     /// The block at which the count continues.
     block: u32,
-    /// The number of events that this count has found so far.
+    /// The number of events found so far by this count.
     found: u64,
     /// The number of events that the previous count found in the whole table.
     complete: u64,
 }
 
 impl PostgresStorage {
-    /// Continues the count. Returns the result of the last complete count, or of this one if that is higher.
+    /// Continues the count. Returns the result of the last complete count, or of this one if it is higher.
     pub(super) async fn count_dead_by_blocks(
         &self,
         session: &Session,

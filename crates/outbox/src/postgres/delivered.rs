@@ -1,4 +1,4 @@
-//! Listing what is DELIVERED: by its index, or by the primary key of a table that lacks it.
+//! Listing of DELIVERED events: by their index, or by the primary key of a table that lacks it.
 
 use pg::{PgError, RawTimestamp, Session};
 use tokio_postgres::Row;
@@ -12,11 +12,13 @@ use crate::{
     RequeuedDelivered, TableName,
 };
 
-/// Events of a table with types of other relays among which one statement looks for the newest.
+/// The number of events that one statement searches for the newest, in a table that also has types of other
+/// relays.
 const NEWEST_PAGE_EVENTS: u32 = 10_000;
-/// How many times more rows than events of a page are read in the order of the primary key, since most of them may not be listed.
+/// The number of rows read in the order of the primary key for each event of a page, since most rows may not
+/// be listed.
 const ROWS_PER_EVENT: u32 = 10;
-/// The blocks that are read with one statement.
+/// The number of blocks that one statement reads.
 pub(super) const BLOCKS_PER_STATEMENT: u32 = 512;
 
 impl PostgresStorage {
@@ -127,7 +129,7 @@ impl PostgresStorage {
     }
 }
 
-/// Sets events to PENDING that are as they were read, and finds out which of the others are locked.
+/// Makes events PENDING that are still as they were read, and finds out which of the others are locked.
 pub(crate) async fn requeue_as_read(
     session: &Session,
     table: &TableName,
@@ -152,7 +154,7 @@ pub(super) fn one<'a>(session: &Session, rows: &'a [Row]) -> Result<&'a Row, Out
 
 fn read(rows: &[Row]) -> Result<Vec<DeliveredEvent>, OutboxError> {
     let read = |row| {
-        // An event of another relay has none.
+        // An event of another relay has no type here.
         let Some(event_type) = column(row, "event_type")? else { return Ok(None) };
         let event_id = column::<RowId>(row, "event_id")?.0;
         Ok(Some(DeliveredEvent { event_id, event_type, delivered_at: column(row, "delivered_at")? }))

@@ -1,4 +1,4 @@
-//! Ending leases that are over, in halves where the table refuses to change one of the rows.
+//! Ending expired leases; a batch is halved if the table rejects the change of one of its rows.
 
 use uuid::Uuid;
 

@@ -1,4 +1,4 @@
-//! What a relay does beside publishing: it reaps leases that are over, and samples the backlog.
+//! Background work of a relay: reaps expired leases and samples the backlog.
 
 use std::time::Duration;
 
@@ -11,13 +11,13 @@ use super::marks::list_ids;
 use super::set_aside::SetAside;
 use crate::{Observer, OutboxError, ReapRequest, RelaySettings, Storage};
 
-/// Between two samples of the backlog.
+/// The pause between two samples of the backlog.
 const BACKLOG_INTERVAL: Duration = Duration::from_secs(30);
-/// The most of each kind that a sample counts.
+/// The largest count of each kind in a sample.
 const MAX_BACKLOG_COUNT: u64 = 10_000;
-/// The most leases that are reaped in one transaction.
+/// The largest number of leases reaped in one transaction.
 const MAX_REAP_BATCH: u32 = 500;
-/// Looks for leases that are over, within a lease.
+/// The number of searches for expired leases during one lease.
 const REAPS_PER_LEASE: u32 = 3;
 
 /// Reaps now, and then every third of a lease, until `stop`.
@@ -29,7 +29,7 @@ pub(crate) async fn reap(
 ) {
     let (mut failing, mut set_aside) = (false, SetAside::default());
     while !stop.is_cancelled() {
-        // A stop ends it at any point: what is not reaped now is reaped by another relay.
+        // A stop ends it at any point: another relay reaps the remaining leases.
         let reaping = reap_all(storage, settings, jitter, &mut set_aside);
         let Some(outcome) = stop.run_until_cancelled(reaping).await else { break };
         if let Some(error) = first_failure(&mut failing, outcome) {
@@ -98,13 +98,13 @@ pub(crate) async fn sample(
     }
 }
 
-/// The error, if the call before did not fail.
+/// Returns the error if the previous call did not fail.
 fn first_failure(failing: &mut bool, outcome: Result<(), OutboxError>) -> Option<String> {
     let before = std::mem::replace(failing, outcome.is_err());
     outcome.err().filter(|_| !before).map(|error| error_chain(&error))
 }
 
 async fn pause(stop: &CancellationToken, time: Duration) {
-    // Cancelled, the loop ends.
+    // If cancelled, the loop ends.
     let _: Option<()> = stop.run_until_cancelled(tokio::time::sleep(time)).await;
 }

@@ -1,4 +1,4 @@
-//! What becomes of the events of a claim: rules, without I/O.
+//! Outcomes of the events of a claim: rules without I/O.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -8,13 +8,14 @@ use uuid::Uuid;
 
 use crate::{Content, Event, Failure, FailureKind, Publication, RetryPolicy};
 
-/// The most events that are published together.
+/// The largest number of events published together.
 pub(crate) const MAX_CHUNK_EVENTS: usize = 512;
-/// The most bytes of payloads and headers that are published together; a larger event is published alone.
+/// The largest total size of payloads, headers and keys published together, in bytes; a larger event is
+/// published alone.
 pub(crate) const MAX_CHUNK_BYTES: usize = 1024 * 1024;
 
-/// See [`keys_are_many`]: one in so many events may repeat a key. Of keys that are drawn at random, twice that share then recurs in
-/// the next claim.
+/// The fraction of events that may repeat a key in [`keys_are_many`]: one in this many. With random keys,
+/// twice that fraction recurs in the next claim.
 const REPEATED_KEY_DIVISOR: usize = 10;
 
 /// The marks of events that were claimed together.
@@ -26,14 +27,14 @@ pub(crate) struct Outcomes {
 }
 
 impl Outcomes {
-    /// Whether the event is tried no more: it is delivered or dead.
+    /// True if the event is not tried again: it is delivered or dead.
     pub(crate) fn ends(&self, event_id: Uuid) -> bool {
         let died = |failure: &Failure| failure.event_id == event_id && failure.kind == FailureKind::Dead;
         self.delivered.contains(&event_id) || self.failed.iter().any(died)
     }
 }
 
-/// Where the next chunk of `events` ends. An event that is too large takes part without its size.
+/// Returns the end of the next chunk of `events`. An event that is too large counts without its size.
 pub(crate) fn chunk_end(events: &[Event]) -> usize {
     let mut bytes = 0_usize;
     let fits = |event: &&Event| {
@@ -50,7 +51,8 @@ fn size(event: &Event) -> usize {
     }
 }
 
-/// Whether few of the events that come next can have a key of these: at most one in [`REPEATED_KEY_DIVISOR`] of these has a key of another.
+/// True if few of the next events can share a key with these: at most one event in [`REPEATED_KEY_DIVISOR`]
+/// of these repeats a key.
 pub(crate) fn keys_are_many(events: &[Event]) -> bool {
     let keys = events.iter().map(|event| event.partition_key.as_str()).filter(|key| !key.is_empty());
     let (mut seen, mut repeats) = (HashSet::new(), 0);
@@ -60,11 +62,11 @@ pub(crate) fn keys_are_many(events: &[Event]) -> bool {
     repeats * REPEATED_KEY_DIVISOR <= events.len()
 }
 
-/// Judges the events of one claim, in their order.
+/// Decides the outcomes of the events of one claim, in their order.
 pub(crate) struct Judge<'a> {
     retry: RetryPolicy,
     jitter: &'a dyn Jitter,
-    /// The keys of events that were not published: their later events must not be either.
+    /// The keys of unpublished events; their later events must not be published either.
     blocked: HashSet<String>,
     pub(crate) outcomes: Outcomes,
 }
@@ -74,7 +76,7 @@ impl<'a> Judge<'a> {
         Self { retry, jitter, blocked: HashSet::new(), outcomes: Outcomes::default() }
     }
 
-    /// Those of a chunk that are to be published.
+    /// Returns the events of a chunk that are to be published.
     pub(crate) fn publishable<'b>(&self, chunk: &'b [Event]) -> Cow<'b, [Event]> {
         let wanted =
             |event: &&Event| matches!(event.content, Content::Whole { .. }) && !self.is_blocked(event);
@@ -85,7 +87,7 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// Takes what became of those; a publication that is missing was withheld.
+    /// Records the outcomes of those events; an event without a publication was withheld.
     pub(crate) fn judge(&mut self, chunk: &[Event], publications: Vec<Publication>) {
         let published: HashSet<Uuid> = self.publishable(chunk).iter().map(|event| event.event_id).collect();
         let mut publications = publications.into_iter();
@@ -103,7 +105,7 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// Nothing of these is known to be published.
+    /// Releases events that are not known to be published.
     pub(crate) fn release(&mut self, events: &[Event]) {
         self.outcomes.released.extend(events.iter().map(|event| event.event_id));
     }
@@ -137,7 +139,7 @@ impl<'a> Judge<'a> {
     }
 }
 
-/// What follows the attempt of this number, if it fails.
+/// Returns the consequence if the attempt with this number fails.
 pub(crate) fn failure_kind(retry: &RetryPolicy, attempts: u32, jitter: &dyn Jitter) -> FailureKind {
     retry.delay_after(attempts, jitter.fraction()).map_or(FailureKind::Dead, FailureKind::Retry)
 }

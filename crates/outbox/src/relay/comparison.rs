@@ -1,18 +1,21 @@
-//! The comparison of DELIVERED events with those that the publisher holds, after the publisher's server was replaced.
+//! Comparison of DELIVERED events with the publisher's entries after the publisher's server was replaced.
 //!
-//! An acknowledgement is only valid on the server that gave it: the next server may lack the newest events. A record on the server
-//! itself says up to when everything is there, and a server that returns from an older state has an older record. So no event is
-//! claimed for a server before a comparison with it has begun, and its beginning is recorded. Lost events become PENDING again.
-//! An event may be marked after the comparison looked for it, so there are several rounds. The last is one at whose beginning no
-//! claim was held that was made before the comparison began, and at whose end no lost event is locked by another transaction.
+//! An acknowledgement is only valid on the server that gave it: the next server may lack the newest events. A
+//! record on the server itself contains the time until which it has every event, and a server restored to an
+//! older state has an older record. So no event is claimed for a server before a comparison with it has begun
+//! and its beginning is recorded. Lost events become PENDING again.
 //!
-//! | killed after | what is left | what happens next |
+//! An event may be marked after the comparison looked for it, so there are several rounds. The last round is
+//! the first with no claim at its beginning that was made before the comparison began, and with no lost event
+//! at its end that another transaction has locked.
+//!
+//! | crash after | remaining state | next step |
 //! |---|---|---|
-//! | another server took over | the record of a server before it, or none | Each relay begins a comparison. |
+//! | another server took over | the record of an earlier server, or none | Each relay begins a comparison. |
 //! | the beginning was recorded | its time | The next relay compares from that time on. |
-//! | events were made PENDING | PENDING events, and the time | They are published. The next comparison passes them. |
-//! | a round | the time before which nothing lost is left | The next relay compares from that time on. |
-//! | the last round | the record that all is settled until then | Nothing is compared until another server takes over. |
+//! | events made PENDING | PENDING events, and the time | Published; the next comparison skips them. |
+//! | a round | the time before which no lost event is left | The next relay compares from that time on. |
+//! | the last round | the record that all is settled | No comparison until another server takes over. |
 
 mod begin;
 mod extent;
@@ -36,42 +39,43 @@ use crate::{
     Storage,
 };
 
-/// Events that are listed together.
+/// The number of events listed together.
 const PAGE_EVENTS: u32 = 1_000;
-/// How long claims wait for the first round, so that lost events are published before new ones.
+/// The time that claims wait for the first round, so that lost events are published before new ones.
 const MAX_CLAIM_WAIT: Duration = Duration::from_secs(10);
 /// The pause between two rounds.
 const REPEAT_INTERVAL: Duration = Duration::from_secs(60);
-/// The pause before a step that failed is repeated while events are claimed.
+/// The pause before a failed step is repeated while events are claimed.
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
-/// The most rounds, however long a claim or a lost event is held.
+/// The largest number of rounds, however long a claim or a lost event is held.
 const MAX_ROUNDS: u32 = 30;
 /// The pause between two steps while events are also claimed.
 const PAGE_PAUSE: Duration = Duration::from_millis(10);
 
-/// What a relay remembers of comparisons.
+/// A relay's state of comparisons.
 #[derive(Debug, Default)]
 pub(super) struct Comparing {
-    /// The name of the outbox, once it was read.
+    /// The identity of the outbox, once read.
     outbox: Option<String>,
-    /// The comparison that is not over.
+    /// The unfinished comparison.
     current: Option<Comparison>,
-    /// The place at which the search for the newest event continues.
+    /// The position at which the search for the newest event continues.
     search: Option<NewestCursor>,
-    /// How many rounds have begun in all.
+    /// The total number of rounds begun.
     rounds: u64,
-    /// The last record of the relay that all is settled: when it was written, with which server, and until when.
+    /// The last record of this relay that all is settled: when it was written, on which server, and the time
+    /// that it covers.
     recorded: Option<(Instant, ServerId, RawTimestamp)>,
 }
 
 impl Comparing {
-    /// The time until a comparison continues, if there is one.
+    /// Returns the time until an unfinished comparison continues.
     pub(super) fn continues_in(&self) -> Option<Duration> {
         self.current.as_ref().map(Comparison::continues_in)
     }
 }
 
-/// A comparison that is not over.
+/// An unfinished comparison.
 #[derive(Debug)]
 struct Comparison {
     server: ServerId,
@@ -80,16 +84,16 @@ struct Comparison {
     begun: RawTimestamp,
     /// The events that the round compares.
     extent: Extent,
-    /// The time that the record has, as far as this relay knows.
+    /// The time in the record, as last seen by this relay.
     recorded: RawTimestamp,
-    /// Whether no event was DELIVERED when it began: a claim from before is then all that can be missing.
+    /// True if no event was DELIVERED when it began; then only an earlier claim can have lost events.
     had_nothing: bool,
     round: Option<Round>,
-    /// How many rounds are complete.
+    /// The number of complete rounds.
     rounds: u32,
     held: HeldEvents,
     limit: u32,
-    /// The time at which the next step is taken.
+    /// The time of the next step.
     continues_at: Instant,
     claims_wait_until: Instant,
 }
@@ -103,7 +107,7 @@ impl Comparison {
         self.rounds == 0 && Instant::now() < self.claims_wait_until
     }
 
-    /// The time in the record of the server, if it is that of this comparison.
+    /// Returns the time in the server's record, if the record belongs to this comparison.
     fn recorded_on(&self, server: &Server, types: &EventTypes) -> Option<RawTimestamp> {
         match server.record(types)? {
             &ServerRecord { is_own: true, progress: Progress::Unfinished { since, comparison }, .. }
@@ -115,7 +119,8 @@ impl Comparison {
         }
     }
 
-    /// Takes notice of the time in the record. An earlier one was written by a relay that knows of more to compare.
+    /// Adopts the time in the record. An earlier time was written by a relay that has more to compare: the
+    /// rounds then restart.
     fn see(&mut self, recorded: RawTimestamp) {
         if recorded < self.recorded {
             self.extent.extend_to(recorded);
@@ -125,14 +130,14 @@ impl Comparison {
     }
 }
 
-/// What a server and its record call for.
+/// The action that a server and its record require.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Demand {
-    /// Nothing: it was compared.
+    /// No action: the server was compared.
     Settled,
-    /// The comparison of this relay, from this time on.
+    /// Continue this relay's comparison, from this time on.
     Continue(RawTimestamp),
-    /// A comparison that this relay has not begun.
+    /// Begin a comparison that this relay has not begun.
     Begin,
 }
 
@@ -151,15 +156,17 @@ impl Comparing {
         }
     }
 
-    /// Whether the record of this server is older than one that this relay has written: it was restored in place.
+    /// True if the record of this server is older than one that this relay has written: the server was
+    /// restored in place.
     fn is_older(&self, server: ServerId, until: RawTimestamp) -> bool {
         self.recorded.is_some_and(|(_, written_with, written)| written_with == server && until < written)
     }
 }
 
 impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
-    /// Begins a comparison if the server is not one that was compared, and continues one that has begun: to the end of its first
-    /// round while claims wait for it, and then by one step a pass. Refreshes the record of a server that was compared.
+    /// Begins a comparison if the server was not compared. Continues an unfinished one: to the end of its
+    /// first round while claims wait for it, and then by one step per pass. Refreshes the record of a server
+    /// that was compared.
     pub(super) async fn compare(&self, work: &mut Work, stop: &CancellationToken) -> Result<(), Outage> {
         if self.settings.republish_window.is_zero() {
             return Ok(());
@@ -170,7 +177,7 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
             match work.comparing.demand(&server, &self.settings.types) {
                 Demand::Begin => self.begin(work, &outbox, &server, stop).await?,
                 Demand::Settled => {
-                    // Another relay may have ended it.
+                    // Another relay may have ended the comparison.
                     self.report_partly(work.comparing.current.take());
                     if self.refresh(work, &outbox, &server).await? == Recorded::Written {
                         break;
@@ -182,7 +189,8 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
                     if comparison.continues_in() > Duration::ZERO {
                         break;
                     }
-                    // A stop ends the step at any point: the next relay compares again from the time that is recorded.
+                    // A stop ends the step at any point: the next relay compares again from the recorded
+                    // time.
                     let step = self.step(comparison, &mut work.comparing.rounds, &outbox);
                     match stop.run_until_cancelled(step).await {
                         Some(Ok(Step::Ended(until))) => self.ended(work, &server, until),
@@ -190,7 +198,7 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
                             let after_pause = Instant::now() + PAGE_PAUSE;
                             comparison.continues_at = comparison.continues_at.max(after_pause);
                         }
-                        // Events that can be claimed do not wait for those that cannot be compared.
+                        // Claimable events do not wait for events that cannot be compared.
                         Some(Err(outage)) if !comparison.claims_wait() => {
                             comparison.continues_at = Instant::now() + RETRY_INTERVAL;
                             tracing::warn!(

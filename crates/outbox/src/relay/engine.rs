@@ -1,4 +1,4 @@
-//! The loop of a relay: one pass after the other, with pauses while nothing is due or something is unavailable.
+//! The main loop of a relay: passes, with pauses while nothing is due or a dependency is unavailable.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,16 +15,16 @@ use super::wake::{self, Source, Wake};
 use super::{Observer, RelaySettings, RelayState, RelayStatus};
 use crate::{ChannelName, Publisher, Storage};
 
-/// Before the first try after an outage; it doubles.
+/// The pause before the first retry after an outage; it doubles.
 const OUTAGE_PAUSE_MIN: Duration = Duration::from_millis(100);
-/// Before any try after an outage.
+/// The longest pause before a retry after an outage.
 const OUTAGE_PAUSE_MAX: Duration = Duration::from_secs(2);
-/// Between two tries of marks that could not be made.
+/// The pause between retries of marks that failed.
 pub(super) const MARK_RETRY_INTERVAL: Duration = Duration::from_millis(200);
-/// How long marks are tried after the stop.
+/// The time for which marks are retried after the stop.
 const MAX_FLUSH_TIME: Duration = Duration::from_secs(20);
 
-/// Carries events from a storage to a publisher.
+/// A relay that carries events from a storage to a publisher.
 pub struct Relay<S, P, O> {
     pub(super) storage: S,
     pub(super) publisher: P,
@@ -38,9 +38,9 @@ pub struct Relay<S, P, O> {
 }
 
 impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
-    /// A relay with the system's clock and randomness, which polls.
+    /// Creates a relay that polls, with the system's clock and randomness.
     pub fn new(storage: S, publisher: P, observer: O, settings: RelaySettings) -> Self {
-        // Relays with the same types share a record, whichever order the types were given in.
+        // Relays with the same types share a record, in whatever order the types were given.
         let settings = RelaySettings { types: settings.types.sorted(), ..settings };
         Self {
             storage,
@@ -55,14 +55,14 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
         }
     }
 
-    /// It is also woken by announcements on `channel`, and polls less often while it listens. `dsn` must lead to the server
-    /// itself: a pooler in transaction mode passes no announcements on.
+    /// Adds wake-ups by announcements on `channel`; while the relay listens, it polls less often. `dsn` must
+    /// connect to the server itself: a pooler in transaction mode does not forward announcements.
     #[must_use]
     pub fn listening(self, dsn: Dsn, channel: ChannelName) -> Self {
         Self { source: Some(Source { dsn, channel }), ..self }
     }
 
-    /// The same with other sources of time and randomness.
+    /// Replaces the sources of time and randomness.
     #[must_use]
     pub fn with_sources(
         self,
@@ -73,13 +73,13 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
         Self { clock, jitter, tokens, ..self }
     }
 
-    /// What it does now; it changes while the relay runs.
+    /// Returns the status, which changes while the relay runs.
     pub fn status(&self) -> RelayStatus {
         self.status.clone()
     }
 
-    /// Works until `stop`. Then the chunk that is being published ends, what was not published is released, and all marks are
-    /// made before it returns, as far as the storage answers within 20 s.
+    /// Runs until `stop`. Then the chunk that is being published ends, unpublished events are released, and
+    /// all marks are made before it returns, provided that the storage responds within 20 s.
     pub async fn run(&self, stop: CancellationToken) {
         let wake = Wake::default();
         self.observer.state(&self.status.state());
@@ -118,7 +118,7 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
                 }
                 Err(outage) => {
                     self.paused(&outage);
-                    // Cancelled, the loop ends.
+                    // If cancelled, the loop ends.
                     let _: Option<()> = stop.run_until_cancelled(sleep(outage_pause)).await;
                     outage_pause = (outage_pause * 2).min(OUTAGE_PAUSE_MAX);
                 }
@@ -132,7 +132,7 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
         let longest = wake.poll_interval(self.settings.poll_interval);
         let time = match due_in {
             None => longest,
-            // What is due waits for something else, of which no announcement tells.
+            // The due event waits for something that is not announced.
             Some(Duration::ZERO) => self.settings.poll_interval,
             Some(due_in) => longest.min(due_in),
         };
@@ -140,8 +140,8 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
         if work.marks.is_empty() { time } else { time.min(MARK_RETRY_INTERVAL) }
     }
 
-    /// Makes the marks that are left when the relay stops, records what is settled, and reports what an unfinished round has made
-    /// PENDING. The leases of events that are not marked in time are reaped.
+    /// Makes the remaining marks when the relay stops, records what is settled, and reports the events that
+    /// an unfinished round made PENDING. The leases of events that are not marked in time are reaped.
     async fn finish(&self, work: &mut Work) {
         let finishing = async {
             while !work.marks.is_empty() {
@@ -154,7 +154,8 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
             }
             self.record_at_stop(work).await;
         };
-        // Marks that are late are tried in halves, each of which may be late. Without all marks, the relay stops all the same.
+        // Marks that time out are retried in halves, each of which may time out too. The relay stops even if
+        // some marks are missing.
         let _: Result<(), Elapsed> = timeout(MAX_FLUSH_TIME, finishing).await;
         self.report_at_stop(work);
     }
@@ -198,12 +199,12 @@ mod tests {
     /// A storage whose statements are cancelled after 5 s, and a publisher that publishes nothing.
     #[derive(Clone, Copy)]
     struct Late {
-        /// The publisher has lost an event, and only requeueing it is late.
+        /// True if the publisher has lost an event, and only requeueing it times out.
         has_lost: bool,
     }
 
     const LATE: Late = Late { has_lost: false };
-    /// How long an operation takes that halves what is late again and again.
+    /// The duration of an operation that halves batches that time out again and again.
     const HALVING: Duration = Duration::from_secs(3_600);
 
     async fn late<T>() -> Result<T, OutboxError> {

@@ -1,6 +1,8 @@
-//! Marks that could not be made yet: rows that another transaction has locked, or a store that does not answer.
+//! Marks that are still to be made: rows that another transaction has locked, or a store that does not
+//! respond.
 //!
-//! They are retried until their lease is over. Then the events are reaped, and a mark would change nothing.
+//! They are retried until their lease expires. After that the events are reaped, and a mark would change
+//! nothing.
 
 use std::collections::VecDeque;
 
@@ -11,12 +13,12 @@ use uuid::Uuid;
 use super::chunk::Outcomes;
 use crate::{ClaimToken, Failure, FailureKind, Marked, Observer, OutboxError, Storage};
 
-/// The most marks that wait; as long as there are more, nothing is claimed.
+/// The largest number of waiting marks; while there are more, nothing is claimed.
 pub(crate) const MAX_HELD_MARKS: usize = 10_000;
-/// The most ids in one log line.
+/// The largest number of ids in one log line.
 const IDS_PER_LINE: usize = 20;
 
-/// The marks of one claim that are still to be made.
+/// The waiting marks of one claim.
 #[derive(Debug)]
 struct Held {
     token: ClaimToken,
@@ -30,11 +32,11 @@ impl Held {
     }
 }
 
-/// The marks of a relay that are still to be made, the oldest first.
+/// The waiting marks of a relay, the oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct Marks {
     held: VecDeque<Held>,
-    /// Whether an event was marked as DELIVERED.
+    /// True if an event was marked as DELIVERED.
     has_delivered: bool,
 }
 
@@ -50,12 +52,12 @@ impl Marks {
         self.held.is_empty()
     }
 
-    /// Whether nothing may be claimed until some are made.
+    /// True if nothing may be claimed until some marks are made.
     pub(crate) fn is_full(&self) -> bool {
         self.held.iter().map(Held::len).sum::<usize>() >= MAX_HELD_MARKS
     }
 
-    /// Whether an event was marked as DELIVERED since this was forgotten.
+    /// True if an event was marked as DELIVERED since the last reset.
     pub(crate) fn has_delivered(&self) -> bool {
         self.has_delivered
     }
@@ -64,7 +66,7 @@ impl Marks {
         self.has_delivered = false;
     }
 
-    /// Tries each once. An error ends the round: the store does not answer.
+    /// Tries each mark once. An error ends the round: the store does not respond.
     pub(crate) async fn flush(
         &mut self,
         storage: &impl Storage,
@@ -91,7 +93,7 @@ impl Marks {
     }
 }
 
-/// Makes the marks, and leaves in `held` those that are busy, and after an error those that were not made.
+/// Makes the marks. Keeps in `held` those that are busy, and after an error those that were not made.
 async fn mark(
     held: &mut Held,
     has_delivered: &mut bool,
@@ -105,7 +107,7 @@ async fn mark(
         let (marked, error) = mark_parts(storage, token, part, *lease_end, &mut refused).await;
         let applied = take(&mut outcomes.delivered, &marked, |id| *id, &mut lost);
         observed(observer, "delivered", applied.len());
-        // After an error some may be marked all the same.
+        // After an error some may be marked nevertheless.
         *has_delivered |= !applied.is_empty() || error.is_err();
         error?;
         let part = Part::Failed(&outcomes.failed);
@@ -173,8 +175,8 @@ impl Part<'_> {
     }
 }
 
-/// Makes marks, in halves where the table refuses one of them or takes too long. Of each the outcome, `None` for one that is refused,
-/// as far as it came.
+/// Makes marks, and halves them if the table rejects one or takes too long. Returns one outcome for each mark
+/// reached, `None` for a rejected one.
 async fn mark_parts(
     storage: &impl Storage,
     token: &ClaimToken,
@@ -224,7 +226,8 @@ fn observed(observer: &impl Observer, result: &'static str, events: usize) {
     }
 }
 
-/// Takes out what is no longer to be marked; returns what was applied. What has no outcome is left.
+/// Removes the elements that need no further mark, and returns those that were applied. Elements without an
+/// outcome stay.
 fn take<T: Clone>(
     elements: &mut Vec<T>,
     marked: &[Option<Marked>],
@@ -267,7 +270,7 @@ fn report_lost(lost: &[Uuid], observer: &impl Observer) {
     );
 }
 
-/// The first of the ids, for the log.
+/// Returns the first of the ids, for the log.
 pub(super) fn list_ids(ids: impl Iterator<Item = Uuid>) -> String {
     ids.take(IDS_PER_LINE).map(|id| id.to_string()).collect::<Vec<_>>().join(",")
 }

@@ -1,12 +1,13 @@
 //! One pass: claim, publish, mark.
 //!
-//! The order: the publisher's deadline is fixed first, then the claim is made, so that the publisher refuses before
-//! the lease can be over; then the events are published, chunk by chunk; then they are marked. A crash in between leaves a
-//! claim, which is reaped, and published events without a mark, which are published again unless the publisher keeps receipts.
+//! The order: first the publisher's deadline is fixed, then the claim is made, so that the publisher refuses
+//! before the lease can expire; then the events are published chunk by chunk, and then marked. A crash in
+//! between leaves a claim, which is reaped, and published events without a mark, which are published again
+//! unless the publisher keeps published markers.
 //!
-//! In a backlog of many keys the next claim is made while the events of this one are published, and so are the marks of the one
-//! before. That claim takes no event of a key that is held: until its mark an event is held as before, only for longer. If
-//! something is unavailable meanwhile, what was claimed ahead is released.
+//! In a backlog of many keys, the next claim and the marks of the previous claim are made while the events of
+//! this claim are published. The next claim takes no event of a key that is held, because an event is held
+//! until its mark. If a dependency becomes unavailable meanwhile, the events claimed ahead are released.
 
 use std::time::Duration;
 
@@ -26,10 +27,10 @@ use crate::{
     PublisherOutage, Storage,
 };
 
-/// The part of a lease after which no further chunk is published.
+/// The fraction of a lease after which no further chunk is published.
 const PUBLISHING_PART: f64 = 0.7;
 
-/// Why nothing can be claimed at present.
+/// The reason that nothing can be claimed at present.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Outage {
     #[error(transparent)]
@@ -38,34 +39,36 @@ pub(super) enum Outage {
     Publisher(#[from] PublisherOutage),
 }
 
-/// How a pass ended.
+/// The end of a pass.
 #[derive(Debug)]
 pub(super) enum Pass {
-    /// There may be more at once.
+    /// More events may be due at once.
     Busy,
-    /// Nothing could be claimed. Zero if something is due all the same, else when the next event falls due.
+    /// Nothing could be claimed. `due_in` is zero if an event is due nevertheless, otherwise the time until
+    /// the next is due.
     Idle { due_in: Option<Duration> },
 }
 
-/// What the loop remembers between passes.
+/// The loop's state between passes.
 pub(super) struct Work {
     scan: Scan,
     pub(super) marks: Marks,
     marks_tried: Instant,
-    /// What was claimed while the claim before it was published, whose marks wait for that of this one.
+    /// The events claimed while the previous claim was published, whose marks are made with this claim's
+    /// publication.
     ahead: Option<Claimed>,
-    /// Whether the last claim could not have its lock.
+    /// True if the last claim could not get its lock.
     was_locked: bool,
-    /// The most events of the next claim.
+    /// The largest number of events of the next claim.
     limit: u32,
-    /// Whether the next claim passes events that were reaped, because the last one took some.
+    /// True if the next claim skips events that were reaped, because the last one took some.
     passes_reaped: bool,
     /// The position of such claims.
     fresh_scan: Scan,
     set_aside: SetAside,
-    /// The comparison of DELIVERED events with those that the publisher holds.
+    /// The comparison of DELIVERED events with the publisher's entries.
     pub(super) comparing: Comparing,
-    /// Whether the next pass looks for due events before it claims.
+    /// True if the next pass checks for due events before it claims.
     pub(super) looks_first: bool,
 }
 
@@ -86,7 +89,7 @@ impl Work {
         }
     }
 
-    /// Has what was claimed ahead released with the next marks.
+    /// Adds the events claimed ahead to the next marks, to be released.
     pub(super) fn release_ahead(&mut self) {
         if let Some(claimed) = self.ahead.take() {
             let released = claimed.events.iter().map(|event| event.event_id).collect();
@@ -95,41 +98,41 @@ impl Work {
     }
 }
 
-/// What a claim came to.
+/// The outcome of a claim.
 enum ClaimOutcome {
-    /// These events are to be published.
+    /// Events to publish.
     Claimed(Claimed),
     /// Nothing was claimed, and the pass ends.
     Nothing(Pass),
 }
 
 impl ClaimOutcome {
-    /// Something may be due, and this relay could not look now.
+    /// Events may be due, but this relay could not look now.
     const LATER: Self = Self::Nothing(Pass::Idle { due_in: Some(Duration::ZERO) });
 }
 
-/// A claim that is to be published.
+/// A claim to publish.
 struct Claimed {
     token: ClaimToken,
-    /// Until when further chunks of it are published.
+    /// The time after which no further chunk of it is published.
     publish_until: Instant,
     lease_end: Instant,
     deadline: Deadline,
     events: Vec<Event>,
-    /// Whether the queue continues after it.
+    /// True if the queue continues after it.
     is_followed: bool,
 }
 
 impl Claimed {
-    /// Whether the next claim may be made while it is published: few keys of what follows are held by it, and none of its events
-    /// has failed before, so that none waits for its mark.
+    /// True if the next claim may be made while this one is published: this one holds few keys of the
+    /// following events, and none of its events has failed before, so that no event waits for its mark.
     fn may_be_overlapped(&self) -> bool {
         self.is_followed && self.events.iter().all(|event| event.attempts == 0) && keys_are_many(&self.events)
     }
 }
 
 impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
-    /// Publishes what was claimed, now or ahead of time, and marks it.
+    /// Publishes and marks events that are claimed now or were claimed ahead.
     pub(super) async fn pass(&self, work: &mut Work, stop: &CancellationToken) -> Result<Pass, Outage> {
         let may_mark = work.ahead.is_some() || work.marks_tried.elapsed() >= MARK_RETRY_INTERVAL;
         if work.ahead.is_none() && may_mark {
@@ -140,7 +143,7 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
             return Err(outage);
         }
         if stop.is_cancelled() {
-            // The loop ends, and releases what was claimed ahead.
+            // The loop ends, and releases the events claimed ahead.
             return Ok(Pass::Busy);
         }
         let claimed = match work.ahead.take() {
@@ -158,7 +161,7 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
             async { if may_mark { marks.flush(&self.storage, &self.observer).await } else { Ok(()) } },
             async { if claims_ahead { self.claim_ahead(scan, limit, set_aside).await } else { None } },
         );
-        // At the end of the queue there is probably nothing more, and a look costs less than a claim.
+        // At the end of the queue there is probably nothing more, and a check costs less than a claim.
         work.looks_first = !claimed.is_followed || claims_ahead;
         work.ahead = ahead;
         let had_failed = claimed.events.iter().filter(|event| event.attempts > 0);
@@ -177,7 +180,7 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
         outage.map_or(Ok(Pass::Busy), Err)
     }
 
-    /// Claims what is due.
+    /// Claims due events.
     async fn claim(&self, work: &mut Work) -> Result<ClaimOutcome, Outage> {
         if work.marks.is_full() {
             return Ok(ClaimOutcome::LATER);
@@ -198,7 +201,8 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
         }
         let request = ClaimRequest { passes_reaped, ..self.request(after, work.limit, &work.set_aside) };
         let claim = match self.storage.claim_batch(&request).await {
-            // Another relay is claiming. Twice in a row, another client has the table locked, which is an outage.
+            // Another relay is claiming. If this happens twice in a row, another client has locked the table,
+            // which is an outage.
             Err(OutboxError::Postgres(PgError::Locked { .. })) if !work.was_locked => {
                 work.was_locked = true;
                 return Ok(ClaimOutcome::LATER);
@@ -227,8 +231,8 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
         Ok(ClaimOutcome::Nothing(Pass::Idle { due_in }))
     }
 
-    /// After the table refused a claim, or took too long for it: the next one is half as large. Of a claim of one event, that
-    /// event is set aside, and with it the later ones of its key.
+    /// Halves the next claim after the table rejected a claim or took too long for it. If the claim was for
+    /// one event, that event is set aside, and with it the later ones of its key.
     async fn narrow(
         &self,
         work: &mut Work,
@@ -238,7 +242,7 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
         let is_late = matches!(error, OutboxError::Postgres(PgError::TimedOut { .. }));
         if request.limit > 1 {
             work.limit = request.limit / 2;
-            // It may be the server that is slow: the relay shows that it waits.
+            // The server itself may be slow, so the relay reports that it waits.
             return if is_late { Err(error) } else { Ok(()) };
         }
         let Some(event_id) = self.storage.first_claimable(request).await? else { return Err(error) };
@@ -255,8 +259,8 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
         Ok(())
     }
 
-    /// Claims what follows while other events are held. `None` if nothing could be claimed: what fails here fails in the next pass,
-    /// too, which reports it.
+    /// Claims further events while others are held. Returns `None` if nothing could be claimed: an error
+    /// recurs in the next pass, which reports it.
     async fn claim_ahead(&self, scan: &mut Scan, limit: u32, set_aside: &SetAside) -> Option<Claimed> {
         let begun = Instant::now();
         let deadline = self.publisher.deadline(self.settings.lease_timeout).await.ok()?;
@@ -297,7 +301,7 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
         }
     }
 
-    /// Publishes chunk by chunk until the stop, an outage, or the end of the lease is near.
+    /// Publishes chunk by chunk until the stop, an outage, or shortly before the lease ends.
     async fn publish(&self, claimed: &Claimed, stop: &CancellationToken) -> (Outcomes, Option<Outage>) {
         let mut judge = Judge::new(self.settings.retry, &*self.jitter);
         let mut rest = &claimed.events[..];

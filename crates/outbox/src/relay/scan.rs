@@ -1,9 +1,9 @@
-//! Where the next claim looks: further on, or again from the beginning.
+//! The position of the next claim: after the last one, or at the beginning.
 //!
-//! A claim from the beginning passes everything that cannot be claimed now: keys that wait for a retry or are held elsewhere,
-//! types of other relays, index entries of events that are done. So a relay continues where the last claim ended. What it has
-//! passed may become free, and a transaction may commit late; so it also starts over, as often as that costs a small part of
-//! its time.
+//! A claim from the beginning skips everything that cannot be claimed now: keys that wait for a retry or are
+//! held elsewhere, types of other relays, index entries of finished events. So a relay continues where the
+//! last claim ended. Skipped events may become claimable, and a transaction may commit late, so the relay
+//! also starts over, as often as that costs a small part of its time.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use tokio::time::Instant;
 
 use crate::Position;
 
-/// How much longer a sweep is than the way to its first event that can be claimed, at least.
+/// The minimum duration of a sweep, as a multiple of the time to its first claimable event.
 const SWEEP_FACTOR: u32 = 20;
 
-/// The same if a key has become free, of which there may be many in a row.
+/// The same factor if a key has become free. Many may become free in a row.
 const FREED_FACTOR: u32 = 2;
 
 /// The position of a relay in the queue.
@@ -22,9 +22,9 @@ const FREED_FACTOR: u32 = 2;
 pub(crate) struct Scan {
     after: Option<Position>,
     begun: Instant,
-    /// How long it took from the beginning to the first claim with events, or to the end.
+    /// The time from the beginning to the first claim with events, or to the end.
     way: Option<Duration>,
-    /// Whether it may have passed events whose key this relay itself held.
+    /// True if it may have skipped events whose key this relay itself held.
     passed_own: bool,
 }
 
@@ -33,7 +33,7 @@ impl Scan {
         Self { after: None, begun: now, way: None, passed_own: false }
     }
 
-    /// What the next claim looks after. Call it before each claim.
+    /// Returns the position after which the next claim looks. Call it before each claim.
     pub(crate) fn next(&mut self, now: Instant) -> Option<&Position> {
         let may_start_over = self.way.is_some_and(|way| now >= self.begun + way * SWEEP_FACTOR);
         if self.after.is_none() || may_start_over {
@@ -46,25 +46,25 @@ impl Scan {
         *self = Self::new(now);
     }
 
-    /// A key has become free whose other events may have been passed.
+    /// Notes that a key has become free whose other events may have been skipped.
     pub(crate) fn freed(&mut self, now: Instant) {
         if self.way.is_some_and(|way| now >= self.begun + way * FREED_FACTOR) {
             self.start_over(now);
         }
     }
 
-    /// The next claim is made while this relay holds other events, and passes those of their keys.
+    /// Notes that the next claim is made while this relay holds other events, and skips events of their keys.
     pub(crate) fn passes_own(&mut self) {
         self.passed_own = true;
     }
 
-    /// A claim found `events` events and looked as far as `next`, or to the end. Whether it starts over now, because what it has
-    /// passed is free.
+    /// Notes that a claim found `events` events and looked as far as `next`, or to the end. Returns true if
+    /// it starts over now because skipped events are free.
     pub(crate) fn advance(&mut self, now: Instant, events: usize, next: Option<Position>) -> bool {
         if self.way.is_none() && (events > 0 || next.is_none()) {
             self.way = Some(now.saturating_duration_since(self.begun));
         }
-        // At the end it stays there: what comes next comes there.
+        // At the end the position stays: new events are appended there.
         if next.is_some() {
             self.after = next;
             return false;

@@ -1,4 +1,5 @@
-//! Events that their table refuses to change, because of a constraint or a trigger of the producer. The relay continues without them.
+//! Events whose change the table rejects, because of a constraint or a trigger of the producer. The relay
+//! continues without them.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -6,21 +7,21 @@ use std::time::Duration;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-/// The first pause before such an event is tried again; each further pause is twice as long.
+/// The pause before the first retry of such an event; each further pause is twice as long.
 const MIN_PAUSE: Duration = Duration::from_secs(60);
 /// The longest pause.
 const MAX_PAUSE: Duration = Duration::from_secs(3_600);
 /// The most events that are set aside.
 const MAX_SET_ASIDE: usize = 1_000;
 
-/// The events that are set aside: until when, and the length of the pause.
+/// The events that are set aside, each with the end and the length of its pause.
 #[derive(Debug, Default)]
 pub(super) struct SetAside(HashMap<Uuid, (Instant, Duration)>);
 
 impl SetAside {
-    /// Sets an event aside, and returns for how long; `None` if there are too many.
+    /// Sets an event aside and returns the pause; `None` if there are too many.
     pub(super) fn add(&mut self, event_id: Uuid, now: Instant) -> Option<Duration> {
-        // An event that was not refused again begins with the shortest pause.
+        // An event that was not rejected again for a whole pause starts with the shortest one.
         self.0.retain(|_, (until, pause)| now < *until + *pause);
         let pause = self.0.get(&event_id).map_or(MIN_PAUSE, |(_, pause)| (*pause * 2).min(MAX_PAUSE));
         if self.0.len() >= MAX_SET_ASIDE && !self.0.contains_key(&event_id) {
@@ -30,7 +31,7 @@ impl SetAside {
         Some(pause)
     }
 
-    /// The events that are set aside now.
+    /// Returns the events that are set aside now.
     pub(super) fn event_ids(&self, now: Instant) -> Vec<Uuid> {
         self.0.iter().filter(|(_, (until, _))| now < *until).map(|(id, _)| *id).collect()
     }

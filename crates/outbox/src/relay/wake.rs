@@ -1,4 +1,4 @@
-//! Waking a relay when a producer announces events.
+//! Wakes a relay when a producer announces events.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,16 +11,16 @@ use tokio_util::sync::CancellationToken;
 
 use crate::ChannelName;
 
-/// The pause between two looks at an outbox while announcements are heard.
+/// The pause between two polls of an outbox while the relay receives announcements.
 pub(crate) const LISTENING_POLL_INTERVAL: Duration = Duration::from_secs(5);
-/// How often the server is asked whether it is still there.
+/// The interval of checks that the server is still there.
 const LISTENER_CHECK_INTERVAL: Duration = Duration::from_secs(10);
-/// Before the first try to listen again; it doubles.
+/// The pause before the first attempt to listen again; it doubles.
 const RECONNECT_MIN: Duration = Duration::from_millis(200);
-/// Before any try to listen again.
+/// The longest pause before an attempt to listen again.
 const RECONNECT_MAX: Duration = Duration::from_secs(5);
 
-/// Tells a relay when to look, and whether it is told.
+/// Signals when a relay must look for events, and whether it is listening.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Wake(Arc<WakeState>);
 
@@ -31,7 +31,7 @@ struct WakeState {
 }
 
 impl Wake {
-    /// How long to wait without an announcement.
+    /// Returns the time to wait without an announcement.
     pub(crate) fn poll_interval(&self, configured: Duration) -> Duration {
         if self.0.listening.load(Ordering::SeqCst) {
             configured.max(LISTENING_POLL_INTERVAL)
@@ -40,19 +40,19 @@ impl Wake {
         }
     }
 
-    /// Until there is an announcement, or one has been missed.
+    /// Waits until an announcement arrives or may have been missed.
     pub(crate) async fn announced(&self) {
         self.0.announced.notified().await;
     }
 
     fn listening(&self, listening: bool) {
         self.0.listening.store(listening, Ordering::SeqCst);
-        // Announcements may have been missed before, and the shorter interval begins at once.
+        // Announcements may have been missed before, and the shorter interval must begin at once.
         self.0.announced.notify_one();
     }
 }
 
-/// Where announcements come from.
+/// The source of announcements.
 #[derive(Clone, Debug)]
 pub(crate) struct Source {
     pub(crate) dsn: Dsn,
@@ -94,13 +94,13 @@ pub(crate) async fn listen(source: &Source, wake: &Wake, stop: &CancellationToke
             );
         }
         failing = true;
-        // Cancelled, the loop ends.
+        // If cancelled, the loop ends.
         let _: Option<()> = stop.run_until_cancelled(tokio::time::sleep(pause)).await;
         pause = (pause * 2).min(RECONNECT_MAX);
     }
 }
 
-/// Passes announcements on until the connection fails.
+/// Forwards announcements until the connection fails.
 async fn pass_on(listener: &Listener, wake: &Wake) -> pg::PgError {
     loop {
         let heard = tokio::time::timeout(LISTENER_CHECK_INTERVAL, listener.heard()).await;

@@ -1,4 +1,4 @@
-//! What operators do: prune, list, requeue.
+//! Operators' statements: prune, list, requeue.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use uuid::Uuid;
 use super::Parameters;
 use crate::TableName;
 
-/// The events that can be pruned, and the column that tells their age.
+/// The events that can be pruned, and the column that contains their age.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Prunable {
     Delivered,
@@ -26,15 +26,15 @@ impl Prunable {
     }
 }
 
-/// The time so long ago.
+/// The time that lies `age` in the past.
 pub(crate) fn cutoff(age: Duration) -> Written {
     let seconds = bind::bigint(i64::try_from(age.as_secs()).unwrap_or(i64::MAX));
     Written::new("SELECT now() - $1 * interval '1 second' AS cutoff", [seconds])
 }
 
-/// Counts what is strictly older.
+/// Counts the events that are strictly older.
 ///
-/// Plan: the index of what can be pruned.
+/// Plan: the index of prunable events.
 pub(crate) fn count_prunable(table: &TableName, which: Prunable, cutoff: RawTimestamp) -> Written {
     let (status, column) = which.columns();
     let text = format!(
@@ -44,19 +44,19 @@ pub(crate) fn count_prunable(table: &TableName, which: Prunable, cutoff: RawTime
     Written::new(text, [bind::raw_instant(cutoff)])
 }
 
-/// A chunk of DELIVERED or DEAD events: all of it lies in `from` to the cutoff.
+/// A chunk of DELIVERED or DEAD events, with times from `from` to the cutoff.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Chunk {
-    /// Where the chunk before it ended, so that what that one has passed is not read again.
+    /// The end of the previous chunk, so that its events are not read again.
     pub(crate) from: RawTimestamp,
     pub(crate) cutoff: RawTimestamp,
     pub(crate) limit: u32,
 }
 
-/// Deletes some of what is strictly older, the oldest first; leaves out what another transaction has locked. Returns how many
-/// there were, and the time of the last.
+/// Deletes some of the events that are strictly older, the oldest first; skips events that another
+/// transaction has locked. Returns their number and the time of the last.
 ///
-/// Plan: the index of what can be pruned up to the limit, then the primary key.
+/// Plan: the index of prunable events up to the limit, then the primary key.
 pub(crate) fn prune(table: &TableName, which: Prunable, chunk: Chunk) -> Written {
     let ((status, column), t) = (which.columns(), table.quoted());
     let text = format!(
@@ -71,13 +71,13 @@ pub(crate) fn prune(table: &TableName, which: Prunable, chunk: Chunk) -> Written
     Written::new(text, [bind::raw_instant(from), bind::raw_instant(cutoff), bind::bigint(limit.into())])
 }
 
-/// What is shown of an event; names are clipped.
+/// The columns shown of an event; names are clipped.
 const SHOWN: &str =
     "e.event_id, left(e.event_type, 255) AS event_type, left(e.partition_key, 255) AS partition_key,
     e.status, e.attempts, left(e.last_error, 2000) AS last_error, e.available_at, e.created_at, e.updated_at,
     octet_length(e.payload)::bigint AS payload_bytes";
 
-/// DEAD or DELIVERED events of these times, the latest first.
+/// Lists DEAD or DELIVERED events of these times, the latest first.
 ///
 /// Plan: the index of these events, backwards up to the limit.
 pub(crate) fn list_done(
@@ -98,7 +98,7 @@ pub(crate) fn list_done(
     Written::new(text, parameters.0)
 }
 
-/// The condition that the row `e` is DEAD or DELIVERED, of this type, and of these times.
+/// Returns the condition that the row `e` is DEAD or DELIVERED, and has this type and a time in this range.
 fn done(
     parameters: &mut Parameters,
     which: Prunable,
@@ -116,7 +116,7 @@ fn of_type(parameters: &mut Parameters, event_type: Option<&str>) -> String {
     format!("AND e.event_type = {}", parameters.add(bind::text(event_type)))
 }
 
-/// One event, with its payload and headers if they are not larger than `max_bytes`.
+/// Reads one event, with its payload and headers if they are not larger than `max_bytes`.
 ///
 /// Plan: the primary key.
 pub(crate) fn get(table: &TableName, event_id: Uuid, max_bytes: i64) -> Written {
@@ -131,7 +131,7 @@ pub(crate) fn get(table: &TableName, event_id: Uuid, max_bytes: i64) -> Written 
 
 pub(super) const REQUEUED: &str = "status = 'PENDING', attempts = 0, available_at = now(), last_error = NULL, delivered_at = NULL, updated_at = now()";
 
-/// PENDING as new; returns the ids that were DEAD.
+/// Makes DEAD events PENDING as if new; returns the ids that were DEAD.
 ///
 /// Plan: the primary key.
 pub(crate) fn requeue(table: &TableName, event_ids: &[Uuid]) -> Written {
@@ -142,7 +142,7 @@ pub(crate) fn requeue(table: &TableName, event_ids: &[Uuid]) -> Written {
     Written::new(text, [bind::uuids(event_ids.iter().map(|id| id.into_bytes()))])
 }
 
-/// Those of the ids that exist.
+/// Returns those of the ids that exist.
 ///
 /// Plan: the primary key.
 pub(crate) fn existing(table: &TableName, event_ids: &[Uuid]) -> Written {
@@ -150,7 +150,8 @@ pub(crate) fn existing(table: &TableName, event_ids: &[Uuid]) -> Written {
     Written::new(text, [bind::uuids(event_ids.iter().map(|id| id.into_bytes()))])
 }
 
-/// DEAD or DELIVERED events of these times, the oldest first, but for some; with the time by which they are ordered.
+/// Lists DEAD or DELIVERED events of these times, the oldest first, except some; with the time that orders
+/// them.
 ///
 /// Plan: the index of these events in its order up to the limit.
 pub(crate) fn list_requeueable(

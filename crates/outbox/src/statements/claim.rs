@@ -1,4 +1,4 @@
-//! Claiming: which of the events that are due go next.
+//! Claiming: the selection of the due events to publish next.
 
 use std::time::Duration;
 
@@ -9,42 +9,43 @@ use super::Parameters;
 use crate::storage::REAPED_SHIFT;
 use crate::{ClaimRequest, EventTypes, Position, REAPED, TableName};
 
-/// The class of the advisory locks under which tables are claimed from: "outb" in ASCII.
+/// The class of the advisory locks that serialize claims of a table: "outb" in ASCII.
 const CLAIM_LOCK_CLASS: i32 = 0x6f_75_74_62;
-/// How long a claim waits for those of other relays, and for a lock of the whole table.
+/// The time that a claim waits for those of other relays, and for a lock of the whole table.
 const CLAIM_LOCK_TIMEOUT: Duration = Duration::from_secs(2);
-/// The most events that [`due_in`] looks at.
+/// The largest number of events that [`due_in`] examines.
 const MAX_DUE_LOOK: i64 = 500;
 
-/// How the earlier events of a key are found.
+/// The method of finding the earlier events of a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Claiming {
-    /// By the index of key order: a few rows for each key.
+    /// The index of key order: reads a few rows for each key.
     ByKeyIndex,
-    /// By reading all events that are not DELIVERED or DEAD, once.
+    /// A scan: reads all events that are not DELIVERED or DEAD, once.
     ByScan,
 }
 
 /// The purpose of a claim's statement.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Purpose {
-    /// To claim the events: they are DELIVERING afterwards.
+    /// Claim the events: they are DELIVERING afterwards.
     Take,
-    /// To read which events would be claimed; they are locked until the transaction ends.
+    /// Read which events would be claimed. They are locked until the transaction ends.
     Look,
 }
 
 /// The settings of a transaction that claims by a scan.
 const KEY_SCAN_PARAMETERS: &str = "SET LOCAL enable_hashjoin = on;";
 
-/// Opens a transaction that claims: one at a time for each table, so that the statement that follows sees what all earlier
-/// claims have taken. The lock ends with the transaction. Without READ COMMITTED the statement would see the time before the lock.
+/// Opens a transaction that claims: one at a time for each table, so that the next statement sees the events
+/// that all earlier claims have taken. The lock ends with the transaction. Without READ COMMITTED the
+/// statement would see the state before the lock.
 pub(crate) fn claim_begin(table: &TableName, claiming: Claiming) -> String {
     let settings = match claiming {
         Claiming::ByKeyIndex => "",
         Claiming::ByScan => KEY_SCAN_PARAMETERS,
     };
-    // An oid has 32 bits without a sign.
+    // An oid is an unsigned 32-bit number.
     format!(
         "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = {}; {settings}
          SELECT pg_advisory_xact_lock({CLAIM_LOCK_CLASS}, ('{}'::regclass::oid::bigint - 2147483648)::int)",
@@ -64,20 +65,22 @@ fn after(parameters: &mut Parameters, position: Option<&Position>) -> String {
     format!("AND (e.available_at, e.created_at, e.event_id) > ({available_at}, {created_at}, {event_id})")
 }
 
-/// Claims events. The first row has the ids in the order of the claim, and how far it looked; then a row for each event.
+/// Claims events. The first row has the ids in the order of the claim, and the last position examined; then
+/// follows one row for each event.
 ///
-/// * `slot`: the next events that are due, whatever they are, by the index of the queue; each is a place in the claim.
+/// * `slot`: the next due events, claimable or not, by the index of the queue; each is a place in the claim.
 /// * `wanted`: for each partition key that has slots, their places.
-/// * `head`: for each key as many events as it has slots, in the order of the key; a key has as many as it would have
-///   anyway, and an earlier event is not overtaken by one that fell due before it. An event that is DELIVERING comes first and
-///   is not free, nor is one that waits for its next attempt.
-/// * `locked`: those that are free and that no other transaction has locked.
-/// * `usable`: those before which nothing of their key is missing.
-/// * `cut`: those that were reaped or were not, as the first of all; the limit in bytes, and of events that were reaped the
-///   smallest of their limits.
+/// * `head`: for each key as many events as it has slots, in the order of the key. So a key gets its usual
+///   share, and an earlier event is not overtaken by one that became due before it. A DELIVERING event comes
+///   first and is not free; an event that waits for its next attempt is not free either.
+/// * `locked`: the free events that no other transaction has locked.
+/// * `usable`: the events before which no event of their key is missing.
+/// * `cut`: the events that were reaped, or those that were not, like the first of all; up to the limit in
+///   bytes and, for reaped events, up to the smallest of their limits.
 ///
-/// Plan: `slot` reads the queue in its order up to the limit; `head` reads the index of key order up to its limit for each key;
-/// `locked` reaches rows by their place in the table, `changed` by the primary key.
+/// Plan: `slot` reads the queue in its order up to the limit; `head` reads the index of key order up to its
+/// limit for each key; `locked` reaches rows by their place in the table, `changed` by the primary key.
+/// limit for each key; `locked` reaches rows by their place in the table, `changed` by the primary key.
 pub(crate) fn claim(
     table: &TableName,
     claiming: Claiming,
@@ -100,7 +103,8 @@ pub(crate) fn claim(
         Claiming::ByKeyIndex => head_by_index(&t, &ours),
         Claiming::ByScan => head_by_scan(&t, &ours),
     };
-    // A payload is not read for its size. Headers are: what is stored may be a hundredth of their text.
+    // The size of a payload is known without reading it. Headers must be read: their stored size may be a
+    // hundredth of their text.
     let rest = |row: &str| {
         format!(
             "coalesce(octet_length({row}.headers::text), 0) + octet_length({row}.event_type)
@@ -187,10 +191,10 @@ pub(crate) fn claim(
     Written::new(text, parameters.0)
 }
 
-/// What is kept of the names of an event that is not read, in characters.
+/// The number of characters kept of each name of an event that is not read.
 const CLIPPED: usize = 200;
 
-/// An event that is DELIVERING sorts before those that are PENDING, so one look at the index finds both.
+/// Returns `head` by the index: a DELIVERING event sorts before PENDING ones, so one lookup finds both.
 fn head_by_index(t: &str, ours: &str) -> String {
     format!(
         "SELECT w.places[1] AS line, w.places[h.rank] AS place, h.place_in_table, h.event_id, h.free
@@ -208,7 +212,7 @@ fn head_by_index(t: &str, ours: &str) -> String {
     )
 }
 
-/// All events of all wanted keys, read once.
+/// Returns `head` by a scan: reads all events of all wanted keys once.
 fn head_by_scan(t: &str, ours: &str) -> String {
     let of_status = |condition: &str| {
         format!(
@@ -231,9 +235,9 @@ fn head_by_scan(t: &str, ours: &str) -> String {
     )
 }
 
-/// In how many milliseconds the next event falls due, at most a day; no row, or NULL, if none waits.
+/// Returns the milliseconds until the next event is due, at most a day; no row, or NULL, if none waits.
 ///
-/// Plan: the queue in its order, one event, or [`MAX_DUE_LOOK`] where types matter.
+/// Plan: the queue in its order, one event, or [`MAX_DUE_LOOK`] events if types are selected.
 pub(crate) fn due_in(table: &TableName, types: &EventTypes, position: Option<&Position>) -> Written {
     let t = table.quoted();
     let mut parameters = Parameters::default();

@@ -1,4 +1,5 @@
-//! DELIVERED events: listed for a comparison with the publisher, and set to PENDING again if the publisher has lost them.
+//! Listing of DELIVERED events for a comparison with the publisher, and their requeueing if the publisher has
+//! lost them.
 
 use pg::sql::Written;
 use pg::{RawTimestamp, bind};
@@ -11,7 +12,7 @@ use crate::{EventTypes, TableName};
 /// The length to which a type is cut, in characters.
 const CLIPPED: usize = 255;
 
-/// Reads the identity of the outbox: the cluster, the database and the table. A table that is renamed keeps it.
+/// Reads the identity of the outbox: the cluster, the database and the table. It survives renaming the table.
 pub(crate) fn identity(table: &TableName) -> Written {
     let text = format!(
         "SELECT concat_ws('/', (SELECT system_identifier FROM pg_control_system()),
@@ -21,11 +22,12 @@ pub(crate) fn identity(table: &TableName) -> Written {
     Written::new(text, [])
 }
 
-/// The newest time of delivery of events of these types in a page of DELIVERED events, from the newest or from before a time back; how many
-/// events the page has, and the time of the last. All events of that time are part of the page. An event whose time is in the
-/// future, because the clock was ahead, does not count.
+/// Returns the newest time of delivery of events of these types in a page of DELIVERED events, read backwards
+/// from the newest or from a given time; the number of events in the page, and the time of the last. All
+/// events of that time are part of the page. Events with a time in the future, because the clock was ahead,
+/// are ignored.
 ///
-/// Plan: the index of what is DELIVERED, backwards, up to the limit, and then the events of the last time.
+/// Plan: the index of DELIVERED events, backwards up to the limit, and then the events of the last time.
 pub(crate) fn newest_delivered(
     table: &TableName,
     types: &EventTypes,
@@ -54,8 +56,8 @@ pub(crate) fn newest_delivered(
     Written::new(text, parameters.0)
 }
 
-/// The newest time of delivery of events of these types in a page of the table, in the order of the primary key; how many events the page
-/// has, and its last one.
+/// Returns the newest time of delivery of events of these types in a page of the table, in the order of the
+/// primary key; the number of events in the page, and its last event.
 ///
 /// Plan: the primary key in its order up to the limit.
 pub(crate) fn newest_delivered_by_key(
@@ -81,10 +83,12 @@ pub(crate) fn newest_delivered_by_key(
 
 const LISTED: &str = "e.event_id, e.delivered_at";
 
-/// DELIVERED events in the order of their delivery, those at `since` and those after the last of the part before. One of a type that
-/// the relay does not carry counts in the limit, so that a part is bounded however rare the types are, and has no type here.
+/// Lists DELIVERED events in the order of their delivery, from `since` or after the last event of the
+/// previous page. An event of a type that the relay does not carry counts towards the limit, so that a page
+/// is bounded however rare the types are, and has no type here.
 ///
-/// Plan: the index of what is DELIVERED in its order up to the limit; events that were delivered together are sorted.
+/// Plan: the index of DELIVERED events in its order up to the limit; events that were delivered together are
+/// sorted.
 pub(crate) fn list_delivered(
     table: &TableName,
     types: &EventTypes,
@@ -110,8 +114,9 @@ pub(crate) fn list_delivered(
     Written::new(text, parameters.0)
 }
 
-/// A page of the table in the order of the primary key. An event that is not listed, because it is not DELIVERED, was delivered earlier or
-/// has another type, has no type here. A row that is updated meanwhile keeps its place in this order.
+/// Reads a page of the table in the order of the primary key. An event that is not listed, because it is not
+/// DELIVERED, was delivered earlier or has another type, has no type here. A row that is updated meanwhile
+/// keeps its place in this order.
 ///
 /// Plan: the primary key in its order up to the limit.
 pub(crate) fn list_delivered_by_key(
@@ -135,7 +140,7 @@ pub(crate) fn list_delivered_by_key(
     Written::new(text, parameters.0)
 }
 
-/// The end of a statement that reads a page of the table in the order of the primary key.
+/// Returns the end of a statement that reads a page of the table in the order of the primary key.
 fn page_by_key(parameters: &mut Parameters, after: Option<Uuid>, limit: u32) -> String {
     let after = after.map_or_else(String::new, |id| {
         format!("WHERE e.event_id > {}", parameters.add(bind::uuid(id.into_bytes())))
@@ -144,14 +149,14 @@ fn page_by_key(parameters: &mut Parameters, after: Option<Uuid>, limit: u32) -> 
     format!("{after} ORDER BY e.event_id LIMIT {limit}")
 }
 
-/// The condition that the row `e` lies in these blocks.
+/// Returns the condition that the row `e` lies in these blocks.
 pub(super) fn within(parameters: &mut Parameters, blocks: std::ops::Range<u32>) -> String {
     let [from, to] =
         [blocks.start, blocks.end].map(|block| parameters.add(bind::text(format!("({block},0)"))));
     format!("e.ctid >= {from}::tid AND e.ctid < {to}::tid")
 }
 
-/// How many blocks the table has.
+/// Returns the number of blocks of the table.
 pub(crate) fn blocks(table: &TableName) -> Written {
     let text = format!(
         "SELECT (pg_relation_size('{}'::regclass) / current_setting('block_size')::int)::bigint AS blocks",
@@ -160,8 +165,8 @@ pub(crate) fn blocks(table: &TableName) -> Written {
     Written::new(text, [])
 }
 
-/// Sets events to PENDING, as if they were new, if they still have the status with the time that was read and no other transaction has
-/// locked them; returns their ids.
+/// Makes events PENDING, as if new, if they still have the status and the time that were read and no other
+/// transaction has locked them; returns their ids.
 ///
 /// Plan: the primary key, to lock and to change.
 pub(crate) fn requeue_as_read(
@@ -180,7 +185,7 @@ pub(crate) fn requeue_as_read(
     Written::new(text, read_times(events))
 }
 
-/// Those of the events that still have the status with the time that was read.
+/// Returns the events that still have the status and the time that were read.
 ///
 /// Plan: the primary key.
 pub(crate) fn still_as_read(table: &TableName, which: Prunable, events: &[(Uuid, RawTimestamp)]) -> Written {
@@ -202,7 +207,7 @@ fn read_times(events: &[(Uuid, RawTimestamp)]) -> [sea_query::Expr; 2] {
     ]
 }
 
-/// When the oldest claim was made under which an event is held, if it was made at a time or before.
+/// Returns the time of the oldest claim that holds an event, if that time is at or before `time`.
 ///
 /// Plan: the index of leases, one entry.
 pub(crate) fn oldest_claim_until(table: &TableName, time: RawTimestamp) -> Written {

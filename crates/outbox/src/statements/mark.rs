@@ -1,4 +1,4 @@
-//! Marking: what became of claimed events. A mark counts only under the token of its claim.
+//! Marking: stores the outcome of claimed events. A mark is valid only under the token of its claim.
 
 use std::time::Duration;
 
@@ -9,12 +9,12 @@ use uuid::Uuid;
 use crate::event::stored_error;
 use crate::{ClaimToken, Failure, FailureKind, REAPED, TableName};
 
-/// What a mark does with rows that another transaction has locked.
+/// The treatment of rows that another transaction has locked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Locks {
-    /// It waits for them, as long as [`mark_begin`] says.
+    /// Wait for them, for the time set by [`mark_begin`].
     Wait,
-    /// It leaves them out, and reads each row twice.
+    /// Skip them, and read each row twice.
     Skip,
 }
 
@@ -23,10 +23,10 @@ pub(crate) fn mark_begin(wait: Duration) -> String {
     format!("BEGIN; SET LOCAL lock_timeout = {}", wait.as_millis())
 }
 
-/// `$1` are the ids, `token` names the parameter with the token.
+/// Builds a mark: `$1` are the ids, `token` is the placeholder of the token.
 ///
-/// Plan: the primary key, once to change, and once before to lock where locked rows are left out. Without an order of rows
-/// there is nothing to sort: marks of different claims have no row in common.
+/// Plan: the primary key, once to change and, if locked rows are skipped, once before to lock. No order of
+/// rows is needed and so no sort: marks of different claims have no row in common.
 fn mark(table: &TableName, set: &str, token: &str, locks: Locks) -> String {
     let t = table.quoted();
     let held = format!("e.event_id = ANY ($1) AND e.locked_by = {token} AND e.status || '' = 'DELIVERING'");
@@ -46,19 +46,19 @@ fn ids(event_ids: &[Uuid]) -> sea_query::Expr {
     bind::uuids(event_ids.iter().map(|id| id.into_bytes()))
 }
 
-/// DELIVERED; returns the ids that were changed.
+/// Marks events as DELIVERED; returns the ids that were changed.
 pub(crate) fn deliver(table: &TableName, token: &ClaimToken, event_ids: &[Uuid], locks: Locks) -> Written {
     let text = mark(table, "status = 'DELIVERED', delivered_at = now()", "$2", locks);
     Written::new(text, [ids(event_ids), bind::text(token.as_str())])
 }
 
-/// PENDING as before; returns the ids that were changed.
+/// Makes events PENDING as before; returns the ids that were changed.
 pub(crate) fn release(table: &TableName, token: &ClaimToken, event_ids: &[Uuid], locks: Locks) -> Written {
     Written::new(mark(table, "status = 'PENDING'", "$2", locks), [ids(event_ids), bind::text(token.as_str())])
 }
 
-/// PENDING with a later attempt, or DEAD; returns the ids that were changed. An event that was reaped keeps the beginning of its
-/// error while it is PENDING: it is claimed alone.
+/// Marks events as PENDING with a later attempt, or as DEAD; returns the ids that were changed. A PENDING
+/// event that was reaped keeps the beginning of its error, so that it is claimed apart from others.
 pub(crate) fn fail(table: &TableName, token: &ClaimToken, failures: &[Failure], locks: Locks) -> Written {
     let all = |failure: &Failure| failure.event_id.into_bytes();
     let errors = failures.iter().map(|failure| stored_error(&failure.error));
@@ -74,8 +74,9 @@ pub(crate) fn fail(table: &TableName, token: &ClaimToken, failures: &[Failure], 
     )
 }
 
-/// The columns of a failed attempt: `$1` are the ids, `$2` the attempts, `$3` the delays or -1 for DEAD, `$4` the errors. An array
-/// is searched instead of a join, whose order the planner could change.
+/// Returns the columns of a failed attempt: `$1` are the ids, `$2` the attempts, `$3` the delays or -1 for
+/// DEAD, `$4` the errors. Searches an array instead of joining, because the planner could change the order of
+/// a join.
 pub(super) fn outcome(last_error: &str) -> String {
     let of = |array: &str| format!("({array})[array_position($1, e.event_id)]");
     let (attempts, delay, error) = (of("$2"), of("$3"), of("$4"));
@@ -90,7 +91,7 @@ pub(super) fn outcome(last_error: &str) -> String {
 }
 
 pub(super) fn delay_ms(kind: FailureKind) -> i64 {
-    /// A century: the server's times end some time after it.
+    /// A century: the server's range of times ends some time after it.
     const MAX_DELAY: Duration = Duration::from_secs(3_155_760_000);
     match kind {
         FailureKind::Dead => -1,
@@ -102,7 +103,7 @@ pub(super) fn column(attempts: u32) -> i64 {
     i64::from(attempts).min(i64::from(i32::MAX))
 }
 
-/// Those of the events that are still claimed under the token: another transaction has them locked.
+/// Returns the events that are still claimed under the token: another transaction has locked them.
 pub(crate) fn still_held(table: &TableName, token: &ClaimToken, event_ids: &[Uuid]) -> Written {
     let text = format!(
         "SELECT e.event_id FROM {} e

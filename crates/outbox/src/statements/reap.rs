@@ -1,4 +1,4 @@
-//! Reaping: leases that are over.
+//! Reaping of expired leases.
 
 use std::time::Duration;
 
@@ -10,9 +10,9 @@ use super::Parameters;
 use super::mark::{column, delay_ms, outcome};
 use crate::{FailureKind, REAPED, ReapRequest, TableName};
 
-/// A lease that begins so much later than now was written by another clock.
+/// The tolerance for leases that begin in the future. One that begins later was written by another clock.
 const CLOCK_TOLERANCE: Duration = Duration::from_secs(5);
-/// A century: the server's times begin some time before it.
+/// A century: the server's range of times begins some time before it.
 const MAX_LEASE_MS: i64 = 3_155_760_000_000;
 
 fn lease(parameters: &mut Parameters, request: &ReapRequest) -> String {
@@ -20,9 +20,10 @@ fn lease(parameters: &mut Parameters, request: &ReapRequest) -> String {
     format!("{} * interval '1 millisecond'", parameters.add(bind::bigint(lease)))
 }
 
-/// The events whose lease is over, the oldest first and those without a time last.
+/// Returns the events whose lease has expired, the oldest first and those without a time last.
 ///
-/// Plan: the index of leases in its order. It reads past those that are not over, which are as many as relays hold now.
+/// Plan: the index of leases in its order. It skips leases that have not expired, which are as many as relays
+/// hold now.
 pub(crate) fn expired_leases(table: &TableName, request: &ReapRequest) -> Written {
     let mut parameters = Parameters::default();
     let ours = parameters.types(&request.types);
@@ -41,8 +42,8 @@ pub(crate) fn expired_leases(table: &TableName, request: &ReapRequest) -> Writte
     Written::new(text, parameters.0)
 }
 
-/// Changes those of these events whose lease is over, that have failed as often as was read, and that no other transaction has locked.
-/// Returns their ids.
+/// Changes those of these events whose lease has expired, whose attempts are as read, and that no other
+/// transaction has locked. Returns their ids.
 ///
 /// Plan: the primary key, to lock and to change.
 pub(crate) fn reap(
@@ -68,13 +69,14 @@ pub(crate) fn reap(
             FOR UPDATE SKIP LOCKED))
          RETURNING e.event_id",
         outcome("NULL::text"),
-        // One below the highest number, which no failure can exceed.
+        // One below the largest number, so that no failure can exceed it.
         i32::MAX - 1,
     );
     Written::new(text, parameters.0)
 }
 
-/// Lets leases begin now that begin in the future, because a clock that was ahead or a person wrote them. Returns the ids of their events.
+/// Restarts leases that begin in the future, because a clock was ahead or a person wrote them: they begin
+/// now. Returns the ids of their events.
 ///
 /// Plan: the index of leases, from its end.
 pub(crate) fn begin_again(table: &TableName, request: &ReapRequest) -> Written {

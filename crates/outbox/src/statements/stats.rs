@@ -1,4 +1,4 @@
-//! Counting what is in an outbox.
+//! Counts of an outbox.
 
 use pg::bind;
 use pg::sql::Written;
@@ -7,10 +7,11 @@ use super::Parameters;
 use super::delivered::within;
 use crate::{EventTypes, TableName};
 
-/// Counts up to `limit` each, among the first `limit` events of each kind; the columns of [`stats`].
+/// Counts up to `limit` each, among the first `limit` events of each kind; same columns as [`stats`].
 ///
-/// Plan: the queue in its order up to the limit, once from its beginning and once from now on; the indexes of leases and of DEAD
-/// events up to the limit. Without the last, they are 0: [`count_dead_of_blocks`] counts them.
+/// Plan: the queue in its order up to the limit, once from its beginning and once from now on; the indexes of
+/// leases and of DEAD events up to the limit. Without the index of DEAD events their count is 0, and
+/// [`count_dead_of_blocks`] counts them.
 pub(crate) fn stats_capped(table: &TableName, types: &EventTypes, limit: u64, with_dead: bool) -> Written {
     let t = table.quoted();
     let mut parameters = Parameters::default();
@@ -65,11 +66,11 @@ pub(crate) fn count_dead_of_blocks(
     Written::new(text, parameters.0)
 }
 
-/// Ages of infinite times cannot be computed.
+/// The oldest age of the finite times: ages of infinite times cannot be computed.
 const OLDEST_AGE: &str = "coalesce(extract(epoch FROM now() - min(created_at) FILTER (
     WHERE ours AND isfinite(created_at))) * 1000000, 0)::bigint AS oldest_age_us";
 
-/// Counts all of them.
+/// Counts all events.
 ///
 /// Plan: all entries of the indexes of the queue, of leases and of DEAD events.
 pub(crate) fn stats(table: &TableName) -> Written {

@@ -1,4 +1,5 @@
-//! The plans of the statements that meet a backlog: none may read or sort the whole of it, whatever the planner believes.
+//! Plans of the statements that run on a backlog: none may read or sort all of it, whatever statistics the
+//! planner has.
 
 use std::time::Duration;
 
@@ -15,12 +16,13 @@ use crate::{
     schema_sql,
 };
 
-/// What a claim holds here.
+/// The size of a claim in these tests.
 const LIMIT: u32 = 500;
-/// The most blocks that a statement may touch for each event: each index is gone down a few times.
+/// The largest number of blocks that a statement may touch for each event: it descends each index a few
+/// times.
 const BLOCKS: u64 = 30;
 
-/// When the planner's statistics are taken.
+/// The time at which the planner's statistics are taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Statistics {
     Never,
@@ -35,7 +37,7 @@ async fn server() -> &'static Postgres {
         .await
 }
 
-/// A session on a database of its own, with 100,000 events whose keys are `key`, and as many that are done.
+/// Creates a database with 100,000 pending events whose keys are `key`, and as many finished ones.
 async fn backlog(key: &str, statistics: Statistics) -> (PgPool, TableName) {
     static DATABASES: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
     let name = format!("plans_{}", DATABASES.fetch_add(1, std::sync::atomic::Ordering::SeqCst));
@@ -62,7 +64,7 @@ async fn backlog(key: &str, statistics: Statistics) -> (PgPool, TableName) {
     (PgPool::new(&dsn, settings).expect("a pool"), table)
 }
 
-/// The parameters of a statement as texts, as the server writes them.
+/// Collects the parameters of a statement as texts, as the server writes them.
 struct Literals<'a, S>(&'a S);
 
 impl<S: PostgresBinderRef> PostgresBinderRef for Literals<'_, S> {
@@ -75,7 +77,7 @@ impl<S: PostgresBinderRef> PostgresBinderRef for Literals<'_, S> {
     }
 }
 
-/// The types that the parameters are cast to.
+/// Returns the types that the parameters are cast to.
 fn types(sql: &str, values: &PostgresValues) -> Vec<String> {
     let of = |n: usize| {
         let (_, rest) = sql.split_once(&format!("CAST(${n} AS ")).expect("each is cast");
@@ -84,7 +86,7 @@ fn types(sql: &str, values: &PostgresValues) -> Vec<String> {
     (1..=values.as_params().len()).map(of).collect()
 }
 
-/// `EXPLAIN ANALYZE` of the plan that a relay runs: the generic one. What it changes is taken back.
+/// Returns `EXPLAIN ANALYZE` of the plan that a relay runs: the generic one. Changes are rolled back.
 async fn plan(session: &Session, statement: &impl PostgresBinderRef) -> Value {
     let (sql, values) = statement.build_ref();
     let types = types(&sql, &values);
@@ -112,13 +114,14 @@ fn number(node: &Value, property: &str) -> u64 {
     node[property].as_f64().unwrap_or(0.0).ceil() as u64
 }
 
-/// The node and all below it.
+/// Returns the node and all nodes below it.
 fn nodes(node: &Value) -> Vec<&Value> {
     let below = node["Plans"].as_array().map_or(&[][..], Vec::as_slice);
     std::iter::once(node).chain(below.iter().flat_map(nodes)).collect()
 }
 
-/// The most rows that any node of the plan read: those that it returned and those that it removed.
+/// Returns the largest number of rows that a node of the plan read: those that it returned and those that it
+/// removed.
 fn most_rows(plan: &Value) -> u64 {
     let read = |node: &&Value| {
         let properties = ["Actual Rows", "Rows Removed by Filter", "Rows Removed by Join Filter"];
@@ -128,7 +131,7 @@ fn most_rows(plan: &Value) -> u64 {
 }
 
 fn check(what: &str, plan: &Value, events: u64) {
-    // And the few rows of the statement itself.
+    // The tolerance covers the few rows of the statement itself.
     assert!(most_rows(plan) <= events + 10, "{what} reads {} rows:\n{plan:#}", most_rows(plan));
     let blocks = number(plan, "Shared Hit Blocks") + number(plan, "Shared Read Blocks");
     assert!(blocks <= BLOCKS * events, "{what} reads {blocks} blocks:\n{plan:#}");
@@ -152,7 +155,7 @@ fn request(types: EventTypes) -> ClaimRequest {
     }
 }
 
-/// Ids of claimed events, and one that is not there.
+/// Claims events and returns their ids, with one id that does not exist.
 async fn claimed(session: &Session, table: &TableName) -> Vec<Uuid> {
     let claim = claim(table, Claiming::ByKeyIndex, Purpose::Take, &request(EventTypes::All));
     let rows = session.query(&claim).await.expect("claimed");

@@ -1,4 +1,4 @@
-//! Claims on a table in PostgreSQL beside transactions that hold, change or commit late what they look at.
+//! Claims on a table in PostgreSQL while other transactions lock, change or late commit the same rows.
 
 use std::time::Duration;
 
@@ -44,7 +44,8 @@ async fn a_claim_leaves_out_what_is_held_and_the_later_events_of_its_key() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_row_that_changes_while_it_is_claimed_is_not_overtaken() {
-    // An operator takes the first of a key out of the queue while a claim is between its snapshot and its locks.
+    // An operator removes the first event of a key from the queue while a claim is between its snapshot and
+    // its locks.
     let db = Db::new().await;
     for number in 1..=2 {
         db.add(number, "k").await;
@@ -95,8 +96,8 @@ async fn many_claimers_take_ten_thousand_events_once_each_and_none_waits_for_lon
     assert_eq!(all.len(), 10_000);
 }
 
-/// The first of a key is committed while a claim of the second is between its snapshot and its commit: a claim that did not
-/// wait would see the first alone.
+/// The first event of a key is committed while a claim of the second is between its snapshot and its commit.
+/// A claim that did not wait would see the first event alone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_relays_that_claim_at_once_never_hold_events_of_one_key() {
     let db = Db::new().await;
@@ -136,7 +137,7 @@ async fn a_role_with_another_isolation_level_claims_as_any_other() {
         db.add(number, "k").await;
     }
     storage.due_in(&EventTypes::All, None).await.expect("it connects");
-    // Both claims begin before either of them sees the queue.
+    // Both claims begin before either of them reads the queue.
     let class = 0x6f_75_74_62;
     let lock = format!(
         "SELECT pg_advisory_xact_lock({class}, ('openoutbox_events'::regclass::oid::bigint - 2147483648)::int)"

@@ -1,4 +1,5 @@
-//! What every storage promises: each test runs on both, and on a table without the indexes.
+//! The contract of every storage. Each test runs in memory, on PostgreSQL, and on a table without the
+//! indexes.
 
 mod claims;
 mod delivered;
@@ -30,7 +31,7 @@ use self::delivered::{
 };
 use crate::support::{LEASE, MINUTE, TICK, World, event, id, ids, kind, next_token, request};
 
-/// Each function as a test on the storage in memory, and as ones on PostgreSQL.
+/// Expands each function to a test on the storage in memory and to tests on PostgreSQL.
 macro_rules! on_all_storages {
     ($($name:ident)+) => {
         mod memory {
@@ -313,7 +314,7 @@ async fn the_order_of_a_large_claim_is_that_of_the_queue(world: &impl World) {
     let now = world.now().await;
     let mut expected = Vec::new();
     for number in 0..300_u64 {
-        // A permutation of the numbers.
+        // A permutation of the numbers, so that creation order differs from id order.
         let (created, key) = (number * 7_919 % 300, if number % 3 == 0 { "k" } else { "" });
         let event = NewEvent { available_at: Some(now), ..event(number, key) };
         world.insert(event, now - Duration::from_secs(created)).await;
@@ -335,7 +336,7 @@ async fn a_reaped_event_is_claimed_alone_until_it_is_done(world: &impl World) {
     world.pass(MINUTE).await;
     world.add(4, "").await;
     world.insert(event(5, ""), world.now().await - MINUTE * 9).await;
-    // What comes before them and after them is claimed without them.
+    // The events before and after the reaped ones are claimed without them.
     assert_eq!(world.claim(10).await.1, ids([5, 4]));
     let mut alone = Vec::new();
     for _ in 0..3 {

@@ -1,11 +1,11 @@
-//! DELIVERED events of a table in PostgreSQL, in pages.
+//! Pages of DELIVERED events of a table in PostgreSQL.
 
 use outbox::{EventTypes, Storage};
 use pg::RawTimestamp;
 
 use crate::support::{Db, MINUTE, World};
 
-/// Looks for the newest delivered event of these types; returns it and how many pages were read.
+/// Finds the newest delivered event of these types; returns its time and the number of pages read.
 async fn newest(db: &Db, types: &EventTypes) -> (Option<RawTimestamp>, usize) {
     let (mut cursor, mut pages) = (None, 0);
     loop {
@@ -26,7 +26,7 @@ fn only_t() -> EventTypes {
 async fn the_newest_delivered_event_of_a_type_is_found_page_by_page_behind_many_of_others() {
     let db = Db::new().await;
     let now = db.now().await;
-    // Half of the others were delivered at one moment, more than a page has.
+    // Half of the other events were delivered at the same moment, more than fit in a page.
     db.execute(
         "INSERT INTO openoutbox_events (event_id, event_type, payload, status, delivered_at)
          SELECT gen_random_uuid(), 'other', '', 'DELIVERED', now() - greatest(n, 12000) * interval '1 microsecond'
@@ -68,7 +68,7 @@ async fn the_newest_delivered_event_is_found_by_the_primary_key_without_an_index
 #[tokio::test]
 async fn a_list_without_an_index_has_events_that_another_program_updates_meanwhile() {
     let db = Db::without_indexes().await;
-    // Rows that are deleted leave room in the first blocks, into which an update moves others.
+    // Deleted rows leave room in the first blocks, into which an update moves other rows.
     db.execute(
         "INSERT INTO openoutbox_events (event_id, event_type, payload, status, delivered_at)
          SELECT lpad(n::text, 32, '0')::uuid, 't', convert_to(repeat('x', 1000), 'UTF8'), 'DELIVERED', now()

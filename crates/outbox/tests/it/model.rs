@@ -1,5 +1,5 @@
-//! Drawn histories of producers that commit, roll back and commit late, and of relays that crash, pause and come back, against
-//! what must be true of them.
+//! Random histories of producers that commit, roll back and commit late, and of relays that crash, pause and
+//! return, checked against a model.
 
 mod run;
 
@@ -22,10 +22,10 @@ const KEYS: [&str; 3] = ["", "k", "l"];
 const RETRY: RetryPolicy =
     RetryPolicy { max_attempts: 3, base_delay: LEASE, max_delay: Duration::from_secs(180), jitter: 0.0 };
 
-/// What happens next.
+/// The next operation of a history.
 #[derive(Clone, Debug)]
 enum Op {
-    /// A producer's transaction begins, and writes an event that is due after `delay`.
+    /// A producer's transaction begins and writes an event that is due after `delay`.
     Begin {
         key: usize,
         delay: Duration,
@@ -38,28 +38,28 @@ enum Op {
     Pass {
         time: Duration,
     },
-    /// From the beginning, or from where the relay's last claim ended.
+    /// A claim, from the beginning or from the end of the relay's last claim.
     Claim {
         relay: usize,
         limit: u32,
         further: bool,
     },
-    /// All relays at once.
+    /// Claims of all relays at once.
     Race {
         limit: u32,
     },
-    /// The relay publishes what it holds by one of its claims, and marks it: the event in this place fails.
+    /// The relay publishes the events of one of its claims and marks them; the event at this place fails.
     Finish {
         relay: usize,
         back: usize,
         fails: Option<(usize, bool)>,
     },
-    /// The relay gives a claim back.
+    /// The relay releases a claim.
     Release {
         relay: usize,
         back: usize,
     },
-    /// It forgets everything; what it has claimed stays claimed.
+    /// The relay loses its state; its claims remain.
     Crash {
         relay: usize,
     },
@@ -92,7 +92,7 @@ enum Status {
     Dead,
 }
 
-/// What is true of a committed event.
+/// The expected state of a committed event.
 #[derive(Clone, Debug)]
 struct Entry {
     key: &'static str,
@@ -105,7 +105,7 @@ struct Entry {
     published: u32,
 }
 
-/// The promises, as plainly as they can be said.
+/// The promises in their simplest form.
 #[derive(Clone, Default)]
 struct Model {
     entries: BTreeMap<Uuid, Entry>,
@@ -117,7 +117,7 @@ impl Model {
         entry.status == Status::Pending && entry.holder.is_none() && entry.available_at <= now
     }
 
-    /// Whether the event may be claimed next of its key.
+    /// True if the event may be the next one claimed of its key.
     fn is_claimable(&self, event: &Uuid, now: Timestamp) -> bool {
         let entry = &self.entries[event];
         let place = (entry.created_at, *event);
@@ -130,7 +130,7 @@ impl Model {
         self.is_due(event, now) && !of_key().any(blocks)
     }
 
-    /// Takes what a claim returned, if it may.
+    /// Records a claim's result, or returns an error if it breaks a promise.
     fn claim(&mut self, token: &ClaimToken, claim: &Claim, now: Timestamp) -> Result<(), String> {
         let mut taken = Vec::new();
         for event in &claim.events {
@@ -160,7 +160,7 @@ impl Model {
         Ok(())
     }
 
-    /// What becomes of marking the event, with `change` if it is still held.
+    /// Returns the expected outcome of marking the event, and applies `change` if it is still held.
     fn mark(&mut self, token: &ClaimToken, event: Uuid, change: impl FnOnce(&mut Entry)) -> Marked {
         let entry = self.entries.get_mut(&event).expect("it was claimed");
         if entry.holder.as_ref().is_none_or(|(holder, _)| holder != token) {
@@ -184,7 +184,7 @@ impl Model {
     }
 }
 
-/// A failed attempt; `kind` is what the policy says unless it is given.
+/// Records a failed attempt. `kind` overrides the policy.
 fn fail(entry: &mut Entry, now: Timestamp, kind: Option<FailureKind>) {
     entry.attempts += 1;
     match kind.unwrap_or_else(|| kind_of(entry.attempts)) {

@@ -1,4 +1,4 @@
-//! What only a table in PostgreSQL can promise.
+//! Promises that only a table in PostgreSQL can keep.
 
 use std::time::Duration;
 
@@ -192,7 +192,7 @@ async fn dead_events_are_listed_shown_and_requeued() {
     assert_eq!(db.claim(10).await.1, ids([1, 2, 3, 4]));
 }
 
-/// What is DEAD now.
+/// Requests all events that are DEAD now.
 async fn dead_until_now(db: &Db) -> RequeueRequest<'static> {
     RequeueRequest { delivered_since: None, event_type: None, until: db.now().await }
 }
@@ -200,7 +200,7 @@ async fn dead_until_now(db: &Db) -> RequeueRequest<'static> {
 #[tokio::test]
 async fn the_dead_of_one_type_are_requeued_chunk_by_chunk_whatever_died_between_them() {
     let db = Db::new().await;
-    // A thousand at a time have died in the same moment, so that chunks end among equals.
+    // Batches of a thousand died at the same moment, so that chunks end among equal times.
     db.execute(
         "INSERT INTO openoutbox_events (event_id, event_type, payload, status, attempts, updated_at)
          SELECT lpad(to_hex(n), 32, '0')::uuid, CASE n % 2 WHEN 0 THEN 'even' ELSE 'odd' END, '', 'DEAD', 1,
@@ -220,7 +220,7 @@ async fn the_dead_of_one_type_are_requeued_chunk_by_chunk_whatever_died_between_
     assert_eq!((of("PENDING").await, of("DEAD").await), ("odd 2500".to_owned(), "even 2500".to_owned()));
 }
 
-/// The trigger refuses to have event 3 changed in this way.
+/// Creates a trigger that rejects this change of event 3.
 fn refusing(condition: &str) -> String {
     format!(
         "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
@@ -293,7 +293,7 @@ async fn dead_events_are_counted_in_a_table_without_an_index_of_them_too() {
 #[tokio::test]
 async fn headers_count_as_long_as_they_are_read_however_small_they_are_stored() {
     let db = Db::new().await;
-    // 2 MB of text each, a hundredth of it stored.
+    // 2 MB of text each, stored in a hundredth of that.
     db.execute(
         "INSERT INTO openoutbox_events (event_id, event_type, payload, headers)
          SELECT gen_random_uuid(), 't', 'x', jsonb_build_object('h', repeat('a', 2000000)) FROM generate_series(1, 20) n",

@@ -1,4 +1,4 @@
-//! The relay on the storage in memory, with a publisher that does what the test says.
+//! The relay on the storage in memory, with a publisher that the test controls.
 
 use std::time::Duration;
 
@@ -219,7 +219,7 @@ async fn a_chunk_ends_at_its_bytes_and_a_larger_event_is_published_alone() {
 
 #[tokio::test(start_paused = true)]
 async fn keys_that_are_blocked_do_not_keep_later_events_waiting() {
-    // 200 events of a key that waits for its retry, more than any claim looks at.
+    // 200 events of a key that waits for its retry, more than a claim examines.
     let memory = with_events(1..=200, "k").await;
     let stand = Stand::default();
     stand.with(|state| drop(state.outcomes.insert(id(1), Publication::Failed("no".to_owned()))));
@@ -245,7 +245,7 @@ async fn what_is_new_does_not_wait_for_what_a_killed_relay_has_left() {
     let killed = Running::start(memory, stand.clone(), large.clone());
     stand.1.notified().await;
     killed.task.abort();
-    // Reaped, and not tried again before a second has passed.
+    // Reaped events are not tried again for a second.
     let memory = killed.memory;
     go_on(LEASE + MS).await;
     assert_eq!(memory.reap().await, 320);

@@ -8,10 +8,11 @@ use tokio::time::Instant;
 use crate::relay_fixture::{MS, Running, Stand, go_on, settings, with_events};
 use crate::support::{LEASE, Memory, World, id, ids};
 
-/// How long a publication takes.
+/// The duration of a publication.
 const TAKES: Duration = Duration::from_millis(100);
 
-/// A relay on 30 events without a key, which it claims by tens, 50 ms after it has begun to publish the first ten.
+/// Starts a relay on 30 events without a key, which it claims in tens, and returns 50 ms after it has begun
+/// to publish the first ten.
 async fn in_the_first_publication() -> Running {
     let stand = Stand::default();
     stand.with(|state| state.takes = TAKES);

@@ -1,4 +1,4 @@
-//! A relay on the storage in memory, with a publisher that does what the test says.
+//! A relay on the storage in memory, with a publisher that the test controls.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
@@ -15,7 +15,7 @@ use uuid::Uuid;
 
 use crate::support::{LEASE, MINUTE, Memory, World};
 
-/// What the publisher does, and what it has published.
+/// A publisher: its behaviour and what it has published.
 #[derive(Clone, Default)]
 pub(crate) struct Stand(Arc<Mutex<State>>, pub(crate) Arc<Notify>);
 
@@ -24,11 +24,11 @@ pub(crate) struct State {
     pub(crate) published: Vec<Uuid>,
     pub(crate) calls: Vec<usize>,
     pub(crate) outcomes: HashMap<Uuid, Publication>,
-    /// It cannot be reached at all.
+    /// True if it is unreachable.
     pub(crate) away: bool,
-    /// It publishes, and its answers are lost.
+    /// True if it publishes, but its responses are lost.
     pub(crate) silent: bool,
-    /// How long each call takes.
+    /// The duration of each call.
     pub(crate) takes: Duration,
     pub(crate) deadlines: usize,
 }
@@ -87,7 +87,7 @@ impl Publisher for Stand {
     }
 }
 
-/// What the relay tells.
+/// An observer that records the relay's calls.
 #[derive(Clone, Default)]
 pub(crate) struct Told(Arc<Mutex<Vec<String>>>);
 
@@ -185,7 +185,7 @@ pub(crate) async fn with_events(numbers: impl IntoIterator<Item = u64>, key: &st
     memory
 }
 
-/// Lets the paused clock of the runtime continue by so much, with everything that happens meanwhile.
+/// Advances the runtime's paused clock by `time` and runs everything due meanwhile.
 pub(crate) async fn go_on(time: Duration) {
     tokio::time::sleep(time).await;
 }

@@ -1,4 +1,5 @@
-//! Events that the relay sends again after the publisher's server was replaced by one that lacks acknowledged events.
+//! Events that the relay sends again after the publisher's server was replaced by one that lacks acknowledged
+//! events.
 
 use std::time::Duration;
 
@@ -97,7 +98,7 @@ async fn a_relay_that_is_killed_during_a_comparison_leaves_its_beginning_to_the_
     let Running { memory, stand, .. } = running;
     stand.replace(&ids([4, 5]));
     go_on(MINUTE * 30).await;
-    // It records the beginning, delivers what is new, and is killed.
+    // It records the beginning, delivers new events, and is killed.
     let server = stand.server("memory").await.expect("it is there");
     let [ServerRecord { progress: Progress::Settled(since), .. }] = server.records[..] else {
         panic!("it was settled: {server:?}");
@@ -183,7 +184,7 @@ async fn what_consumers_have_taken_is_not_sent_again_after_a_change_of_types_and
     go_on(MINUTE * 60).await;
     let (memory, stand, _) = running.stop().await;
     assert_eq!(stand.published()[5..], ids([6]));
-    // Consumers have taken everything, receipts have ended, and Redis restarts without a loss.
+    // Consumers have taken everything, published markers have expired, and Redis restarts without a loss.
     stand.with(|state| {
         state.held.clear();
         state.server += 1;

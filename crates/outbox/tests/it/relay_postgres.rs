@@ -14,7 +14,7 @@ use uuid::Uuid;
 
 use crate::support::{Db, World, id, until};
 
-/// Publishes everything.
+/// A publisher that accepts everything.
 #[derive(Clone, Default)]
 struct Stand(Arc<Mutex<Vec<Uuid>>>);
 
@@ -45,7 +45,7 @@ async fn a_relay_is_woken_by_an_insert_and_listens_again_after_its_connection_en
     let channel = ChannelName::parse("New \"Events\"").expect("a name");
     db.administration().migrate(Some(&channel)).await.expect("made");
     let (stand, stop) = (Stand::default(), CancellationToken::new());
-    // So long that only an announcement can wake it.
+    // A poll interval so long that only an announcement can wake the relay.
     let relay = Relay::new(db.storage().clone(), stand.clone(), (), settings(Duration::from_secs(3_600)));
     let relay = relay.listening(Dsn::parse(db.dsn()).expect("a DSN"), channel);
     let until_stop = stop.clone();
@@ -59,7 +59,7 @@ async fn a_relay_is_woken_by_an_insert_and_listens_again_after_its_connection_en
         until("an event that is published", async || stand.published().last() == Some(&id(number))).await;
     }
     db.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN%'").await;
-    // What is inserted while it does not listen is found once it listens again.
+    // An event inserted while the relay does not listen is found once it listens again.
     db.insert_before(3, "k").await;
     until("another that is published", async || stand.published().last() == Some(&id(3))).await;
     until("listening again", is_listening).await;
@@ -78,7 +78,7 @@ async fn a_table_that_another_client_has_locked_pauses_the_relay_until_it_is_fre
         tokio_postgres::connect(db.dsn(), tokio_postgres::NoTls).await.expect("connects");
     tokio::spawn(async move { drop(connection.await) });
     let locking = client.transaction().await.expect("begun");
-    // It may still be read.
+    // Reading the table is still allowed.
     locking.batch_execute("LOCK TABLE test.openoutbox_events IN EXCLUSIVE MODE").await.expect("locked");
     let (stand, stop) = (Stand::default(), CancellationToken::new());
     let relay = Relay::new(db.storage().clone(), stand.clone(), (), settings(Duration::from_millis(20)));
@@ -137,7 +137,8 @@ async fn a_backlog_whose_keys_recur_in_every_claim_is_drained_in_order_without_w
         db.add(number, &format!("k{}", key(number))).await;
     }
     let (stand, stop) = (Stand::default(), CancellationToken::new());
-    // In each claim no key recurs, so its marks are made during the next one, which may find all of its keys held.
+    // No key recurs within a claim, so its marks are made during the next one, which may find all of its keys
+    // held.
     let settings = RelaySettings { batch_size: 10, ..settings(Duration::from_secs(3_600)) };
     let relay = Relay::new(db.storage().clone(), stand.clone(), (), settings);
     let until_stop = stop.clone();
@@ -156,7 +157,7 @@ async fn a_backlog_whose_keys_recur_in_every_claim_is_drained_in_order_without_w
     }
 }
 
-/// A relay that runs on `db`, what it has published, and how to stop it.
+/// Starts a relay on `db`; returns its publisher, its stop token and its task.
 async fn running(db: &Db) -> (Stand, CancellationToken, tokio::task::JoinHandle<()>) {
     let (stand, stop) = (Stand::default(), CancellationToken::new());
     let relay = Relay::new(db.storage().clone(), stand.clone(), (), settings(Duration::from_millis(20)));

@@ -1,4 +1,5 @@
-//! The rounds of a comparison and the record of its result, in the cases in which an event was missed or sent twice.
+//! Rounds of a comparison and the record of its result, in cases where an event could be missed or sent
+//! twice.
 
 use std::pin::pin;
 use std::task::{Context, Waker};
@@ -44,7 +45,7 @@ async fn each_round_looks_for_entries_of_its_own_so_that_a_second_loss_is_found_
     assert_eq!(rounds.len(), 2, "{rounds:?}");
 }
 
-/// An event of another type, for another relay.
+/// Returns an event of another type, for another relay.
 fn of_other_type(number: u64) -> NewEvent {
     NewEvent { event_type: "other".to_owned(), ..event(number, "") }
 }
@@ -92,7 +93,7 @@ async fn a_comparison_of_another_relay_after_a_later_loss_is_not_ended_by_this_o
     running.stand.with(|state| {
         state.on_settle = Some(Box::new(|held, records| {
             held.remove(&id(6));
-            // Another relay has noticed it and begun a comparison from the same time, and was killed.
+            // Another relay detected the loss, began a comparison from the same time, and was killed.
             for (_, progress) in records.values_mut() {
                 if let Progress::Unfinished { comparison, .. } = progress {
                     *comparison = 7;
@@ -112,7 +113,8 @@ async fn a_mark_that_is_made_during_a_round_before_its_event_is_looked_for_is_fo
     let (token, claimed) = running.memory.claim(1).await;
     assert_eq!(claimed, ids([6]));
     running.stand.replace(&ids([5]));
-    // The claim is held when the second round begins, and marked while that round reads what was delivered before it.
+    // The claim is held when the second round begins, and marked while that round reads events that were
+    // delivered earlier.
     go_on(MINUTE - MS * 500).await;
     let (storage, mut looks) = (running.memory.storage().clone(), 0);
     running.stand.with(|state| {
@@ -189,7 +191,7 @@ async fn after_a_restart_without_a_loss_only_what_was_delivered_since_the_last_r
     running.memory.add(6, "k").await;
     go_on(MINUTE * 60).await;
     let before = running.stand.with(|state| state.looked_for);
-    // Consumers have taken everything, and the receipts have ended.
+    // Consumers have taken everything, and the published markers have expired.
     running.stand.with(|state| {
         state.held.clear();
         state.server += 1;
@@ -253,7 +255,7 @@ async fn the_record_is_written_at_most_every_ten_seconds_and_at_the_stop_and_not
 #[tokio::test(start_paused = true)]
 async fn what_a_killed_relay_has_delivered_is_settled_when_the_next_one_has_started() {
     let running = delivered().await;
-    // The second one less than ten seconds after a record.
+    // The second event comes less than ten seconds after a record.
     for number in [6, 7] {
         running.memory.add(number, "k").await;
         go_on(MS * 1_000).await;
@@ -262,7 +264,7 @@ async fn what_a_killed_relay_has_delivered_is_settled_when_the_next_one_has_star
     let (memory, stand) = (running.memory, running.stand);
     let running = Running::start(memory, stand, settings());
     go_on(MINUTE * 60).await;
-    // Consumers have taken everything, and the receipts have ended.
+    // Consumers have taken everything, and the published markers have expired.
     running.stand.with(|state| {
         state.held.clear();
         state.server += 1;

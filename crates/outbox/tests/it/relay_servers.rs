@@ -14,34 +14,35 @@ use uuid::Uuid;
 use crate::relay_fixture::{Running, go_on, settings, with_events};
 use crate::support::{MINUTE, ids};
 
-/// The record of each set of types, which is empty for all: the server that it was made with, and what it says.
+/// The record of each set of types, which is empty for all types: the server that it was made with, and the
+/// progress.
 pub(crate) type Records = BTreeMap<Vec<String>, (u64, Progress)>;
 type OnSettle = dyn FnOnce(&mut HashSet<Uuid>, &mut Records) + Send;
 
-/// A publisher on one server after the other; clones share it.
+/// A publisher on a sequence of servers; clones share it.
 #[derive(Clone, Default)]
 pub(crate) struct Servers(Arc<Mutex<State>>);
 
 #[derive(Default)]
 pub(crate) struct State {
     pub(crate) server: u64,
-    /// What the server holds.
+    /// The events that the server holds.
     pub(crate) held: HashSet<Uuid>,
     pub(crate) records: Records,
-    /// The rounds in which entries were looked for.
+    /// The round of each lookup of entries.
     pub(crate) rounds: Vec<u64>,
-    /// How often records were written.
+    /// The number of writes of records.
     pub(crate) recorded: usize,
-    /// What happens when events are looked for.
+    /// A callback before events are looked up.
     pub(crate) on_look: Option<Box<dyn FnMut() + Send>>,
-    /// What happens before the record is written that ends a comparison.
+    /// A callback before the record that ends a comparison is written.
     pub(crate) on_settle: Option<Box<OnSettle>>,
-    /// Everything that was ever published.
+    /// All events ever published.
     pub(crate) published: Vec<Uuid>,
-    /// How many events were looked for.
+    /// The number of events looked up.
     pub(crate) looked_for: usize,
     pub(crate) away: bool,
-    /// Whether looking for events fails.
+    /// True if lookups of events fail.
     pub(crate) fails_to_look: bool,
 }
 
@@ -50,8 +51,8 @@ impl Servers {
         change(&mut self.0.lock().expect("no panic"))
     }
 
-    /// Another server takes over, which lacks these events. Its record is from before any was delivered, as is the state that it
-    /// returns from.
+    /// Replaces the server by one that lacks these events. Its record and its state are from before any event
+    /// was delivered.
     pub(crate) fn replace(&self, lost: &[Uuid]) {
         self.with(|state| {
             state.server += 1;
@@ -61,7 +62,7 @@ impl Servers {
         });
     }
 
-    /// Another server takes over in this state: what it holds, and its record.
+    /// Replaces the server by one in this state: its events and its record.
     pub(crate) fn restore(&self, held: &[Uuid], record: Option<(u64, Progress)>) {
         self.with(|state| {
             state.server += 1;
@@ -179,7 +180,7 @@ fn seen(records: &Records) -> Arc<[u8]> {
     format!("{records:?}").into_bytes().into()
 }
 
-/// A relay that has delivered events 1 to 5, and compared the server.
+/// Starts a relay that has delivered events 1 to 5 and compared the server.
 pub(crate) async fn delivered() -> Running<Servers> {
     let running = Running::start(with_events(1..=5, "k").await, Servers::default(), settings());
     go_on(MINUTE * 2).await;

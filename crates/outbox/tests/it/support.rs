@@ -1,4 +1,4 @@
-//! Both storages with a clock that the tests set: one server for all tests, one database for each.
+//! Both storages with a clock that the tests set: one server for all tests, one database for each test.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -17,11 +17,11 @@ use tokio_postgres::types::FromSql;
 use tokio_postgres::{Client, NoTls};
 use uuid::Uuid;
 
-/// No wait in a test is longer.
+/// The longest wait in a test.
 pub(crate) const BOUND: Duration = Duration::from_secs(20);
 pub(crate) const LEASE: Duration = Duration::from_secs(60);
 pub(crate) const MINUTE: Duration = Duration::from_secs(60);
-/// Past the end of a lease: at its very end it still counts.
+/// A step past the end of a lease, which is still valid at its very end.
 pub(crate) const TICK: Duration = Duration::from_millis(1);
 
 /// A storage and its clock.
@@ -30,7 +30,7 @@ pub(crate) trait World: Sync {
 
     fn storage(&self) -> &Self::S;
 
-    /// Moves the clock of the storage.
+    /// Advances the clock of the storage.
     fn pass(&self, time: Duration) -> impl Future<Output = ()>;
 
     fn now(&self) -> impl Future<Output = Timestamp>;
@@ -40,7 +40,7 @@ pub(crate) trait World: Sync {
 
     fn get(&self, event_id: Uuid) -> impl Future<Output = Option<StoredEvent>>;
 
-    /// An event of the key, created now.
+    /// Adds an event of the key, created now.
     async fn add(&self, number: u64, key: &str) -> Uuid {
         self.insert(event(number, key), self.now().await).await;
         id(number)
@@ -50,7 +50,7 @@ pub(crate) trait World: Sync {
         self.storage().claim_batch(request).await.expect("no failure")
     }
 
-    /// The ids of a new claim from the beginning, and its token.
+    /// Claims from the beginning; returns the token and the ids of the events.
     async fn claim(&self, limit: u32) -> (ClaimToken, Vec<Uuid>) {
         let request = request(limit);
         let claim = self.claim_with(&request).await;
@@ -88,7 +88,7 @@ pub(crate) trait World: Sync {
     }
 }
 
-/// The default policy, without jitter.
+/// Returns the consequence by the default policy, without jitter.
 pub(crate) fn kind(attempts: u32) -> FailureKind {
     RetryPolicy::default().delay_after(attempts, 0.0).map_or(FailureKind::Dead, FailureKind::Retry)
 }
@@ -170,7 +170,7 @@ const START_MS: i64 = 1_000_000_000_000;
 const ROLE: &str = "svc";
 static DATABASES: AtomicU32 = AtomicU32::new(0);
 
-/// A database of one test. Its clock stays in the year 2001 until the test advances it.
+/// The database of one test. Its clock stays in the year 2001 until the test advances it.
 pub(crate) struct Db {
     storage: PostgresStorage,
     administration: Administration,
@@ -220,7 +220,7 @@ impl Db {
         db
     }
 
-    /// With a table of the original's: none of the indexes that a relay works fast with.
+    /// Creates a database whose table has none of the indexes that make a relay fast, like an original table.
     pub(crate) async fn without_indexes() -> Self {
         let db = Self::new().await;
         let drop = "DO $$ DECLARE n text; BEGIN FOR n IN SELECT indexrelid::regclass::text FROM pg_index
@@ -260,12 +260,13 @@ impl Db {
         self.admin.batch_execute(sql).await.expect("the SQL runs");
     }
 
-    /// The one value of a query, as the superuser.
+    /// Returns the single value of a query, as the superuser.
     pub(crate) async fn value<T: for<'a> FromSql<'a>>(&self, sql: &str) -> T {
         self.admin.query_one(sql, &[]).await.expect("one row").get(0)
     }
 
-    /// Adds an event that was created an hour ago, in one statement: nothing holds its row once it is committed.
+    /// Adds an event that was created an hour ago, in one statement, so that no transaction locks its row
+    /// once it is committed.
     pub(crate) async fn insert_before(&self, number: u64, key: &str) {
         self.execute(&format!(
             "INSERT INTO openoutbox_events (event_id, event_type, payload, partition_key, created_at)
@@ -275,7 +276,7 @@ impl Db {
         .await;
     }
 
-    /// Holds what `sql` locks until the returned connection commits or is dropped.
+    /// Keeps the locks that `sql` takes until the returned connection commits or is dropped.
     pub(crate) async fn block(&self, sql: &str) -> Client {
         let blocker = connect(&self.dsn).await;
         blocker.batch_execute(&format!("BEGIN; {sql}")).await.expect("the rows are held");
@@ -283,7 +284,7 @@ impl Db {
     }
 }
 
-/// The clock that the tests set hides the server's own, because `search_path` names its schema first.
+/// The clock of the tests. It hides the server's own, because `search_path` lists its schema first.
 const CLOCK: &str = "
     CREATE TABLE test.fake_clock (now timestamptz NOT NULL);
     INSERT INTO test.fake_clock VALUES (to_timestamp(1000000000));
@@ -308,7 +309,7 @@ async fn connect(dsn: &str) -> Client {
     client
 }
 
-/// A pool whose sessions see the clock of the test.
+/// Creates a pool whose sessions see the clock of the test.
 pub(crate) fn pool(dsn: &str) -> PgPool {
     let dsn = Dsn::parse(&format!("{dsn}?search_path=test,pg_catalog")).expect("a DSN");
     let session = SessionSettings { application_name: "", parameters: PLANNER_PARAMETERS };
@@ -316,7 +317,7 @@ pub(crate) fn pool(dsn: &str) -> PgPool {
     PgPool::new(&dsn, settings).expect("a pool")
 }
 
-/// Until `condition` holds.
+/// Waits until `condition` holds.
 pub(crate) async fn until(what: &str, condition: impl AsyncFn() -> bool) {
     let begin = Instant::now();
     while !condition().await {

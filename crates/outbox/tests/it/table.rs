@@ -1,4 +1,4 @@
-//! The table: what a producer may write to it, what `check` says of it and what `migrate` does.
+//! The table: writes by a producer, and the results of `check` and `migrate`.
 
 use ambient::Timestamp;
 use outbox::{
@@ -60,7 +60,7 @@ async fn the_shortest_insert_of_a_producer_is_an_event_that_is_due() {
 async fn a_partition_key_of_any_length_can_be_written_and_is_kept_in_order() {
     let db = Db::new().await;
     let long = "x".repeat(200_000);
-    // Incompressible, as an entry of an index would be.
+    // An incompressible key, because index entries may be compressed.
     db.execute("INSERT INTO openoutbox_events (event_id, event_type, payload, partition_key)
                 SELECT gen_random_uuid(), 't', '', string_agg(md5(n::text), '') FROM generate_series(1, 1000) n").await;
     db.add(1, &long).await;
@@ -69,7 +69,7 @@ async fn a_partition_key_of_any_length_can_be_written_and_is_kept_in_order() {
     assert_eq!((&claimed[..2], claimed.len()), (&ids([1, 2])[..], 3));
 }
 
-// What `check` says.
+// Results of `check`.
 
 #[tokio::test]
 async fn a_table_that_is_missing_or_lacks_a_column_is_named() {
@@ -112,7 +112,7 @@ async fn the_statements_of_the_check_create_the_indexes_that_are_missing() {
         db.execute(statement).await;
     }
     assert_eq!(db.storage().check().await.expect("passes").missing_indexes, [""; 0]);
-    // One that was left by a build that failed.
+    // An invalid index, as a failed build leaves it.
     db.execute(
         "UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'idx_openoutbox_key_order'::regclass",
     )
@@ -125,7 +125,7 @@ async fn the_statements_of_the_check_create_the_indexes_that_are_missing() {
     assert_eq!(db.storage().check().await.expect("passes").missing_indexes, [""; 0]);
 }
 
-// What `migrate` does.
+// Effects of `migrate`.
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_may_make_the_table_at_once_and_again_beside_an_open_transaction() {

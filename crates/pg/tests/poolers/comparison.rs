@@ -1,4 +1,4 @@
-//! Whether the pooler keeps a session for each client is shown before a connection is used.
+//! Before a connection is used, it is shown that the pooler keeps a session for each client.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -21,7 +21,7 @@ async fn a_pooler_without_room_for_a_second_connection_is_refused_whatever_its_m
         let pooler = pooler(&server, pool_mode, pool_size, settings).await;
         let error = refusal(pooler.port()).await;
         let case = format!("{pool_mode}, {pool_size} connections, {settings:?}: {error:?}");
-        // Another client may make room.
+        // A retry can succeed: another client may disconnect.
         assert!(!is_unusable_pooler(&error) && is_late(&error), "{case}");
         let error = cause(&error);
         for said in ["could not be shown", "pool_mode = session", "default_pool_size", "max_client_conn"] {
@@ -87,7 +87,7 @@ async fn a_pooler_that_is_started_again_in_another_mode_is_compared_again() {
     tokio::time::timeout(3 * TIMEOUT, refused).await.expect("it is noticed");
 }
 
-/// A port that leads to `target`, and passes the first message of each connection on after a delay.
+/// A port that leads to `target` and forwards the first message of each connection after a delay.
 async fn forward(target: Arc<AtomicU16>, delay: Duration) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let port = listener.local_addr().expect("bound").port();
@@ -112,7 +112,8 @@ async fn a_pooler_that_has_shown_that_it_keeps_sessions_serves_as_many_connectio
     let dsn = dsn(pooler.port());
     let one = PgPool::new(&dsn, settings(2)).expect("a pool");
     let other = PgPool::new(&dsn, settings(2)).expect("a pool");
-    // At the same time, so that one comparison serves three of them, and the last without room for another.
+    // Opened at the same time, so that three of them share one comparison, and the last has no room for
+    // another.
     let three = tokio::join!(session(&one), session(&one), session(&other));
     let last = session(&other).await;
     drop((three, last));

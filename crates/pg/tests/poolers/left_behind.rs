@@ -1,13 +1,13 @@
-//! What the clients of a pooler leave behind in its sessions, and what they find there.
+//! State that the clients of a pooler leave behind in its sessions, and find there.
 
 use pg::{Dsn, PgError, SessionSettings};
 
 use super::*;
 
-/// What the session that a pooler keeps has from the client before: it does not reset sessions.
+/// The settings of a pooler that does not reset its sessions: they keep the state of the previous client.
 const NOT_RESET: [(&str, &str); 2] = [IGNORED, ("server_reset_query", "")];
 
-/// Leaves what it can in every one of `count` sessions.
+/// Leaves all kinds of state in each of `count` sessions.
 async fn leave_behind(port: u16, count: usize) {
     let mut clients = Vec::new();
     for _ in 0..count {
@@ -51,7 +51,7 @@ async fn migrate(port: u16, sql: &'static str) -> Result<usize, PgError> {
     pg::migrate(&dsn, &migrations, settings).await
 }
 
-/// How many sessions hold an advisory lock of their own alone.
+/// The number of sessions that hold an exclusive advisory lock.
 async fn locks(server: &Postgres) -> usize {
     let held = "SELECT FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ExclusiveLock'";
     client(server.port(), "postgres").await.query(held, &[]).await.expect("listed").len()

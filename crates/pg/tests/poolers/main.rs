@@ -59,7 +59,7 @@ fn cause(error: &PgError) -> String {
     std::error::Error::source(error).expect("it has a cause").to_string()
 }
 
-/// A client of the pooler that is not ours.
+/// A client of the pooler that is not this service.
 async fn client(port: u16, database: &str) -> tokio_postgres::Client {
     let addr = format!("postgres://postgres@127.0.0.1:{port}/{database}");
     let (client, connection) = tokio_postgres::connect(&addr, tokio_postgres::NoTls).await.expect("connects");
@@ -71,7 +71,7 @@ async fn shown(session: &Session, name: &str) -> String {
     session.raw(&format!("SHOW {name}")).await.expect("shown").remove(0)
 }
 
-/// How many statements the session has prepared after it ran one twice.
+/// The number of statements that the session has prepared after running one twice.
 async fn prepared(session: &Session) -> usize {
     for number in [1, 2] {
         let statement = Written::new("SELECT $1 + $2 AS sum", [bind::bigint(number), bind::bigint(1)]);
@@ -108,7 +108,7 @@ async fn behind_a_pooler_in_session_mode_every_setting_is_in_force_and_no_statem
             }
             assert_eq!(prepared(&session).await, 0);
         }
-        // Borrowed again.
+        // The connection was borrowed again.
         assert_eq!(prepared(&session(&pool).await).await, 0);
         assert!(pg::server_version(&dsn(pooler.port())).await.expect("it has a version") > 130_000);
     }
@@ -132,7 +132,8 @@ async fn a_pooler_that_shares_sessions_is_refused_and_the_refusal_names_what_to_
                 assert!(is_unusable_pooler(&error), "{case}");
                 let error = std::error::Error::source(&error).expect("it has a cause").to_string();
                 assert!(error.contains("pool_mode = session"), "{case}");
-                // One question needs no session of its own, so a start finds out first whether the server is too old.
+                // A single query needs no session of its own, so a start first detects a server that is too
+                // old.
                 let version = pg::server_version(&dsn(pooler.port())).await;
                 assert!(version.is_ok_and(|version| version > 130_000), "{case}");
             }
@@ -205,7 +206,7 @@ async fn a_pooler_that_is_changed_to_share_sessions_serves_no_borrowed_connectio
             {
                 break;
             }
-            // Whichever comes second gets the session that the first has left.
+            // The second one gets the session that the first has left.
             if let (Ok(one), Ok(other)) = (one, other) {
                 let done = tokio::join!(one.execute_batch("SELECT 1"), other.execute_batch("SELECT 1"));
                 drop(done);

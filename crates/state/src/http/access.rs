@@ -1,4 +1,4 @@
-//! Who may do what: tokens with prefixes, or everyone.
+//! Access rules: tokens with prefixes, or everyone.
 
 use axum::http::HeaderMap;
 use http_server::tokens::{self, Tokens};
@@ -7,16 +7,16 @@ use super::error::ApiError;
 use super::target::Operation;
 use crate::{Key, Prefix};
 
-/// Who may use a listener.
+/// The clients that may use a listener.
 #[derive(Clone, Debug)]
 pub enum Access {
-    /// Every client that can connect: a Unix socket has its mode, and loopback the machine.
+    /// Every client that can connect: a Unix socket is protected by its mode, loopback by the machine.
     Everyone,
-    /// Clients with one of these tokens whose entry has `prefixes`; the others do not count.
+    /// Clients with one of these tokens, if its entry has `prefixes`; other tokens are ignored.
     Tokens(Tokens),
 }
 
-/// The keys that a request may be about.
+/// The keys that a request may use.
 #[derive(Clone, Debug)]
 pub(super) enum Scope {
     Everything,
@@ -24,7 +24,7 @@ pub(super) enum Scope {
 }
 
 impl Access {
-    /// 401 without a token that counts, 403 for a write with a token that may only read.
+    /// 401 without a valid token, 403 for a write with a read-only token.
     pub(super) fn admit(&self, headers: &HeaderMap, operation: Operation) -> Result<Scope, ApiError> {
         let Self::Tokens(tokens) = self else { return Ok(Scope::Everything) };
         if operation.is_probe() {
@@ -41,12 +41,12 @@ impl Access {
 }
 
 impl Scope {
-    /// 403 unless the token has this key.
+    /// 403 unless the token covers this key.
     pub(super) fn check_key(&self, key: &Key) -> Result<(), ApiError> {
         self.check(key.as_str(), "the token does not have this key")
     }
 
-    /// 403 unless the token has every key with this prefix.
+    /// 403 unless the token covers every key with this prefix.
     pub(super) fn check_prefix(&self, prefix: &Prefix) -> Result<(), ApiError> {
         self.check(prefix.as_str(), "the token does not have every key with this prefix: narrow the prefix")
     }

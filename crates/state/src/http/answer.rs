@@ -1,4 +1,4 @@
-//! Documents, keys and pages as JSON. Values are the text that the database gave, so that numbers keep their digits.
+//! Documents, keys and pages as JSON. Values are the database's text, so that numbers keep their digits.
 
 use std::io::Write;
 
@@ -13,10 +13,10 @@ use crate::query::Query;
 use crate::room::Held;
 use crate::{Document, KeyPage, Page, Version};
 
-/// What a row has beside key and value, in bytes, about.
+/// The approximate bytes of a row in addition to key and value.
 const ROW_OVERHEAD_BYTES: usize = 160;
 
-/// The answer of a probe.
+/// The response of a successful probe.
 pub(super) fn ok() -> Response {
     "ok".into_response()
 }
@@ -30,29 +30,29 @@ pub(super) fn document(document: &Document) -> Response {
     response
 }
 
-/// The response to HEAD: there is a document of this version.
+/// The response to `HEAD` for an existing document of this version.
 pub(super) fn head(version: Version) -> Response {
     let mut response = json(Vec::new(), &Held::default());
     response.headers_mut().insert(ETAG, etag(version));
     response
 }
 
-/// The client has this version.
+/// The response if the client already has this version.
 pub(super) fn not_modified(version: Version) -> Response {
     empty(StatusCode::NOT_MODIFIED, Some(version))
 }
 
-/// It was written, under this version.
+/// The response to a write that was stored under this version.
 pub(super) fn written(version: Version) -> Response {
     empty(StatusCode::NO_CONTENT, Some(version))
 }
 
-/// It was deleted.
+/// The response to a delete.
 pub(super) fn deleted() -> Response {
     empty(StatusCode::NO_CONTENT, None)
 }
 
-/// Keys of a list.
+/// The response with the keys of a list.
 pub(super) fn keys(page: &KeyPage) -> Response {
     let mut body = b"{\"keys\":[".to_vec();
     for (index, key) in page.keys.iter().enumerate() {
@@ -67,7 +67,7 @@ pub(super) fn keys(page: &KeyPage) -> Response {
     json(body, &page.held)
 }
 
-/// Rows alone.
+/// The response with rows only.
 pub(super) fn rows(rows: Vec<Document>) -> Response {
     let held = held_by(&rows);
     let mut body = write_rows(rows);
@@ -75,7 +75,8 @@ pub(super) fn rows(rows: Vec<Document>) -> Response {
     json(body, &held)
 }
 
-/// A page of a query. `total` is the length of the page, unless only the number was asked for.
+/// The response with a page of a query. `total` is the length of the page, unless only the number was
+/// requested.
 pub(super) fn page(page: Page, query: &Query) -> Response {
     let Page { rows, matched, next_cursor } = page;
     let total = if query.count { matched.unwrap_or_default() } else { rows.len() as u64 };
@@ -99,12 +100,12 @@ fn empty(status: StatusCode, version: Option<Version>) -> Response {
     response
 }
 
-/// The room in which all rows of a page are counted.
+/// The reserved room that counts all rows of a page.
 fn held_by(rows: &[Document]) -> Held {
     rows.first().map(|row| row.value.held().clone()).unwrap_or_default()
 }
 
-/// A body that keeps the room of its documents until it was written.
+/// A body that keeps the room of its documents until it has been written.
 struct Written {
     body: Vec<u8>,
     _held: Held,
@@ -123,7 +124,7 @@ fn json(body: Vec<u8>, held: &Held) -> Response {
     response
 }
 
-/// `{"rows":[…]`, without the end. Each document is dropped when it is written.
+/// Writes `{"rows":[…]`, without the end. Each document is dropped after it is written.
 fn write_rows(rows: Vec<Document>) -> Vec<u8> {
     let size = |row: &Document| row.value.as_str().len() + row.key.as_str().len() + ROW_OVERHEAD_BYTES;
     let mut body = Vec::with_capacity(rows.iter().map(size).sum::<usize>() + ROW_OVERHEAD_BYTES);
@@ -143,7 +144,7 @@ fn write_document(body: &mut Vec<u8>, document: &Document) {
     write_string(body, document.key.as_str());
     body.extend_from_slice(b",\"value\":");
     body.extend_from_slice(document.value.as_str().as_bytes());
-    // Cannot fail: a vector takes it.
+    // Cannot fail: a vector accepts every write.
     write!(
         body,
         ",\"created_at\":\"{}\",\"updated_at\":\"{}\",\"version\":{}}}",
@@ -160,6 +161,6 @@ fn write_optional(body: &mut Vec<u8>, text: Option<&str>) {
 }
 
 fn write_string(body: &mut Vec<u8>, text: &str) {
-    // Cannot fail: text is text in JSON, and a vector takes it.
+    // Cannot fail: text is valid in JSON, and a vector accepts every write.
     serde_json::to_writer(body, text).expect("text in memory");
 }

@@ -1,4 +1,5 @@
-//! Whether the database answers, in the log: a line when it stops and one when it is back, whatever the number of requests.
+//! Logs the database's availability: one line when it stops responding and one when it is back, whatever the
+//! number of requests.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -10,7 +11,7 @@ use tokio::time::error::Elapsed;
 
 use crate::StateError;
 
-/// How long the log has at most one line about connections that are all in use.
+/// The interval in which the log has at most one line about all connections being in use.
 const BUSY_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The right that a request needs.
@@ -20,7 +21,7 @@ pub(super) enum Need {
     Write,
 }
 
-/// The state of the database as the last requests found it.
+/// The state of the database according to the last requests.
 #[derive(Debug, Default)]
 pub(super) struct Availability {
     unavailable: AtomicBool,
@@ -29,7 +30,7 @@ pub(super) struct Availability {
 }
 
 impl Availability {
-    /// Takes note of what became of a request.
+    /// Records the outcome of a request.
     pub(super) fn note<T>(&self, need: Need, outcome: &Result<Result<T, StateError>, Elapsed>) {
         match outcome {
             Err(_) => self.failed("no answer in time".to_owned()),
@@ -93,7 +94,8 @@ impl Availability {
     }
 }
 
-/// Whether it was set, and is not any more. The load keeps the line in the cache of every processor while nothing changes.
+/// Clears the flag and returns true if it was set. The load keeps the cache line shared among processors
+/// while nothing changes.
 fn was_set(flag: &AtomicBool) -> bool {
     flag.load(Ordering::Relaxed) && flag.swap(false, Ordering::Relaxed)
 }

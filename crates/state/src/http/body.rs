@@ -14,12 +14,12 @@ use crate::Key;
 /// The most keys of one `batchGet`.
 pub(super) const MAX_BATCH_KEYS: usize = 1_000;
 
-/// Of which type a body must be.
+/// The required media type of a body.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum MediaTypes {
-    /// `application/json`, or none is given.
+    /// `application/json`, or no type.
     Json,
-    /// `application/merge-patch+json`, always.
+    /// `application/merge-patch+json`, required.
     MergePatch,
 }
 
@@ -45,7 +45,7 @@ struct BatchGet {
     keys: Batch,
 }
 
-/// A list that is given up when it is too long: its elements take more memory than their text.
+/// A list that is rejected while it is read if it is too long: its elements take more memory than their text.
 struct Batch(Vec<String>);
 
 impl<'de> Deserialize<'de> for Batch {
@@ -76,7 +76,7 @@ impl<'de> Deserialize<'de> for Batch {
     }
 }
 
-/// The keys of a `batchGet`.
+/// Parses the keys of a `batchGet`.
 pub(super) fn parse_batch(text: &str) -> Result<Vec<Key>, ApiError> {
     let invalid = |error| ApiError::bad_request(format!("the body is not {{\"keys\":[…]}}: {error}"));
     let http_server::Object(BatchGet { keys: Batch(keys) }) = serde_json::from_str(text).map_err(invalid)?;

@@ -1,4 +1,4 @@
-//! Errors as answers: `{"error":"<code>","message":"…"}`.
+//! Errors as responses: `{"error":"<code>","message":"…"}`.
 
 use std::borrow::Cow;
 
@@ -11,13 +11,13 @@ use serde_json::{Value, json};
 
 use crate::StateError;
 
-/// After how many seconds a client should retry what is unavailable.
+/// The seconds after which a client should retry after an unavailable response.
 const RETRY_AFTER_SECONDS: &str = "1";
 
-/// What follows an answer that is not known.
+/// The end of a message if the outcome of a write is unknown.
 const UNKNOWN_OUTCOME: &str = "; whether a write took effect is not known";
 
-/// What kind of error it is.
+/// The kind of an error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
     BadRequest,
@@ -25,7 +25,7 @@ enum Kind {
     Forbidden,
     NoSuchPath,
     NoSuchKey,
-    /// With the methods that the path takes.
+    /// Contains the methods that the path accepts.
     MethodNotAllowed(&'static str),
     RequestTimeout,
     Conflict,
@@ -65,7 +65,7 @@ impl Kind {
     }
 }
 
-/// An answer that is no success.
+/// A response other than success.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct ApiError {
     kind: Kind,
@@ -122,7 +122,7 @@ impl ApiError {
         Self::new(Kind::Unavailable, message)
     }
 
-    /// The same of a request that cannot have changed anything.
+    /// The same error for a request that cannot have changed anything.
     pub(super) fn of_reading(self) -> Self {
         match self.message.strip_suffix(UNKNOWN_OUTCOME) {
             Some(message) => Self { message: message.to_owned().into(), ..self },
@@ -130,7 +130,7 @@ impl ApiError {
         }
     }
 
-    /// The database gave no answer in time.
+    /// The database did not respond in time.
     pub(super) fn no_answer() -> Self {
         Self::unavailable(format!("the database does not answer{UNKNOWN_OUTCOME}"))
     }
@@ -146,7 +146,7 @@ impl From<BodyError> for ApiError {
 }
 
 impl From<StateError> for ApiError {
-    /// The causes are in the log; a client learns what it can do.
+    /// The causes are in the log; a client receives what it can act on.
     fn from(error: StateError) -> Self {
         match error {
             StateError::InvalidKey(_) | StateError::InvalidValue(_) | StateError::InvalidQuery(_) => {
@@ -170,7 +170,7 @@ impl From<StateError> for ApiError {
             StateError::Postgres(PgError::Unavailable { .. }) => {
                 Self::unavailable(format!("the database is unavailable{UNKNOWN_OUTCOME}"))
             }
-            // The last two concern the start alone.
+            // The last two occur only at the start.
             StateError::NoRights(_)
             | StateError::Corrupt { .. }
             | StateError::NotATable { .. }
@@ -196,7 +196,7 @@ impl IntoResponse for ApiError {
     }
 }
 
-/// What the listener answers by itself, for `Settings::refuse` of the crate `http-server`.
+/// The errors that the listener itself returns, for `Settings::refuse` of the crate `http-server`.
 pub fn refuse(refusal: Refusal) -> Response {
     let error = match refusal {
         Refusal::RequestTimeout => {

@@ -1,4 +1,5 @@
-//! The operations, one function each: what was sent is read, the store is asked, its outcome becomes an answer.
+//! The operations, one function each: parses the request, calls the store and converts the outcome into a
+//! response.
 
 use std::sync::Arc;
 
@@ -19,10 +20,10 @@ use crate::{
     WriteConditions,
 };
 
-/// The most keys of one list, and as many as there are without a limit.
+/// The most keys of one list, and the number without a limit.
 const MAX_LIST_KEYS: u32 = 10_000;
 
-/// A list that was asked for.
+/// The parameters of a list request.
 struct ListRequest {
     prefix: Prefix,
     after: Option<Key>,
@@ -30,7 +31,7 @@ struct ListRequest {
 }
 
 impl<S: Store> Http<S> {
-    /// Whether documents can be read and written.
+    /// Checks that documents can be read and written.
     pub(super) async fn readyz(&self, head: &Parts) -> Result<Response, ApiError> {
         params::none(head.uri.query())?;
         self.ask_for(Need::Write, self.store.check_ready()).await.map(|()| answer::ok())
@@ -48,7 +49,7 @@ impl<S: Store> Http<S> {
         })
     }
 
-    /// `HEAD`, which reads nothing of the document.
+    /// `HEAD`; reads only the document's version.
     pub(super) async fn head(&self, scope: &Scope, head: &Parts, rest: &str) -> Result<Response, ApiError> {
         let key = key(rest)?;
         scope.check_key(&key)?;
@@ -126,7 +127,7 @@ impl<S: Store> Http<S> {
         let query = work_on(text.len(), move || Query::parse(text.as_bytes())).await?;
         scope.check_prefix(&query.prefix)?;
         if let Some((key, _)) = query.row_needed() {
-            // A cursor that a client made up must not reach beyond its prefix.
+            // A forged cursor must not reach beyond its prefix.
             scope.check_key(key)?;
         }
         let page = self.ask(self.store.query(&query)).await?;
@@ -134,7 +135,7 @@ impl<S: Store> Http<S> {
     }
 }
 
-/// What a write is about, and what it sends.
+/// The key and the value of a write.
 async fn key_and_value(
     scope: &Scope,
     head: &Parts,
@@ -148,7 +149,7 @@ async fn key_and_value(
     Ok((key, work_on(text.len(), move || Value::parse(text)).await?))
 }
 
-/// Whether a client has this version.
+/// Returns true if the client already has this version.
 fn is_known(known: Option<Tag>, version: Version) -> bool {
     match known {
         None => false,
@@ -185,7 +186,7 @@ fn list_request(head: &Parts) -> Result<ListRequest, ApiError> {
     };
     let prefix = Prefix::new(&prefix.unwrap_or_default())?;
     let after = after.filter(|after| !after.is_empty());
-    // It is the last key of a page, and a table that was taken over has longer keys than can be made.
+    // The last key of a page can be longer than a new key may be, in a table that was taken over.
     let after = after
         .map(|after| Key::from_cursor(&after).ok_or_else(|| ApiError::bad_request("after contains NUL")));
     let after = after.transpose()?;

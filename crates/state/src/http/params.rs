@@ -2,12 +2,12 @@
 
 use super::error::ApiError;
 
-/// The parameters of a request, each of which is known and given once at most.
+/// The parameters of a request, each known and given at most once.
 #[derive(Debug)]
 pub(super) struct Params<const N: usize>([Option<String>; N]);
 
 impl<const N: usize> Params<N> {
-    /// The values of `names`, in their order. `+` is a space, as forms have it.
+    /// The values of `names`, in their order. `+` is a space, as in forms.
     pub(super) fn parse(query: Option<&str>, names: [&str; N]) -> Result<[Option<String>; N], ApiError> {
         let mut found = Self([const { None }; N]);
         for pair in query.unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
@@ -25,7 +25,7 @@ impl<const N: usize> Params<N> {
     }
 }
 
-/// That there are no parameters.
+/// Rejects a request with parameters.
 pub(super) fn none(query: Option<&str>) -> Result<(), ApiError> {
     Params::parse(query, []).map(|[]: [Option<String>; 0]| ())
 }
@@ -34,7 +34,7 @@ fn bad_query(reason: &str) -> ApiError {
     ApiError::bad_request(format!("the query string cannot be read: {reason}"))
 }
 
-/// The text that `encoded` stands for. `Err` says what is wrong with it.
+/// Decodes `encoded`. `Err` contains the fault.
 pub(super) fn decode(encoded: &str) -> Result<String, String> {
     let mut bytes = Vec::with_capacity(encoded.len());
     let mut rest = encoded.as_bytes();

@@ -11,7 +11,7 @@ use crate::{Version, VersionCondition};
 pub(super) enum Tag {
     /// `*`
     Any,
-    /// A quoted value; `None` if it is the version of no document that could be.
+    /// A quoted value; `None` if it cannot be the version of a document.
     Value(Option<Version>),
 }
 
@@ -21,13 +21,13 @@ pub(super) fn etag(version: Version) -> HeaderValue {
     HeaderValue::from_str(&format!("\"{}\"", version.0)).expect("visible ASCII")
 }
 
-/// What a `GET` or `HEAD` depends on.
+/// The precondition of a `GET` or `HEAD`.
 pub(super) fn of_get(headers: &HeaderMap) -> Result<Option<Tag>, ApiError> {
     forbid(headers, &IF_MATCH)?;
     read(headers, &IF_NONE_MATCH)
 }
 
-/// What a `PUT` depends on.
+/// The precondition of a `PUT`.
 pub(super) fn of_put(headers: &HeaderMap) -> Result<VersionCondition, ApiError> {
     match (read(headers, &IF_MATCH)?, read(headers, &IF_NONE_MATCH)?) {
         (matching, None) => Ok(condition(matching)),
@@ -37,7 +37,7 @@ pub(super) fn of_put(headers: &HeaderMap) -> Result<VersionCondition, ApiError> 
     }
 }
 
-/// What a `PATCH` or `DELETE` depends on.
+/// The precondition of a `PATCH` or `DELETE`.
 pub(super) fn of_change(headers: &HeaderMap) -> Result<VersionCondition, ApiError> {
     forbid(headers, &IF_NONE_MATCH)?;
     read(headers, &IF_MATCH).map(condition)
@@ -81,7 +81,7 @@ fn parse(value: &[u8]) -> Option<Tag> {
     is_tag.then(|| Tag::Value(version(inner)))
 }
 
-/// The version that was given out in this form.
+/// The version, if the text has the form in which versions are returned.
 fn version(text: &[u8]) -> Option<Version> {
     let text = str::from_utf8(text).ok()?;
     let version: i64 = text.parse().ok()?;

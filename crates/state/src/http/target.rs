@@ -1,10 +1,10 @@
-//! What a request asks for: its method and its path.
+//! The target of a request: its method and its path.
 
 use axum::http::Method;
 
 use super::error::ApiError;
 
-/// What is asked for.
+/// The requested operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Operation {
     Healthz,
@@ -19,37 +19,37 @@ pub(super) enum Operation {
     Query,
 }
 
-/// The names of all operations, by which the observer of a listener is told of answers.
+/// The names of all operations, as a listener reports them to its observer.
 pub const OPERATIONS: [&str; 10] =
     ["healthz", "readyz", "get", "head", "put", "patch", "delete", "list", "batch_get", "query"];
 
 impl Operation {
-    /// One of [`OPERATIONS`].
+    /// The name, one of [`OPERATIONS`].
     pub(super) fn name(self) -> &'static str {
         OPERATIONS[self as usize]
     }
 
-    /// Whether it changes documents.
+    /// Returns true if the operation changes documents.
     pub(super) fn writes(self) -> bool {
         matches!(self, Self::Put | Self::Patch | Self::Delete)
     }
 
-    /// Whether it tells nothing about documents.
+    /// Returns true if the operation reveals nothing about documents.
     pub(super) fn is_probe(self) -> bool {
         matches!(self, Self::Healthz | Self::Readyz)
     }
 }
 
-/// An operation and what of the path it is about.
+/// An operation and the variable part of its path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Target<'a> {
     pub(super) operation: Operation,
-    /// Everything after `/keys/`, still encoded; empty elsewhere.
+    /// The path after `/keys/`, still encoded; empty for other operations.
     pub(super) rest: &'a str,
 }
 
 impl<'a> Target<'a> {
-    /// 404 for a path that does not exist, 405 for a method that it does not take.
+    /// 404 for a path that does not exist, 405 for a method that the path does not accept.
     pub(super) fn of(method: &Method, path: &'a str) -> Result<Self, ApiError> {
         let (rest, allow) = match path {
             "/healthz" | "/readyz" => ("", "GET, HEAD"),

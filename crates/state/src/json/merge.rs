@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use super::Json;
 
-/// `target` with `patch` merged into it by RFC 7396: members that are `null` are removed, objects are merged, all else is
-/// replaced. It nests no deeper than the deeper of the two.
+/// Merges `patch` into `target` by RFC 7396: members that are `null` are removed, objects are merged,
+/// everything else is replaced. The result nests no deeper than the deeper of the two.
 pub fn merge(target: Json, patch: Json) -> Json {
     let Json::Object(changes) = patch else { return patch };
     let mut members = match target {

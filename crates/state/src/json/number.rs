@@ -1,13 +1,13 @@
-//! Numbers as PostgreSQL's `numeric` keeps them, without writing out what an exponent stands for.
+//! Numbers as PostgreSQL's `numeric` keeps them, without expanding the exponent.
 
 use std::cmp::Ordering;
 use std::fmt::{self, Write};
 
 /// The most digits before the decimal point.
 const MAX_INTEGER_DIGITS: i64 = 131_072;
-/// The most digits after it.
+/// The most digits after the decimal point.
 const MAX_SCALE: i64 = 16_383;
-/// PostgreSQL refuses exponents from here on, even those of zero.
+/// The first exponent that PostgreSQL rejects, even for zero.
 const EXPONENT_END: i64 = (i32::MAX / 2) as i64;
 
 /// The parts of a number in a JSON text.
@@ -21,7 +21,8 @@ pub(crate) struct Digits<'a> {
 }
 
 impl<'a> Digits<'a> {
-    /// The number with which a text begins, by JSON's grammar; or what is missing, and where.
+    /// Scans the number at the start of a text, by JSON's grammar. The error contains what is missing, and
+    /// its place.
     pub(super) fn scan(text: &'a str) -> Result<Self, (usize, &'static str)> {
         let bytes = text.as_bytes();
         let digits_from = |at: usize| bytes[at..].iter().take_while(|byte| byte.is_ascii_digit()).count();
@@ -53,7 +54,7 @@ impl<'a> Digits<'a> {
             if length == 0 {
                 return Err((begin, "expected a digit"));
             }
-            // What an i64 cannot hold is far out of range.
+            // A size that overflows an i64 is far out of range.
             let size = text[begin..begin + length].parse().unwrap_or(EXPONENT_END);
             exponent = if sign == Some(&b'-') { -size } else { size };
             at = begin + length;
@@ -61,12 +62,12 @@ impl<'a> Digits<'a> {
         Ok(Self { text: &text[..at], negative, integer, fraction, exponent })
     }
 
-    /// In the text, in bytes.
+    /// The length of the number in the text, in bytes.
     pub(super) fn length(&self) -> usize {
         self.text.len()
     }
 
-    /// All digits, those after the decimal point too.
+    /// All digits, including those after the decimal point.
     fn all(&self) -> impl DoubleEndedIterator<Item = u8> + '_ {
         self.integer.bytes().chain(self.fraction.bytes())
     }
@@ -79,17 +80,17 @@ impl<'a> Digits<'a> {
         self.integer.len() + self.fraction.len()
     }
 
-    /// How many digits of the value stand before the decimal point; zero and less for 0.01.
+    /// The number of digits of the value before the decimal point; zero or negative for values such as 0.01.
     fn point(&self) -> i64 {
         self.integer.len() as i64 - self.leading_zeros() as i64 + self.exponent
     }
 
-    /// How many digits are shown after the decimal point.
+    /// The number of digits that are shown after the decimal point.
     fn scale(&self) -> i64 {
         (self.fraction.len() as i64 - self.exponent).max(0)
     }
 
-    /// Whether `numeric` can hold it.
+    /// Returns true if `numeric` can hold the number.
     pub(super) fn is_in_range(&self) -> bool {
         let is_zero = self.leading_zeros() == self.count();
         self.exponent.abs() < EXPONENT_END
@@ -97,7 +98,7 @@ impl<'a> Digits<'a> {
             && (is_zero || self.point() <= MAX_INTEGER_DIGITS)
     }
 
-    /// How many bytes it takes without an exponent, as PostgreSQL writes it.
+    /// The bytes of the number as PostgreSQL writes it, without an exponent.
     pub(crate) fn written_bytes(&self) -> usize {
         let is_zero = self.leading_zeros() == self.count();
         let integer = if is_zero { 1 } else { self.point().max(1) };
@@ -106,7 +107,7 @@ impl<'a> Digits<'a> {
         usize::try_from(sign + integer + fraction).unwrap_or(usize::MAX)
     }
 
-    /// For numbers in range.
+    /// Converts a number in range.
     pub(super) fn to_number(self) -> Number {
         let leading = self.leading_zeros();
         let trailing = self.all().rev().take_while(|digit| *digit == b'0').count();
@@ -116,7 +117,7 @@ impl<'a> Digits<'a> {
         Number {
             negative: self.negative && !is_zero,
             digits,
-            // Cannot be cut: both are within the range of a numeric.
+            // Cannot be cut: both are within the range of a `numeric`.
             point: if is_zero { 0 } else { self.point() as i32 },
             scale: self.scale() as u16,
         }
@@ -131,18 +132,18 @@ pub struct Number {
     digits: Box<[u8]>,
     /// The value is 0.DIGITS times ten to this power.
     point: i32,
-    /// How many digits are shown after the decimal point.
+    /// The number of digits that are shown after the decimal point.
     scale: u16,
 }
 
 impl Number {
-    /// A JSON number; `None` if the text is none, or if `numeric` cannot hold it.
+    /// Parses a JSON number; `None` if the text is not one, or if `numeric` cannot hold it.
     pub fn parse(text: &str) -> Option<Self> {
         let digits = Digits::scan(text).ok()?;
         (digits.length() == text.len() && digits.is_in_range()).then(|| digits.to_number())
     }
 
-    /// The value if it is an integer that fits.
+    /// The value if it is an integer that fits into an `i64`.
     pub fn to_i64(&self) -> Option<i64> {
         /// More digits than any `i64` has.
         const TOO_MANY: i32 = 20;
@@ -154,7 +155,7 @@ impl Number {
         i64::try_from(if self.negative { -size } else { size }).ok()
     }
 
-    /// The value as digits and an exponent: short, whatever the exponent. `numeric` reads it.
+    /// The value as digits and an exponent: short, whatever the exponent. `numeric` accepts it.
     pub fn to_scientific(&self) -> String {
         let mut text = String::with_capacity(self.digits.len() + 12);
         if self.negative {
@@ -167,14 +168,14 @@ impl Number {
         text.extend(self.digits.iter().map(|digit| char::from(*digit)));
         let exponent = i64::from(self.point) - self.digits.len() as i64;
         if exponent != 0 {
-            // Cannot fail: a string takes every text.
+            // Cannot fail: a string accepts every text.
             write!(text, "e{exponent}").expect("a string takes every text");
         }
         text
     }
 
-    /// The nearest value towards zero that is no further from it than ten to the power of `limit` and has no more than `scale`
-    /// digits after the decimal point.
+    /// Rounds towards zero: clamps to ten to the power of `limit`, and keeps `scale` digits after the decimal
+    /// point.
     pub(crate) fn cut(&self, limit: i32, scale: u16) -> Self {
         // Digits begin after the decimal point: ten to the power of 0 is 0.1 times ten to the power of 1.
         if self.point > limit {
@@ -205,7 +206,8 @@ impl Number {
 
 impl Ord for Number {
     fn cmp(&self, other: &Self) -> Ordering {
-        // Digits begin with another one than zero, so the power decides first; without zeros at the end, a prefix is smaller.
+        // The first digit is never zero, so the power decides first; the last digit is never zero, so a
+        // prefix is smaller.
         let size = (self.point, &self.digits).cmp(&(other.point, &other.digits));
         let by_size = if self.negative { size.reverse() } else { size };
         self.sign().cmp(&other.sign()).then(by_size)
@@ -233,7 +235,7 @@ impl From<i64> for Number {
     }
 }
 
-/// As PostgreSQL writes it: without exponent, with its scale.
+/// Writes the number as PostgreSQL does: without an exponent, with its scale.
 impl fmt::Display for Number {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.negative {

@@ -1,11 +1,11 @@
-//! One pass over a text. What is made of it, a builder decides.
+//! Parses JSON in one pass. A builder defines what is built from the text.
 
 use std::borrow::Cow;
 
 use super::number::Digits;
 use super::{JsonError, MAX_WRITTEN_BYTES};
 
-/// What is wrong, and at which byte.
+/// A fault and the byte at which it occurs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Fault {
     pub(crate) at: usize,
@@ -23,7 +23,7 @@ impl Fault {
     }
 }
 
-/// Line and column of a byte, from 1.
+/// The line and column of a byte, counted from 1.
 fn position(text: &[u8], at: usize) -> (usize, usize) {
     let before = &text[..at.min(text.len())];
     let line = before.iter().filter(|byte| **byte == b'\n').count() + 1;
@@ -39,7 +39,7 @@ pub(crate) enum Scalar<'a> {
     String(Cow<'a, str>),
 }
 
-/// Makes something of a text. Each part comes with the byte at which it begins.
+/// Builds a result from a text. Each part comes with the byte at which it begins.
 pub(crate) trait Builder {
     type Value;
     type Array: Default;
@@ -58,7 +58,7 @@ pub(crate) trait Builder {
     fn object(&self, object: Self::Object, at: usize) -> Self::Value;
 }
 
-/// Reads one value of at most `max_levels` levels, and nothing after it.
+/// Parses one value of at most `max_levels` levels, with nothing after it.
 pub(crate) fn read<B: Builder>(text: &[u8], max_levels: usize, builder: B) -> Result<B::Value, Fault> {
     let text = std::str::from_utf8(text).map_err(|error| Fault::new(error.valid_up_to(), "invalid UTF-8"))?;
     let mut syntax = Syntax { text, at: 0, max_levels, written: 0, builder };
@@ -70,7 +70,7 @@ pub(crate) fn read<B: Builder>(text: &[u8], max_levels: usize, builder: B) -> Re
     }
 }
 
-/// A text, and how far it is read.
+/// A text and the current position in it.
 struct Syntax<'a, B> {
     text: &'a str,
     at: usize,
@@ -100,7 +100,7 @@ impl<'a, B: Builder> Syntax<'a, B> {
         }
     }
 
-    /// The next value, inside `level` arrays and objects. It calls itself at most `max_levels` times.
+    /// Parses the next value, inside `level` arrays and objects. It recurses at most `max_levels` times.
     fn value(&mut self, level: usize) -> Result<B::Value, Fault> {
         self.skip_space();
         let at = self.at;
@@ -232,7 +232,7 @@ impl<'a, B: Builder> Syntax<'a, B> {
         Ok(character)
     }
 
-    /// What follows `\u`, and the second half of a surrogate pair.
+    /// Parses the digits after `\u`, and the second half of a surrogate pair.
     fn code_point(&mut self, begin: usize) -> Result<char, Fault> {
         const LONE: &str = "half of a surrogate pair, which is no character";
         let first = self.hex(begin)?;

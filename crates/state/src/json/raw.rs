@@ -1,4 +1,5 @@
-//! Parts of a text that is known to be JSON, without a tree: a tree of small values takes many times its text.
+//! Operations on parts of a valid JSON text, without a tree: a tree of small values takes many times the
+//! memory of its text.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -6,7 +7,8 @@ use std::ops::Range;
 
 use super::Json;
 
-/// The text of a member of an object; `None` if it is missing, or if this is another value. Of equal names the last one.
+/// The text of a member of an object; `None` if it is missing, or if the value is not an object. Of equal
+/// names the last one counts.
 pub(crate) fn member<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     Members::of(text)
         .filter(|(found, _)| unescaped(&text[found.clone()]) == name)
@@ -14,18 +16,18 @@ pub(crate) fn member<'a>(text: &'a str, name: &str) -> Option<&'a str> {
         .map(|(_, value)| &text[value])
 }
 
-/// A scalar as a value, and an array or an object as an empty one.
+/// A scalar as a value; an array or an object as an empty one.
 pub(crate) fn shallow(text: &str) -> Json {
     match text.as_bytes().first() {
         Some(b'{') => Json::Object(std::collections::BTreeMap::new()),
         Some(b'[') => Json::Array(Vec::new()),
-        // Cannot fail: it is JSON.
+        // Cannot fail: the text is JSON.
         _ => Json::parse(text.as_bytes()).unwrap_or(Json::Null),
     }
 }
 
-/// `target` with `patch` merged into it by RFC 7396, as [`super::merge`] does. What is made is no longer than both together, and what is
-/// needed beside it is the places of the patch's members.
+/// Merges `patch` into `target` by RFC 7396, as [`super::merge`] does. The result is no longer than both
+/// together, and the only other memory used is for the places of the patch's members.
 pub(crate) fn merge_texts(target: &str, patch: &str) -> String {
     let mut merged = String::with_capacity(target.len() + patch.len());
     merge_into(&mut merged, target, patch);
@@ -71,7 +73,7 @@ fn merge_into(merged: &mut String, target: &str, patch: &str) {
     merged.push('}');
 }
 
-/// The members of a patch by their names, of equal ones the last.
+/// The members of a patch by their names; of equal names the last one.
 struct Changes<'a> {
     text: &'a str,
     places: Vec<(Range<u32>, Range<u32>)>,
@@ -107,7 +109,7 @@ fn long(range: &Range<u32>) -> Range<usize> {
     range.start as usize..range.end as usize
 }
 
-/// The order of two names with their quotes, whatever their escapes.
+/// Compares two quoted names, whatever their escapes.
 fn compare(one: &str, other: &str) -> Ordering {
     unescaped(one).cmp(&unescaped(other))
 }
@@ -115,7 +117,7 @@ fn compare(one: &str, other: &str) -> Ordering {
 fn unescaped(name: &str) -> Cow<'_, str> {
     match name.contains('\\') {
         false => Cow::Borrowed(name.trim_matches('"')),
-        // Cannot fail: it is a string of JSON.
+        // Cannot fail: the text is a JSON string.
         true => Cow::Owned(serde_json::from_str(name).unwrap_or_default()),
     }
 }
@@ -226,7 +228,7 @@ mod tests {
         }
     }
 
-    /// JSON with members of few names, so that patches meet them, in odd spellings.
+    /// JSON whose members have few names, so that patches hit them, in unusual spellings.
     fn text() -> impl Strategy<Value = String> {
         let scalar =
             prop::sample::select(vec!["null", "1", "-2.5e3", "true", "\"a\"", "\"{,\\\"\"", "[]", "{}"]);
@@ -251,7 +253,7 @@ mod tests {
     proptest! {
         #[test]
         fn texts_are_merged_as_trees_are(target in text(), patch in text()) {
-            // As PostgreSQL writes it: each name once.
+            // PostgreSQL writes each name once.
             let target = json(&target).to_string();
             let merged = merge_texts(&target, &patch);
             prop_assert_eq!(json(&merged), merge(json(&target), json(&patch)), "{} with {}", target, patch);
@@ -262,7 +264,7 @@ mod tests {
         fn the_stored_length_of_a_text_is_that_of_what_is_written(text in text()) {
             let tree = json(&text);
             let written = tree.to_string();
-            // Of repeated members all count.
+            // Repeated members all count.
             let once = Json::check(written.as_bytes()).expect("JSON");
             prop_assert_eq!(once, written.len());
             prop_assert!(Json::check(text.as_bytes()).expect("JSON") >= once);

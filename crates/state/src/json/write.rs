@@ -5,7 +5,8 @@ use std::fmt::{self, Write};
 use super::Json;
 
 impl Json {
-    /// The value without spaces and with its numbers as digits and exponents: equal, and no longer than the text that it came from.
+    /// The value without spaces, with its numbers as digits and exponents: equal, and no longer than the
+    /// original text.
     pub(crate) fn to_short_text(&self) -> String {
         Written { json: self, is_short: true }.to_string()
     }
@@ -41,7 +42,7 @@ impl fmt::Display for Written<'_> {
             }
             Json::Object(members) => {
                 let mut members: Vec<(&String, &Json)> = members.iter().collect();
-                // jsonb keeps short names first.
+                // `jsonb` sorts short names first.
                 members.sort_by_key(|(name, _)| (name.len(), *name));
                 f.write_char('{')?;
                 for (at, (name, json)) in members.into_iter().enumerate() {
@@ -73,7 +74,7 @@ fn write_string(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
     f.write_char('"')
 }
 
-/// How many bytes a string has when it is written.
+/// The bytes of a string when it is written.
 pub(super) fn string_bytes(text: &str) -> usize {
     let bytes = |byte: u8| match byte {
         b'"' | b'\\' | 8 | 9 | 10 | 12 | 13 => 2,

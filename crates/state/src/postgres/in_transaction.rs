@@ -1,4 +1,4 @@
-//! Documents within a transaction of the caller.
+//! Documents in a transaction of the caller.
 
 use pg::Session;
 use tokio_postgres::Row;
@@ -7,7 +7,8 @@ use super::rows::{column, in_order, last_of_each, read_found};
 use crate::store::if_fitting;
 use crate::{Document, Key, MAX_ANSWER_BYTES, StateError, TableName, Value, statements};
 
-/// Those documents that there are, in the order of `keys`, within the transaction that is open on `session` if there is one.
+/// Returns the existing documents, in the order of `keys`, within the open transaction of `session` if there
+/// is one.
 pub async fn get_many_in(
     session: &Session,
     table: &TableName,
@@ -18,7 +19,7 @@ pub async fn get_many_in(
     if_fitting(in_order(keys, documents(table, &rows)?))
 }
 
-/// The same, and their rows are locked until the transaction ends. What is not there is not locked.
+/// As [`get_many_in`], and locks the rows until the transaction ends. Missing keys are not locked.
 pub async fn lock_many_in(
     session: &Session,
     table: &TableName,
@@ -33,7 +34,7 @@ fn documents(table: &TableName, rows: &[Row]) -> Result<Vec<Document>, StateErro
     rows.iter().map(|row| read_found(table, row)?.document(MAX_ANSWER_BYTES)).collect()
 }
 
-/// Stores documents within the transaction that is open on `session`, as [`crate::PostgresStore::put_many`] does.
+/// Stores documents within the open transaction of `session`, as [`crate::PostgresStore::put_many`] does.
 pub async fn put_many_in(
     session: &Session,
     table: &TableName,
@@ -43,8 +44,9 @@ pub async fn put_many_in(
     session.query(&statement).await.map(drop).map_err(|error| StateError::of_table(table, error))
 }
 
-/// Stores those of the documents under whose keys there is none, within the transaction that is open on `session`, and returns their
-/// keys. Of equal keys the last one counts. A key that another transaction has just taken is one that there is, once that is committed.
+/// Stores the documents whose keys do not exist, within the open transaction of `session`, and returns their
+/// keys. Of equal keys the last one is stored. A key that a concurrent transaction has just inserted counts
+/// as existing once that transaction commits.
 pub async fn insert_many_in(
     session: &Session,
     table: &TableName,
@@ -55,14 +57,14 @@ pub async fn insert_many_in(
     rows.iter().map(|row| Ok(Key::from_store(column(table, row, "key")?))).collect()
 }
 
-/// Deletes documents within the transaction that is open on `session`, and returns how many there were.
+/// Deletes documents within the open transaction of `session`, and returns the number of those that existed.
 pub async fn delete_many_in(session: &Session, table: &TableName, keys: &[Key]) -> Result<u64, StateError> {
     let statement = statements::delete_many(table, &keys.iter().collect::<Vec<_>>());
     session.execute(&statement).await.map_err(|error| StateError::of_table(table, error))
 }
 
-/// Prepares the statements of the functions above, so that a table that is not there or has another shape is reported before they are
-/// needed.
+/// Prepares the statements of the functions above, so that a missing table or one of another shape is
+/// reported early.
 pub async fn prepare_many_in(session: &Session, table: &TableName) -> Result<(), StateError> {
     let all = [
         statements::get_many(table, &[], MAX_ANSWER_BYTES),

@@ -1,4 +1,4 @@
-//! One operation: a connection, and a deadline for everything with it.
+//! One operation: a connection, and a deadline for all work on it.
 
 use std::time::Duration;
 
@@ -13,18 +13,20 @@ use crate::room::{Held, MAX_UNCOUNTED_BYTES, Room};
 use crate::statements::SNAPSHOT_BEGIN;
 use crate::{MAX_ANSWER_BYTES, StateError, TableName};
 
-/// How much longer than the pool's operation timeout an operation takes at most, with its wait for a connection.
+/// The time that an operation may take beyond the pool's operation timeout, including its wait for a
+/// connection.
 const CONNECTION_MARGIN: Duration = Duration::from_millis(750);
 
-/// The largest message after which a connection is kept, in bytes. The buffers of a connection stay as large as that.
+/// The largest message after which a connection is kept, in bytes. The buffers of a connection keep the size
+/// of their largest message.
 const MAX_KEPT_MESSAGE: usize = 1024 * 1024;
 
-/// Nothing answered in time.
+/// The error if no connection was available in time.
 #[derive(Debug, thiserror::Error)]
 #[error("no connection within {0:?}")]
 struct NoConnection(Duration);
 
-/// A connection, and until when the operation may take.
+/// A connection, and the deadline of the operation.
 pub(super) struct Operation<'a> {
     pub(super) session: Session,
     table: &'a TableName,
@@ -33,23 +35,23 @@ pub(super) struct Operation<'a> {
 
 /// The outcome of reading several documents.
 pub(super) enum Reading {
-    /// The documents that fit into a response, and the one after them. `is_whole` if there are no others.
+    /// The documents that fit into a response, and the next one. `is_whole` if there are no others.
     Read { found: Vec<Found>, is_whole: bool },
-    /// They need room, and there was none.
+    /// The documents need reserved room, and none is reserved yet.
     NeedsRoom,
 }
 
-/// The room for what is read.
+/// The reserved room for a read.
 pub(super) struct Counted<'a> {
     pub(super) room: &'a Room,
-    /// The bytes that a response takes of the room.
+    /// The bytes of room that a response reserves.
     pub(super) bytes: usize,
-    /// The part of the room that was taken.
+    /// The reserved part of the room.
     pub(super) held: Option<Held>,
 }
 
 impl Counted<'_> {
-    /// Whether a reading may continue that has read so many bytes.
+    /// Returns true if a read may continue after so many bytes.
     fn takes(&mut self, bytes: usize, is_larger: bool) -> bool {
         if self.held.is_none() && !is_larger && bytes > MAX_UNCOUNTED_BYTES {
             self.held = self.room.try_take(self.bytes);
@@ -58,13 +60,13 @@ impl Counted<'_> {
     }
 }
 
-/// Until when an operation on the pool may take that begins now.
+/// The deadline of an operation on the pool that begins now.
 pub(super) fn deadline_of(pool: &PgPool) -> Option<Instant> {
     pool.operation_timeout().map(|timeout| Instant::now() + timeout + CONNECTION_MARGIN)
 }
 
 impl<'a> Operation<'a> {
-    /// Borrows a connection; the time that this takes is part of the operation's.
+    /// Borrows a connection; the time for this counts towards the operation's.
     pub(super) async fn open(
         pool: &PgPool,
         table: &'a TableName,
@@ -82,7 +84,7 @@ impl<'a> Operation<'a> {
         Ok(Self { session, table, deadline })
     }
 
-    /// What `work` on the session gives, if that is in time.
+    /// The result of `work` on the session, if it is in time.
     pub(super) async fn run<T>(
         &self,
         work: impl Future<Output = Result<T, PgError>>,
@@ -105,15 +107,15 @@ impl<'a> Operation<'a> {
         done.map_err(|passed| StateError::TimedOut { operation, source: passed.into() })
     }
 
-    /// The connection is not kept if a message of so many bytes has gone through it.
+    /// Discards the connection after the operation if a message of so many bytes has gone through it.
     pub(super) fn retire_after(&self, bytes: usize) {
         if bytes > MAX_KEPT_MESSAGE {
             self.session.retire();
         }
     }
 
-    /// Reads documents until their values have more bytes than an answer, and at least two: so a first one that is too large is seen to
-    /// have a next one.
+    /// Reads documents until their values exceed a response, and at least two: so the existence of a next
+    /// document is known even if the first one is too large.
     async fn read(
         &self,
         statement: &impl PostgresBinderRef,
@@ -146,8 +148,8 @@ impl<'a> Operation<'a> {
         self.run(self.read(statement, counted)).await?
     }
 
-    /// Runs the two statements of a query, either of which may be missing, on one snapshot. Of the page, rows are read until
-    /// one does not fit into the answer.
+    /// Runs the two statements of a query, either of which may be missing, on one snapshot. Reads rows of the
+    /// page until one does not fit into the response.
     pub(super) async fn query_snapshot(
         &self,
         count: Option<&SelectStatement>,
@@ -174,7 +176,7 @@ impl<'a> Operation<'a> {
             );
             begun?;
             let (counts, reading) = (counts?, reading?);
-            // The end of the transaction would wait for the rows that are not read.
+            // A commit would wait for the rows that are not read.
             if let Ok(Reading::Read { is_whole: true, found }) = &reading {
                 session.commit().await?;
                 self.retire_after(found.iter().map(Found::bytes).sum());
@@ -185,7 +187,8 @@ impl<'a> Operation<'a> {
         Ok((counts, reading?))
     }
 
-    /// Begins a transaction and runs a statement in it. If that waits for a row for too long, the transaction is taken back.
+    /// Begins a transaction and runs a statement in it. If the statement waits too long for a row, the
+    /// transaction is rolled back.
     pub(super) async fn begin(&self, statement: &Written) -> Result<Vec<Row>, StateError> {
         let work = async {
             let prepared = self.session.prepare(statement).await?;
@@ -211,7 +214,7 @@ impl<'a> Operation<'a> {
         self.run(work).await
     }
 
-    /// Takes the transaction back.
+    /// Rolls back the transaction.
     pub(super) async fn rollback(&self) -> Result<(), StateError> {
         self.run(self.session.rollback()).await
     }

@@ -1,4 +1,4 @@
-//! Reading documents that may be large: their bytes are counted before they are read.
+//! Reads of documents that may be large: their bytes are counted before they are read.
 
 use super::operation::{Counted, Operation, Reading, deadline_of};
 use super::rows::{Found, read_found};
@@ -13,7 +13,7 @@ impl PostgresStore {
         Counted { room: &self.room, bytes: self.max_stored_bytes.max(MAX_ANSWER_BYTES), held: None }
     }
 
-    /// One document. A large one is read again, when its bytes are counted.
+    /// Reads one document. A large one is read again after its bytes are reserved.
     pub(super) async fn read_one(&self, key: &Key) -> Result<Option<Document>, StateError> {
         let deadline = deadline_of(&self.pool);
         let (mut most, mut held) = (MAX_UNCOUNTED_DOCUMENT, Held::default());
@@ -36,7 +36,7 @@ impl PostgresStore {
         Err(StateError::NoRoom)
     }
 
-    /// The page and the number of documents of a query.
+    /// Reads the page and the number of documents of a query.
     pub(super) async fn query_within(
         &self,
         operation: &Operation<'_>,
@@ -73,7 +73,7 @@ impl PostgresStore {
                 Found::Document(document) => {
                     documents.push(Document { value: document.value.within(&held), ..document });
                 }
-                // The page ends before it, also if documents after it were read.
+                // The page ends before it, even if documents after it were read.
                 Found::Larger { .. } if !documents.is_empty() => {
                     is_cut = true;
                     break;

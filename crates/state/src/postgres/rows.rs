@@ -1,4 +1,4 @@
-//! Rows as documents.
+//! Conversion of rows into documents.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -9,20 +9,20 @@ use tokio_postgres::types::FromSql;
 
 use crate::{Document, Key, Member, Members, StateError, TableName, Value, Version};
 
-/// By key, in the order of its bytes. Of equal keys the last one.
+/// The documents by key, in byte order. Of equal keys the last one.
 pub(super) fn last_of_each(documents: &[(Key, Value)]) -> Vec<(&Key, &Value)> {
     let by_key: BTreeMap<&Key, &Value> = documents.iter().map(|(key, value)| (key, value)).collect();
     by_key.into_iter().collect()
 }
 
-/// The documents in the order of `keys`, one that is named twice once.
+/// The documents in the order of `keys`; a repeated key counts once.
 pub(super) fn in_order(keys: &[Key], documents: Vec<Document>) -> Vec<Document> {
     let found = documents.into_iter().map(|document| (document.key.clone(), document));
     let mut found: HashMap<Key, Document> = found.collect();
     keys.iter().filter_map(|key| found.remove(key)).collect()
 }
 
-/// Rows of members, in the order of `keys`, one that is named twice once.
+/// Rows of members, in the order of `keys`; a repeated key counts once.
 pub(super) fn members_in_order(
     table: &TableName,
     keys: &[Key],
@@ -48,7 +48,7 @@ pub(super) enum Found {
     },
 }
 
-/// A row of [`crate::statements::get`] and its like.
+/// Converts a row of [`crate::statements::get`] and similar statements.
 pub(super) fn read_found(table: &TableName, row: &Row) -> Result<Found, StateError> {
     let key = Key::from_store(column(table, row, "key")?);
     let Some(text) = column(table, row, "value")? else {
@@ -63,7 +63,7 @@ pub(super) fn read_found(table: &TableName, row: &Row) -> Result<Found, StateErr
     }))
 }
 
-/// How many bytes the text of a value has.
+/// The bytes of a value's text.
 pub(super) fn read_bytes(table: &TableName, row: &Row) -> Result<usize, StateError> {
     let bytes: i64 = column(table, row, "bytes")?;
     Ok(usize::try_from(bytes).unwrap_or(usize::MAX))
@@ -86,7 +86,8 @@ impl Found {
     }
 }
 
-/// The nearest time that can be: one that was written by hand may be infinite, and does not make its document unreadable.
+/// The nearest representable time: a time that was written by hand may be infinite, and must not make its
+/// document unreadable.
 fn shown(time: RawTimestamp) -> Timestamp {
     let nearest = if time < Timestamp::MIN.into() { Timestamp::MIN } else { Timestamp::MAX };
     time.timestamp().unwrap_or(nearest)

@@ -1,4 +1,4 @@
-//! Writing documents under conditions, and patching them.
+//! Conditional writes and patches of documents.
 
 use std::sync::Arc;
 
@@ -46,7 +46,8 @@ impl PostgresStore {
         }
     }
 
-    /// Patches the document with its row locked; the number of its bytes if they are more than `most`, and nothing was done.
+    /// Patches the document with its row locked. If the document has more than `most` bytes, returns their
+    /// number and changes nothing.
     pub(super) async fn patch_within(
         &self,
         operation: &Operation<'_>,
@@ -88,7 +89,8 @@ impl PostgresStore {
         Ok(Ok(Patch::Written(Write::Applied(version))))
     }
 
-    /// Decides a write with the row locked. No row is inserted: conditions that a missing row fulfils are decided elsewhere.
+    /// Decides a write with the row locked. Inserts no row: conditions that a missing row fulfils are decided
+    /// elsewhere.
     async fn replace_locked(
         &self,
         operation: &Operation<'_>,
@@ -107,9 +109,9 @@ impl PostgresStore {
     }
 }
 
-/// Merges `patch` into `target` by RFC 7396; the error says why the result cannot be stored.
+/// Merges `patch` into `target` by RFC 7396; the error contains the reason why the result cannot be stored.
 pub(crate) fn merged(target: &str, patch: &str, max_stored_bytes: usize) -> Result<Value, String> {
-    // The patch itself is not deeper than it may be, but where it is merged may be deep already.
+    // The patch itself is within the limit, but it may be merged into a deep part.
     let value = Value::parse(merge_texts(target, patch))
         .map_err(|error| format!("the merged value has over {MAX_LEVELS} levels: {error}"))?;
     value.check_stored(max_stored_bytes).map_err(|error| format!("merged, {error}"))?;

@@ -1,11 +1,11 @@
-//! Queries as SQL. Values are parameters, and names pass [`super::expressions::Member`] before they stand in a text. No statement fails
-//! because of a document: what is cast is known to be of the type.
+//! Queries as SQL. Values are parameters, and names pass [`super::expressions::Member`] before they enter a
+//! text. No statement fails because of a document: a value is cast only after its type is checked.
 //!
-//! A condition is true exactly if the evaluator says so, and false or NULL otherwise. `AND` and `OR` keep that; under `$not` stands
-//! `IS NOT TRUE`.
+//! A condition is true exactly if the evaluator accepts, and false or NULL otherwise. `AND` and `OR` keep
+//! that; `$not` compiles to `IS NOT TRUE`.
 //!
-//! Statements are to be planned with their parameters, on sessions with [`QUERY_PARAMETERS`] (`PostgresStore::with_pools`): a generic plan does
-//! not know whether an index fits.
+//! Statements need custom plans, on sessions with [`QUERY_PARAMETERS`] (`PostgresStore::with_pools`): a
+//! generic plan cannot tell which index fits.
 
 mod condition;
 mod order;
@@ -18,48 +18,49 @@ use crate::StateError;
 
 pub(crate) use order::key_by_bytes;
 
-/// Settings of the sessions that run queries: they are planned with their values, by statistics, and write nothing. Compiling a
-/// statement to machine code takes longer than these run.
+/// The settings of sessions that run queries: custom plans, which use statistics, and read-only transactions.
+/// Compiling a statement to machine code would take longer than these statements run.
 pub const QUERY_PARAMETERS: &[(&str, &str)] =
     &[("plan_cache_mode", "force_custom_plan"), ("jit", "off"), ("default_transaction_read_only", "on")];
 
-/// Where a name of a filter leads.
+/// The place of the value that a name of a filter refers to.
 #[derive(Clone, Debug)]
 pub enum Source<'a> {
     /// A member of a document.
     Member {
-        /// Where it is.
+        /// The path to the member.
         path: Path<'a>,
-        /// As what it is indexed.
+        /// The types under which the member is indexed.
         indexed: Vec<IndexType>,
-        /// Whether a page may be read in the order of an index, so that what only the GIN index finds has to look rare.
+        /// True if a page may be read in the order of an index. Conditions that only the GIN index serves
+        /// must then look rare to the planner.
         in_order: bool,
     },
-    /// A column of text; NULL is missing.
+    /// A text column; NULL counts as missing.
     Text {
         /// The column.
         column: Expr,
-        /// The function that reads times: see [`super::expressions::helper_name`].
+        /// The function that parses times: see [`super::expressions::helper_name`].
         helper: &'a str,
     },
-    /// A column of integers; NULL is missing.
+    /// An integer column; NULL counts as missing.
     Integer(Expr),
-    /// A column of times; NULL is missing.
+    /// A time column; NULL counts as missing.
     Time(Expr),
 }
 
-/// The table that a filter is about.
+/// The table that a filter searches.
 pub trait Target {
-    /// Where a name leads that [`super::Names`] let pass.
+    /// The source of a name that [`super::Names`] accepts.
     fn source(&self, name: &str) -> Option<Source<'_>>;
 
-    /// The other table that a name is about, if it is one: all conditions of one object on the same other table speak of one
-    /// and the same row of it.
+    /// The related table that a name belongs to, if any: all conditions of one object on the same related
+    /// table must hold for the same row of it.
     fn relation(&self, _name: &str) -> Option<&'static str> {
         None
     }
 
-    /// Whether a row of that table meets the condition.
+    /// The condition that some row of the related table meets `condition`.
     fn some_row(&self, _relation: &'static str, condition: Expr) -> Expr {
         condition
     }
@@ -68,14 +69,14 @@ pub trait Target {
 /// A table of documents and its declared indexes.
 #[derive(Clone, Debug)]
 pub struct Table {
-    /// As SQL.
+    /// The name as quoted SQL.
     name: String,
     helper: String,
     indexes: Vec<(Member, IndexType)>,
 }
 
 impl Table {
-    /// The table of the name, with these indexes.
+    /// The table of this name, with these indexes.
     pub fn new(name: &str, indexes: Vec<(Member, IndexType)>) -> Self {
         Self { name: format!("\"{name}\""), helper: helper_name(name), indexes }
     }
@@ -94,7 +95,7 @@ impl Table {
     }
 }
 
-/// Conditions of one table.
+/// The conditions that belong to one table.
 struct OnTable<'a> {
     table: &'a Table,
     members: Vec<Member>,
@@ -111,12 +112,12 @@ impl Target for OnTable<'_> {
 }
 
 impl Filter {
-    /// The condition on a row of the target.
+    /// Compiles the filter to a condition on a row of the target.
     pub fn to_expr(&self, target: &impl Target) -> Expr {
         let mut all: Vec<Expr> = Vec::new();
         let mut related: Vec<(&'static str, Vec<Expr>)> = Vec::new();
         for condition in &self.conditions {
-            // A name that is none is never there.
+            // An unknown name is never present.
             let expr =
                 target.source(&condition.name).map_or_else(never, |source| source.meets(&condition.test));
             match target.relation(&condition.name) {
@@ -133,7 +134,7 @@ impl Filter {
         every(all)
     }
 
-    /// The names of it and of its groups, in any order and as often as they occur.
+    /// The names of the filter and of its groups, in any order, with repetitions.
     pub fn names(&self) -> Vec<&str> {
         let own = self.conditions.iter().map(|condition| &*condition.name);
         let of_groups = self.groups.iter().flat_map(|group| match group {
@@ -162,7 +163,8 @@ fn some(conditions: impl IntoIterator<Item = Expr>) -> Expr {
     joined(conditions, Expr::or).unwrap_or_else(never)
 }
 
-/// Joined two by two, so that no expression is deeper than need be: the builder calls itself for each level, and a stack ends.
+/// Joins in pairs, to keep the expression as shallow as possible: the builder recurses once per level, and
+/// the stack is limited.
 fn joined(conditions: impl IntoIterator<Item = Expr>, join: impl Fn(Expr, Expr) -> Expr) -> Option<Expr> {
     let mut conditions: Vec<Expr> = conditions.into_iter().collect();
     while conditions.len() > 1 {
@@ -183,25 +185,26 @@ fn never() -> Expr {
     Expr::cust("FALSE")
 }
 
-/// How a page in the order of keys is read whose filter no index serves. PostgreSQL knows nothing of how many documents match, expects
-/// nearly all, and reads one after the other in the order of keys until the page is full: that is right if many match, and takes many times
-/// as long as reading the whole table if few do. So the page is read in two tries.
+/// The way to read a page in key order if no index serves its filter. PostgreSQL cannot estimate the number
+/// of matching documents, expects nearly all, and reads documents in key order until the page is full: that
+/// is right if many match, and takes many times as long as reading the whole table if few do. So the page is
+/// read in two tries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reading {
-    /// As PostgreSQL plans it.
+    /// The plan that PostgreSQL chooses.
     Planned,
-    /// Of so many keys, the next ones, in their order.
+    /// A read of the documents of the next keys in their order, so many of them.
     Walk(u64),
-    /// As if the table had no index on keys.
+    /// A read as if the table had no index on keys.
     Whole,
 }
 
-/// The keys that are looked at first: some for each document of the page, at least and at most so many.
+/// The minimum number of keys that the first try reads.
 const MIN_WALKED_KEYS: u64 = 5_000;
 const MAX_WALKED_KEYS: u64 = 20_000;
 const WALKED_KEYS_PER_DOCUMENT: u64 = 15;
 
-/// How the page is read: the second reading is for when the first does not fill it.
+/// The readings of a page: the second applies if the first does not fill the page.
 pub fn readings(query: &Query, table: &Table) -> (Reading, Option<Reading>) {
     let is_guessed = query.filter != Filter::default()
         && order::is_by_key(query, table)
@@ -210,13 +213,13 @@ pub fn readings(query: &Query, table: &Table) -> (Reading, Option<Reading>) {
     let keys = keys.clamp(MIN_WALKED_KEYS, MAX_WALKED_KEYS);
     match is_guessed {
         false => (Reading::Planned, None),
-        // The number of all that match needs all documents anyway.
+        // A count of all matches needs all documents anyway.
         true if query.matched || query.offset > 0 => (Reading::Whole, None),
         true => (Reading::Walk(keys), Some(Reading::Whole)),
     }
 }
 
-/// Whether an index leads to what matches.
+/// Returns true if an index finds the matching documents.
 fn is_served(filter: &Filter, table: &Table) -> bool {
     let condition = |condition: &super::Condition| {
         let of_name = table.indexes.iter().filter(|(member, _)| member.as_str() == &*condition.name);
@@ -231,7 +234,7 @@ fn is_served(filter: &Filter, table: &Table) -> bool {
         })
 }
 
-/// The next keys of a query, in their order: what [`Reading::Walk`] reads from. Without columns and table.
+/// The next keys of a query, in their order: the source of [`Reading::Walk`]. Without columns and table.
 pub fn walked(query: &Query, keys: u64) -> SelectStatement {
     let mut select = Statement::select();
     select.and_where(of_prefix(query));
@@ -239,10 +242,10 @@ pub fn walked(query: &Query, keys: u64) -> SelectStatement {
     select.limit(keys).take()
 }
 
-/// The rows of a page and one more, without columns and table: the caller adds them.
+/// The rows of a page and one more, without columns and table, which the caller adds.
 ///
-/// By key: a range of the primary key. With equality: the GIN index. With a declared index: its range, in its order if the filter
-/// fixes the type of what is sorted by. Otherwise all rows are read and sorted.
+/// Plans, by key: a range of the primary key. With equality: the GIN index. With a declared index: its range,
+/// in its order if the filter fixes the type of the sorted member. Otherwise all rows are read and sorted.
 pub fn page(query: &Query, table: &Table, reading: Reading) -> Result<SelectStatement, StateError> {
     let mut select = Statement::select();
     select.and_where(matching(query, table, order::is_of_an_index(query, table)));
@@ -254,14 +257,14 @@ pub fn page(query: &Query, table: &Table, reading: Reading) -> Result<SelectStat
     Ok(select)
 }
 
-/// How many rows match in all, without the table: the caller adds it.
+/// The number of all matching rows, without the table, which the caller adds.
 pub fn count(query: &Query, table: &Table) -> SelectStatement {
     let mut select = Statement::select();
     select.expr(Func::count(Expr::cust("*"))).and_where(matching(query, table, false));
     select
 }
 
-/// Prefix and filter of what is read, perhaps in the order of an index.
+/// The condition of prefix and filter; `in_order` if the rows may be read in the order of an index.
 fn matching(query: &Query, table: &Table, in_order: bool) -> Expr {
     let mut all = vec![];
     all.extend((!query.prefix.as_str().is_empty()).then(|| of_prefix(query)));

@@ -1,15 +1,16 @@
-//! How `@>` of an operand is evaluated: in steps that PostgreSQL can interrupt between.
+//! Evaluation of `@>` in steps between which PostgreSQL can be interrupted.
 //!
-//! It compares each element of the operand's arrays with each one of the document's, and looks for a cancellation only before it reads the
-//! document again. An array of ten million bytes takes tenths of a second for each element, so a step has [`MAX_CONTAINED_ELEMENTS`] at
-//! most.
+//! PostgreSQL compares each element of the operand's arrays with each one of the document's, and checks for
+//! cancellation only before it reads the document again. An array of ten million bytes takes tenths of a
+//! second for each element, so a step has at most [`MAX_CONTAINED_ELEMENTS`].
 
 use std::collections::BTreeMap;
 
 use super::MAX_CONTAINED_ELEMENTS;
 use crate::json::Json;
 
-/// How many elements the arrays within a value have, without those that are arrays of elements themselves.
+/// The number of elements of the arrays within a value, excluding elements that are non-empty arrays
+/// themselves.
 pub(super) fn elements(json: &Json) -> usize {
     match json {
         Json::Array(array) => array.iter().map(|element| elements(element).max(1)).sum(),
@@ -18,8 +19,9 @@ pub(super) fn elements(json: &Json) -> usize {
     }
 }
 
-/// Values of at most [`MAX_CONTAINED_ELEMENTS`] elements: what contains all of them contains the value, and the reverse. `None` if an
-/// element of an array has more by itself, which cannot be split.
+/// Splits a value into values of at most [`MAX_CONTAINED_ELEMENTS`] elements: a document contains the value
+/// exactly if it contains all of them. `None` if an element of an array exceeds that alone: it cannot be
+/// split.
 pub(super) fn steps(json: &Json) -> Option<Vec<Json>> {
     if elements(json) <= MAX_CONTAINED_ELEMENTS {
         return Some(vec![json.clone()]);

@@ -1,12 +1,12 @@
-//! Where a page begins: after a document, which is known by its key and the values by which it is sorted.
+//! The start of a page: after a document, identified by its key and its sort values.
 //!
-//! A cursor is base64 of a checksum and JSON. The checksum is over the query, too: a cursor of another query, or one that was
-//! changed, is none. It keeps nothing secret, and nothing depends on a client not forging it: what it says is data, and the
-//! prefix of the query bounds what is found.
+//! A cursor is base64 of a checksum and JSON. The checksum covers the query, too: a cursor of another query,
+//! or a changed one, is invalid. It contains no secrets, and security does not depend on it being
+//! unforgeable: its contents are data, and the prefix of the query bounds the results.
 //!
-//! Values of up to [`MAX_CURSOR_VALUE_BYTES`] stand in the cursor, so that a page begins where the last one ended even if that
-//! document is gone. Longer ones would make cursors that no request may carry. They are read again from the document, which must
-//! be of the same version.
+//! Values of up to [`MAX_CURSOR_VALUE_BYTES`] are in the cursor, so that a page starts where the last one
+//! ended even if that document was deleted. Longer values would make a cursor too long for a request. They
+//! are read again from the document, which must have the same version.
 
 use std::fmt::{self, Write};
 
@@ -20,25 +20,25 @@ use super::{Filter, Query, SortName};
 use crate::json::Number;
 use crate::{Document, Key, Prefix, StateError, Version};
 
-/// The longest text or number that stands in a cursor, in bytes.
+/// The longest text or number that a cursor contains, in bytes.
 const MAX_CURSOR_VALUE_BYTES: usize = 1_024;
-/// The bytes of the checksum.
+/// The length of the checksum in bytes.
 const CHECKSUM_BYTES: usize = 16;
 
-/// After which document a page begins.
+/// The document after which a page begins.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Position {
     key: Key,
     version: Version,
-    /// One for each name before the key.
+    /// The sort values, one for each name before the key.
     values: Vec<Known>,
 }
 
-/// A value by which the document is sorted.
+/// A sort value of the document.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Known {
     Here(Option<SortValue>),
-    /// It was too large for the cursor.
+    /// Too large for the cursor; to be read from the document.
     InDocument,
 }
 
@@ -67,7 +67,8 @@ impl Position {
         &self.key
     }
 
-    /// The values, one for each name before the key. [`StateError::InvalidQuery`] if some are in the document, which was not given.
+    /// The values, one for each name before the key. [`StateError::InvalidQuery`] if some are only in the
+    /// document, which was not given.
     pub(super) fn values(&self) -> Result<Vec<Option<SortValue>>, StateError> {
         let known = |known: &Known| match known {
             Known::Here(value) => Ok(value.clone()),
@@ -77,15 +78,15 @@ impl Position {
     }
 }
 
-/// What tells queries apart: all that decides which documents there are, and in which order.
+/// The fingerprint of everything that decides the result of a query: its documents and their order.
 pub(super) fn fingerprint(prefix: &Prefix, filter: &Filter, sort: &[SortTerm]) -> [u8; 32] {
     let mut hashed = Hashed(Sha256::new());
-    // Cannot fail: a hash takes every text.
+    // Cannot fail: a hash accepts every text.
     write!(hashed, "{:?}{filter:?}{sort:?}", prefix.as_str()).expect("a hash takes every text");
     hashed.0.finalize().into()
 }
 
-/// Hashes what is written, so that a large filter is not in memory once more.
+/// Hashes what is written, so that a large filter is not copied in memory.
 struct Hashed(Sha256);
 
 impl fmt::Write for Hashed {
@@ -154,9 +155,10 @@ fn decode_value(term: &SortTerm, plain: &Plain) -> Option<Known> {
     (is_time == is_column).then_some(Known::Here(value))
 }
 
-/// `None` if it is no cursor of the query with this fingerprint.
+/// Decodes a cursor; `None` if it is not a cursor of the query with this fingerprint.
 ///
-/// Its document is one of the prefix: a forged cursor must not tell of documents that its sender may not read.
+/// The prefix must cover its document: a forged cursor must not reveal documents that its sender may not
+/// read.
 pub(super) fn decode(
     cursor: &str,
     of_query: &[u8; 32],

@@ -1,10 +1,10 @@
-//! Filters in memory.
+//! Evaluation of filters in memory.
 
 use super::{Condition, Filter, Group, Operand, Test, instant};
 use crate::json::Json;
 
 impl Filter {
-    /// Whether a document matches.
+    /// Returns true if the document matches.
     pub fn matches(&self, document: &Json) -> bool {
         let condition = |condition: &Condition| condition.test.passes(document.get(&condition.name));
         self.conditions.iter().all(condition) && self.groups.iter().all(|group| group.matches(document))
@@ -22,7 +22,7 @@ impl Group {
 }
 
 impl Test {
-    /// Whether a value passes, or the lack of one.
+    /// Returns true if the value, or its absence, passes.
     pub fn passes(&self, value: Option<&Json>) -> bool {
         let Some(value) = value else { return matches!(self, Self::Exists(false)) };
         match self {
@@ -49,7 +49,7 @@ fn micros(value: &Json) -> Option<i64> {
     value.as_str().and_then(instant::micros)
 }
 
-/// As `jsonb @>`: an array contains a scalar that is one of its elements, at the top alone.
+/// As `jsonb @>`: an array contains a scalar that is one of its elements, only at the top level.
 fn contains_at_top(value: &Json, operand: &Json) -> bool {
     match (value, operand) {
         (Json::Array(elements), Json::Null | Json::Bool(_) | Json::Number(_) | Json::String(_)) => {

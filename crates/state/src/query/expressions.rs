@@ -1,11 +1,13 @@
-//! The SQL expressions of a member, for indexes and for the queries that use them: the planner takes an index only for the very
-//! expression that it was made of.
+//! The SQL expressions of a member, for indexes and for the queries that use them: the planner uses an index
+//! only for exactly its own expression.
 //!
-//! No expression ever raises an error, whatever a document holds: what is of another type is NULL. No index entry is larger than
-//! a B-tree takes: a text is cut, and a number is rounded, in a way that keeps the order. So a query compares what is indexed as
-//! a necessary condition, and the exact value beside it, and finds what was cut, too.
+//! No expression ever raises an error, whatever a document contains: a value of another type is NULL. No
+//! index entry exceeds the limit of a B-tree: texts are cut and numbers are rounded, in a way that keeps the
+//! order. So a query compares the indexed expression as a necessary condition, and the exact value in
+//! addition, and also finds values that were cut.
 //!
-//! They are written as texts: building each from its parts for every query would double the time in which a statement is made.
+//! The expressions are written as texts: building each from its parts for every query would double the time
+//! to build a statement.
 
 use std::sync::Arc;
 
@@ -14,13 +16,14 @@ use sea_query::{Expr, ExprTrait};
 
 use crate::json::Number;
 
-/// The column of the documents.
+/// The column of the documents' values.
 pub(crate) const VALUE: &str = "\"value\"";
-/// The characters of a text that are indexed: at most four bytes each, and an entry ends at 2,704.
+/// The number of characters of a text that are indexed: each has at most four bytes, and an entry is limited
+/// to 2,704.
 const INDEXED_CHARACTERS: usize = 600;
-/// Numbers beyond this power of ten, and below its negative, are indexed as if they were it.
+/// The power of ten at which indexed numbers are clamped, on both sides of zero.
 const INDEXED_NUMBER_POWER: i32 = 100;
-/// The digits after the decimal point that are indexed.
+/// The indexed digits after the decimal point.
 const INDEXED_SCALE: u16 = 50;
 
 /// The name of a member: `^[a-zA-Z_][a-zA-Z0-9_]*$`, so that it may stand in the text of a statement.
@@ -28,7 +31,8 @@ const INDEXED_SCALE: u16 = 50;
 pub struct Member(Arc<str>);
 
 impl Member {
-    /// `None` if the name has anything but ASCII letters, digits and `_`, or begins with a digit.
+    /// Returns `None` if the name contains other characters than ASCII letters, digits and `_`, or starts
+    /// with a digit.
     pub fn new(name: &str) -> Option<Self> {
         let is_part = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
         let begins_well = name.bytes().next().is_some_and(|byte| !byte.is_ascii_digit());
@@ -41,7 +45,7 @@ impl Member {
     }
 }
 
-/// As what a member is indexed.
+/// The SQL type under which a member is indexed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum IndexType {
     /// Strings, by their bytes.
@@ -56,21 +60,21 @@ pub enum IndexType {
     Int,
     /// Numbers that are integers of eight bytes. For SQL by hand.
     Bigint,
-    /// Strings that are dates, or times, of which the day in UTC counts. For SQL by hand.
+    /// Strings that are dates or times, by their day in UTC. For SQL by hand.
     Date,
 }
 
 impl IndexType {
-    /// All of them.
+    /// All types.
     pub const ALL: [Self; 7] =
         [Self::Text, Self::Numeric, Self::Boolean, Self::Timestamptz, Self::Int, Self::Bigint, Self::Date];
 
-    /// By its name.
+    /// Parses the name of a type.
     pub fn parse(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|index_type| index_type.as_str() == name)
     }
 
-    /// Its name.
+    /// The name of the type.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Text => "text",
@@ -84,14 +88,15 @@ impl IndexType {
     }
 }
 
-/// A member of a document: where the document is, and the name. Its expressions are texts without parameters.
+/// A member of a document: the document's expression, and the name. Its expressions are texts without
+/// parameters.
 #[derive(Clone, Copy, Debug)]
 pub struct Path<'a> {
-    /// The `jsonb`, as SQL that needs no brackets, such as a column. Nothing in it may come from outside.
+    /// The `jsonb`, as SQL that needs no brackets, such as a column. It must contain no external input.
     pub document: &'a str,
     /// The member.
     pub member: &'a Member,
-    /// The function that reads times: see [`helper_name`].
+    /// The function that parses times: see [`helper_name`].
     pub helper: &'a str,
 }
 
@@ -101,7 +106,7 @@ impl Path<'_> {
         Expr::cust(self.document.to_owned())
     }
 
-    /// The member; NULL if there is none, or if the document is no object.
+    /// The member; NULL if it is missing, or if the document is not an object.
     pub fn value(&self) -> Expr {
         Expr::cust(format!("({})", self.value_sql()))
     }
@@ -126,7 +131,7 @@ impl Path<'_> {
         Expr::cust(self.read_time(&self.text_sql()))
     }
 
-    /// What an index of the type has of the member.
+    /// The indexed expression of the member for a type.
     pub fn indexed(&self, index_type: IndexType) -> Expr {
         Expr::cust(self.indexed_sql(index_type))
     }
@@ -134,7 +139,7 @@ impl Path<'_> {
     fn indexed_sql(&self, index_type: IndexType) -> String {
         match index_type {
             IndexType::Text => by_bytes_sql(&format!("left({}, {INDEXED_CHARACTERS})", self.text_sql())),
-            // Within the condition: LEAST and GREATEST ignore NULL.
+            // Inside the condition: LEAST and GREATEST ignore NULL.
             IndexType::Numeric => {
                 let limit = |sign: &str| format!("CAST('{sign}1e{INDEXED_NUMBER_POWER}' AS numeric)");
                 let within =
@@ -149,7 +154,7 @@ impl Path<'_> {
         }
     }
 
-    /// The name needs no escapes: it is an identifier.
+    /// The expression of the member. The name is an identifier and needs no escapes.
     fn value_sql(&self) -> String {
         format!("{} -> '{}'", self.document, self.member.as_str())
     }
@@ -162,7 +167,7 @@ impl Path<'_> {
         self.if_type("string", &format!("{} ->> '{}'", self.document, self.member.as_str()))
     }
 
-    /// For values that are numbers.
+    /// The member cast to `numeric`, for values that are numbers.
     fn numeric_sql(&self) -> String {
         format!("CAST({} AS numeric)", self.value_sql())
     }
@@ -195,42 +200,44 @@ fn by_bytes_sql(text: &str) -> String {
     format!("({text} COLLATE \"C\")")
 }
 
-/// A text, compared by its bytes whatever the collation of the database: a column, a parameter, a function or a `CASE`.
+/// A text, compared by its bytes whatever the collation of the database: a column, a parameter, a function or
+/// a `CASE`.
 pub(crate) fn by_bytes(text: Expr) -> Expr {
     Expr::cust_with_expr("($1 COLLATE \"C\")", text)
 }
 
-/// What an index has of a text: if one text is before another, it is not behind it here.
+/// The indexed form of a text: if one text is before another, its indexed form is not after the other's.
 pub(crate) fn cut_as_indexed(text: &str) -> String {
     text.chars().take(INDEXED_CHARACTERS).collect()
 }
 
-/// The same for a number.
+/// The indexed form of a number, which keeps the order in the same way.
 pub(crate) fn number_as_indexed(number: &Number) -> Number {
     number.cut(INDEXED_NUMBER_POWER, INDEXED_SCALE)
 }
 
-/// Whether an index distinguishes this text from all others.
+/// Returns true if an index distinguishes this text from all others.
 pub(crate) fn is_indexed_whole(text: &str) -> bool {
     text.chars().count() < INDEXED_CHARACTERS
 }
 
-/// The expression of an index on a member of the table's column `value`, to be written within brackets in `CREATE INDEX`.
-/// Nothing in it comes from outside but the member and the name of the table.
+/// The expression of an index on a member of the table's column `value`, to be written within brackets in
+/// `CREATE INDEX`. Its only external inputs are the member and the name of the table.
 pub fn index_sql(table: &str, member: &Member, index_type: IndexType) -> String {
     Path { document: VALUE, member, helper: &helper_name(table) }.indexed_sql(index_type)
 }
 
-/// The name of the function in the table's schema that reads times, `(text) → timestamptz`.
+/// The name of the function in the table's schema that parses times, `(text) → timestamptz`.
 pub fn helper_name(table: &str) -> String {
     format!("{table}_rfc3339")
 }
 
-/// The instant that a text names if it is an RFC 3339 time of the form that the queries take, as they are read here
-/// ([`super::Instant::parse`]); NULL for any other text.
+/// The body of the function that parses a text as an RFC 3339 time of the form that queries accept, as this
+/// crate does ([`super::Instant::parse`]); NULL for any other text.
 ///
-/// The cast is STABLE, because other forms depend on settings. This form does not, so the function may be IMMUTABLE. Character
-/// classes would depend on the collation, and a date that does not exist would be an error.
+/// The cast is STABLE, because other forms depend on settings. This form does not, so the function may be
+/// IMMUTABLE. Character classes would depend on the collation, and a date that does not exist would raise an
+/// error.
 pub(crate) const HELPER_BODY: &str = "
 DECLARE
     year integer;
@@ -250,8 +257,8 @@ BEGIN
     RETURN written::timestamptz;
 END";
 
-/// Makes the function of [`helper_name`], if it is not there or another one, in the first schema of the search path. The indexes
-/// on times depend on it. Two at once may fail; run it under a lock.
+/// Creates the function of [`helper_name`], if it is missing or differs, in the first schema of the search
+/// path. The indexes on times depend on it. Two concurrent runs may fail; run it under a lock.
 pub fn helper_functions_sql(table: &str) -> String {
     let name = helper_name(table);
     format!(
@@ -264,17 +271,17 @@ END $do$;"
     )
 }
 
-/// A `numeric`.
+/// Binds a `numeric`.
 pub(crate) fn bind_number(number: &Number) -> Expr {
     bind::text(number.to_scientific()).cast_as("numeric")
 }
 
-/// A `numeric[]`.
+/// Binds a `numeric[]`.
 pub(crate) fn bind_numbers(numbers: impl Iterator<Item = Number>) -> Expr {
     bind::texts(numbers.map(|number| number.to_scientific())).cast_as("numeric[]")
 }
 
-/// A `jsonb` of a text that is one.
+/// Binds a `jsonb` from a JSON text.
 pub(crate) fn bind_json(text: String) -> Expr {
     bind::text(text).cast_as("jsonb")
 }

@@ -1,29 +1,29 @@
-//! What a filter says.
+//! The conditions of a filter.
 
 use std::sync::Arc;
 
 use super::Instant;
 use crate::json::{Json, Number};
 
-/// The most conditions of a filter: each operator and each literal is one.
+/// The most conditions of a filter: each operator and each literal counts as one.
 pub const MAX_CONDITIONS: usize = 64;
-/// The most elements that the arrays of a filter's operands have together. PostgreSQL compares many of them with each element of a
-/// document's arrays.
+/// The most elements of all arrays in a filter's operands. PostgreSQL compares many of them with each element
+/// of a document's arrays.
 pub const MAX_ELEMENTS: usize = 1_000;
-/// The most elements that PostgreSQL compares with a document in one step, which it cannot interrupt. What has more is compared in
-/// several steps.
+/// The most elements that PostgreSQL compares with a document in one step, which it cannot interrupt. Larger
+/// operands are compared in several steps.
 pub const MAX_CONTAINED_ELEMENTS: usize = 8;
 /// The most values of a query, of any kind: each takes more memory than its text.
 pub const MAX_QUERY_VALUES: usize = 10_000;
-/// How deep `$and`, `$or` and `$not` may nest; the outermost one is level 1.
+/// The maximum nesting of `$and`, `$or` and `$not`; the outermost one is level 1.
 pub const MAX_LOGIC_LEVELS: usize = 8;
 
-/// An object of the filter: all its conditions and groups must hold. The empty one always does.
+/// An object of the filter: all its conditions and groups must hold. An empty one always holds.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Filter {
-    /// On its own names.
+    /// The conditions on its own names.
     pub conditions: Vec<Condition>,
-    /// Further objects.
+    /// The groups of further objects.
     pub groups: Vec<Group>,
 }
 
@@ -34,11 +34,11 @@ pub enum Group {
     And(Vec<Filter>),
     /// One of them holds.
     Or(Vec<Filter>),
-    /// It does not hold.
+    /// The filter does not hold.
     Not(Filter),
 }
 
-/// A test of what a name stands for.
+/// A test of the value of a name.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Condition {
     /// The name.
@@ -47,26 +47,26 @@ pub struct Condition {
     pub test: Test,
 }
 
-/// What is asked of a value. All but [`Test::Exists`] fail if there is none.
+/// A test of a value. All but [`Test::Exists`] fail if the value is missing.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Test {
-    /// It is the same JSON.
+    /// The value is the same JSON.
     Equal(Json),
-    /// It is not the same JSON.
+    /// The value is not the same JSON.
     NotEqual(Json),
-    /// It is of the operand's type, and in this order to it.
+    /// The value has the operand's type, and this order relative to it.
     Order(Comparison, Operand),
-    /// It is one of these.
+    /// The value is one of these.
     In(Vec<Json>),
-    /// It is none of these.
+    /// The value is none of these.
     NotIn(Vec<Json>),
-    /// Whether there is one.
+    /// The value exists, or does not exist.
     Exists(bool),
-    /// It contains this, as `jsonb` says.
+    /// The value contains this, as defined by `jsonb`.
     Contains(Json),
-    /// It is a time before this one.
+    /// The value is a time before this one.
     Before(Instant),
-    /// It is a time after this one.
+    /// The value is a time after this one.
     After(Instant),
 }
 
@@ -84,7 +84,7 @@ pub enum Comparison {
 }
 
 impl Comparison {
-    /// Whether values in this order pass.
+    /// Returns true if values in this order pass.
     pub fn holds(self, order: std::cmp::Ordering) -> bool {
         match self {
             Self::Greater => order.is_gt(),

@@ -1,7 +1,7 @@
-//! Times of one form, read in the same way by the evaluator and by the function in the database.
+//! Times of one form, parsed in the same way by the evaluator and by the function in the database.
 
-/// An instant, from a text of the form `YYYY-MM-DDThh:mm:ss[.1 to 6 digits](Z|±hh:mm)`. Its offset can put it some hours before the
-/// year 1 or after 9999.
+/// An instant, from a text of the form `YYYY-MM-DDThh:mm:ss[.1 to 6 digits](Z|±hh:mm)`. Its offset can put it
+/// some hours before the year 1 or after 9999.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Instant {
     text: String,
@@ -12,17 +12,17 @@ pub struct Instant {
 const MAX_TIME_BYTES: usize = 32;
 
 impl Instant {
-    /// `None` if the text is of another form or names a day that does not exist.
+    /// Returns `None` if the text has another form or contains a day that does not exist.
     pub fn parse(text: &str) -> Option<Self> {
         Some(Self { text: text.to_owned(), micros: micros(text)? })
     }
 
-    /// As it was written.
+    /// The text, unchanged.
     pub fn as_str(&self) -> &str {
         &self.text
     }
 
-    /// Since 1970 in UTC.
+    /// Microseconds since 1970 in UTC.
     pub fn as_micros(&self) -> i64 {
         self.micros
     }
@@ -90,12 +90,12 @@ fn days_of(year: i64, month: i64) -> i64 {
     }
 }
 
-/// Of the Gregorian calendar, for years from 1.
+/// The days since 1970 in the Gregorian calendar, for years from 1.
 fn days_since_1970(year: i64, month: i64, day: i64) -> i64 {
     let past = year - 1;
     let whole_years = past * 365 + past / 4 - past / 100 + past / 400;
     let whole_months: i64 = (1..month).map(|month| days_of(year, month)).sum();
-    /// From the first day of the year 1.
+    /// The days from the first day of the year 1 to 1970.
     const UNTIL_1970: i64 = 719_162;
     whole_years + whole_months + day - 1 - UNTIL_1970
 }

@@ -1,4 +1,4 @@
-//! Reads queries. Every error names its place and what is wrong there.
+//! Parses queries. Every error contains its place and the fault.
 
 mod filter;
 mod located;
@@ -11,23 +11,23 @@ use crate::{Prefix, StateError};
 
 /// The names that a filter may use.
 pub trait Names {
-    /// What a name stands for; `None` if there is no such name.
+    /// The kind of a name; `None` if the name does not exist.
     fn kind(&self, name: &str) -> Option<NameKind>;
 
-    /// Which names there are, to end the sentence "a name must be …".
+    /// A description of the valid names, to end the sentence "a name must be …".
     fn describe(&self) -> &str;
 }
 
-/// What may be asked of a name.
+/// The operators that a name allows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NameKind {
-    /// Everything.
+    /// All operators.
     Json,
     /// `$before` and `$after` only.
     Time,
 }
 
-/// The members of a document: every identifier.
+/// The members of a document: every identifier is a valid name.
 #[derive(Clone, Copy, Debug)]
 pub struct Members;
 
@@ -42,7 +42,7 @@ impl Names for Members {
 }
 
 impl Filter {
-    /// Reads a filter by itself.
+    /// Parses a filter alone.
     pub fn parse(text: &[u8], names: &impl Names) -> Result<Self, JsonError> {
         let filter = Located::read(text).and_then(|located| filter::read(located, names));
         filter.map_err(|fault| fault.in_text(text))
@@ -54,7 +54,7 @@ pub(super) fn query(text: &[u8]) -> Result<Query, StateError> {
     read.map_err(|fault| StateError::InvalidQuery(fault.in_text(text).to_string()))
 }
 
-/// The members of a query that are there and not null.
+/// The members of a query that are present and not null.
 #[derive(Default)]
 struct Given {
     prefix: Option<Located>,

@@ -1,4 +1,4 @@
-//! Whole queries in memory, and what both ways make of the documents that they found.
+//! Runs whole queries in memory, and builds pages for both ways of evaluation.
 
 use super::{Query, SortValue};
 use crate::store::fitting;
@@ -34,24 +34,24 @@ impl Query {
             }
             None => true,
         };
-        // An offset that no machine has documents for leaves none.
+        // No machine has more documents than such an offset: the page is empty.
         let offset = usize::try_from(self.offset).unwrap_or(usize::MAX);
         let rows = found.iter().filter(is_after).skip(offset).take(self.rows_to_read());
         self.page(rows.map(|(_, document)| (*document).clone()).collect(), self.matched.then_some(matched))
     }
 
-    /// One more than a page has: it tells whether there is a next one.
+    /// One more row than a page has: it shows whether there is a next page.
     pub fn rows_to_read(&self) -> usize {
         self.limit as usize + 1
     }
 
-    /// The page that these documents make, of which [`Query::rows_to_read`] were asked for. It ends early if their values have more
-    /// than [`crate::MAX_ANSWER_BYTES`] together, and has one document at least.
+    /// The page from these documents, of which [`Query::rows_to_read`] were requested. It ends early if their
+    /// values together have more than [`crate::MAX_ANSWER_BYTES`], and has at least one document.
     pub fn page(&self, rows: Vec<Document>, matched: Option<u64>) -> Result<Page, StateError> {
         Ok(self.page_of(rows, false, matched))
     }
 
-    /// The same; `is_cut` means that there are more documents, which were not read.
+    /// As [`Query::page`]; `is_cut` means that there are more documents, which were not read.
     pub(crate) fn page_of(&self, mut rows: Vec<Document>, is_cut: bool, matched: Option<u64>) -> Page {
         let length = fitting(rows.iter()).max(1).min(self.limit as usize);
         let has_more = is_cut || rows.len() > length;

@@ -7,32 +7,32 @@ use super::expressions::Member;
 use crate::Document;
 use crate::json::{self, Json, Number};
 
-/// The most names to sort by.
+/// The most sort terms of a query.
 pub const MAX_SORT_TERMS: usize = 8;
 
-/// What to sort by, and in which direction.
+/// A sort name and its direction.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SortTerm {
-    /// What to sort by.
+    /// The name.
     pub name: SortName,
-    /// The greatest first. What is missing is last in both directions.
+    /// True for descending order. Missing values are last in both directions.
     pub descending: bool,
 }
 
-/// What a document may be sorted by.
+/// The sortable names of a document.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum SortName {
-    /// Its key.
+    /// The document's key.
     Key,
-    /// When its key was written first.
+    /// The time at which the key was first written.
     CreatedAt,
-    /// When it was written last.
+    /// The time of the last write.
     UpdatedAt,
-    /// A member of its value.
+    /// A member of the value.
     Member(Member),
 }
 
-/// A value by which a document is sorted, in the order of the variants.
+/// A sort value of a document, ordered by the variants.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum SortValue {
     /// `null`.
@@ -43,11 +43,11 @@ pub enum SortValue {
     Number(Number),
     /// A boolean.
     Bool(bool),
-    /// An array: all are equal.
+    /// An array: all arrays are equal.
     Array,
-    /// An object: all are equal.
+    /// An object: all objects are equal.
     Object,
-    /// Microseconds since 1970, for the columns that are times.
+    /// Microseconds since 1970, for the time columns.
     Micros(i64),
 }
 
@@ -65,7 +65,7 @@ impl SortValue {
 }
 
 impl Query {
-    /// The names to sort by before the key, and whether the key descends.
+    /// The sort terms before the key, and true if the key descends.
     pub(super) fn terms(&self) -> (&[SortTerm], bool) {
         match self.sort.iter().position(|term| term.name == SortName::Key) {
             Some(at) => (&self.sort[..at], self.sort[at].descending),
@@ -73,12 +73,12 @@ impl Query {
         }
     }
 
-    /// By what a document is sorted: for each of the names before the key its value, or nothing.
+    /// The sort values of a document, one per sort name before the key; `None` if missing.
     pub(super) fn sort_values(&self, document: &Document) -> Vec<Option<SortValue>> {
         values_of(self.terms().0, document)
     }
 
-    /// The order of two documents of which the values and the keys are given.
+    /// The order of two documents, from their sort values and keys.
     pub(super) fn compare(
         &self,
         one: (&[Option<SortValue>], &crate::Key),

@@ -1,4 +1,4 @@
-//! What the catalogue says of a table. Reading it waits for no writer and stops none.
+//! Reads a table's entries in the catalogue. Reading it neither waits for writers nor blocks them.
 
 use pg::sql::Written;
 use pg::{PgError, Session, bind, row};
@@ -7,10 +7,10 @@ use tokio_postgres::Row;
 use crate::TableName;
 use crate::schema::{RIGHTS, sequence_name};
 
-/// The most pages of a table that are read at a start for the versions in them.
+/// The most pages of a table that are read at a start to find the highest version.
 const MAX_READ_PAGES: i64 = 2_000;
 
-/// What has the name of the table.
+/// The relation with the name of the table.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Relation {
     /// `r` for a table.
@@ -18,20 +18,20 @@ pub(super) struct Relation {
     pub(super) schema: String,
     pub(super) columns: Vec<Column>,
     pub(super) indexes: Vec<Index>,
-    /// Whether there is a sequence for its versions.
+    /// True if the sequence for its versions exists.
     pub(super) sequence: bool,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Column {
     pub(super) name: String,
-    /// As the server writes it.
+    /// The type as the server writes it.
     pub(super) kind: String,
     pub(super) not_null: bool,
-    /// Whether an insert may leave it out although it is not null.
+    /// True if an insert may omit the column although it is not null.
     pub(super) has_default: bool,
     pub(super) generated: bool,
-    /// Whether equal texts have equal bytes.
+    /// True if equal texts have equal bytes.
     pub(super) by_bytes: bool,
 }
 
@@ -41,21 +41,21 @@ pub(super) struct Index {
     /// `btree`, `gin`, …
     pub(super) method: String,
     pub(super) valid: bool,
-    /// Whether it keeps rows apart as soon as they are written.
+    /// True if the index enforces uniqueness immediately.
     pub(super) unique: bool,
-    /// Whether it has all rows.
+    /// True if the index covers all rows.
     pub(super) whole: bool,
-    /// How many columns it has.
+    /// The number of its columns.
     pub(super) columns: i16,
     /// Its first column or expression, as the server writes it.
     pub(super) first: String,
-    /// How that is compared: the operator class.
+    /// The operator class of that column.
     pub(super) operators: String,
-    /// And its collation; empty for none.
+    /// The collation of that column; empty for none.
     pub(super) collation: String,
 }
 
-/// What has this name on the search path; `None` if nothing has.
+/// The relation of this name on the search path; `None` if there is none.
 pub(super) async fn relation(session: &Session, table: &TableName) -> Result<Option<Relation>, PgError> {
     let text = "SELECT c.relkind::text AS kind, n.nspname::text AS schema
                 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass($1)";
@@ -71,7 +71,7 @@ pub(super) async fn relation(session: &Session, table: &TableName) -> Result<Opt
     }))
 }
 
-/// What kind of thing a name of the schema belongs to, as `pg_class` says it; `None` if it is free.
+/// The kind of the relation with this name in the schema, as in `pg_class`; `None` if the name is free.
 pub(super) async fn kind_of(session: &Session, schema: &str, name: &str) -> Result<Option<String>, PgError> {
     let text = "SELECT c.relkind::text AS kind FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
                 WHERE n.nspname = $1 AND c.relname = $2";
@@ -79,14 +79,14 @@ pub(super) async fn kind_of(session: &Session, schema: &str, name: &str) -> Resu
     rows.first().map(|found| read(session, found, "kind")).transpose()
 }
 
-/// What a function of a text says; `None` if there is none of this name.
+/// The body of a function with one text parameter; `None` if there is none of this name.
 pub(super) async fn body_of(session: &Session, name: &str) -> Result<Option<String>, PgError> {
     let text = "SELECT prosrc AS body FROM pg_proc WHERE oid = to_regprocedure(format('%I(text)', $1))";
     let rows = session.query_once(&Written::new(text, [bind::text(name)])).await?;
     rows.first().map(|found| read(session, found, "body")).transpose()
 }
 
-/// Whether an index on an expression has no statistics, and the role may make some.
+/// Returns true if an index on an expression has no statistics, and the role may create them.
 pub(super) async fn lacks_statistics(session: &Session, table: &TableName) -> Result<bool, PgError> {
     let text = "
         SELECT count(*) > 0 AS lacks FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
@@ -97,8 +97,8 @@ pub(super) async fn lacks_statistics(session: &Session, table: &TableName) -> Re
     rows.first().map_or(Ok(false), |found| read(session, found, "lacks"))
 }
 
-/// The highest version of the table if it is beyond the sequence's. Of a table of more than [`MAX_READ_PAGES`] pages a sample is looked at
-/// first: the rows that a copy brings are beyond it everywhere.
+/// The highest version of the table if it is above the sequence's. In a table of more than [`MAX_READ_PAGES`]
+/// pages a sample is read first: copied rows are above the sequence in every part of it.
 pub(super) async fn version_beyond_sequence(
     session: &Session,
     table: &TableName,
@@ -175,7 +175,7 @@ pub(super) async fn indexes(session: &Session, table: &str) -> Result<Vec<Index>
     rows.iter().map(index).collect()
 }
 
-/// What the role may not do: of the table's rights, and `USAGE` of the sequence.
+/// The rights that the role lacks: on the table, and `USAGE` of the sequence.
 pub(super) async fn missing_rights(
     session: &Session,
     table: &TableName,

@@ -1,4 +1,4 @@
-//! The indexes of a table: which are missing, and building them beside its writers.
+//! The indexes of a table: finds missing ones, and builds them concurrently with its writers.
 
 use std::time::Duration;
 
@@ -10,24 +10,26 @@ use crate::query::expressions::index_sql;
 use crate::schema::{gin_index_name, key_index_name};
 use crate::{IndexSpec, StateError};
 
-/// A table of no rows on which the declared indexes are tried and looked at, within a transaction that is rolled back.
+/// The name of an empty table on which the declared indexes are tried and inspected, in a transaction that is
+/// rolled back.
 const PROBE: &str = "notification_state_probe";
-/// Whether an index serves a purpose.
+/// Returns true if an index serves a purpose.
 type Serves = fn(&Index) -> bool;
 
-/// An index that is to be there.
+/// An index to be built.
 pub(super) struct MissingIndex {
     name: String,
-    /// As it is named to an operator.
+    /// The name that operators see.
     item: String,
-    /// What follows `ON table`.
+    /// The SQL after `ON table`.
     definition: String,
-    /// Whether a build of it was interrupted.
+    /// True if a build of the index was interrupted.
     half_built: bool,
 }
 
 impl Setup<'_> {
-    /// Those indexes that are not there, or half built. The error names what has the name of one and is another one.
+    /// The indexes that are missing or half-built. The error names a relation that has the name of one and
+    /// differs from it.
     pub(super) async fn missing_indexes(
         &self,
         relation: &Relation,
@@ -57,7 +59,7 @@ impl Setup<'_> {
         Ok(missing)
     }
 
-    /// Whether the index of this name is there.
+    /// Returns the index if it is missing or half-built.
     async fn missing(
         &self,
         relation: &Relation,
@@ -87,8 +89,8 @@ impl Setup<'_> {
         Ok(Some(MissingIndex { name, item, definition, half_built }))
     }
 
-    /// What the catalogue says of the declared indexes on a table of no rows. One that PostgreSQL refuses is an error before
-    /// anything is made.
+    /// Reads the catalogue entries of the declared indexes on an empty table. An index that PostgreSQL
+    /// rejects is an error before anything is created.
     async fn probe(&self, declared: &[IndexSpec]) -> Result<Vec<Index>, StateError> {
         if declared.is_empty() {
             return Ok(Vec::new());
@@ -104,7 +106,7 @@ impl Setup<'_> {
             ),
             other => other,
         })?;
-        // Names within the probe's own schema, in the order of the list.
+        // The names in the probe's own schema, in the order of the list.
         for (position, spec) in declared.iter().enumerate() {
             let expression = index_sql(self.table.as_str(), spec.member(), spec.kind());
             let sql = format!("CREATE INDEX probe_{position:03} ON {PROBE} USING btree (({expression}))");
@@ -115,9 +117,9 @@ impl Setup<'_> {
         Ok(indexes)
     }
 
-    /// Builds indexes, one after the other. What is left of one that fails is dropped.
+    /// Builds indexes, one after the other. The remains of a failed build are dropped.
     pub(super) async fn build(&self, schema: &str, missing: &[MissingIndex]) -> Result<(), StateError> {
-        // Builds wait for every transaction that began before them, however long that is.
+        // Builds wait for every transaction that began before them, without a time limit.
         self.set_lock_timeout(Duration::ZERO).await?;
         for index in missing {
             let schema = schema.replace('"', "\"\"");
@@ -129,7 +131,7 @@ impl Setup<'_> {
             let sql =
                 format!("CREATE INDEX CONCURRENTLY \"{name}\" ON {} USING {definition}", self.table.quoted());
             if let Err(source) = self.session.execute_batch(&sql).await {
-                // If a transaction is in the way, or the connection is gone, the next start drops it.
+                // If a transaction blocks this, or the connection is lost, the next start drops it.
                 drop(self.set_lock_timeout(LOCK_TIMEOUT).await);
                 drop(self.session.execute_batch(&drop_it).await);
                 return Err(StateError::Index { item: item.clone(), source });
@@ -138,8 +140,8 @@ impl Setup<'_> {
         self.set_lock_timeout(LOCK_TIMEOUT).await
     }
 
-    /// Makes statistics if there are none of the expression of an index: without them the planner does not know what it is worth. The
-    /// process that has built it may have ended before it could do that.
+    /// Creates statistics if an index on an expression has none: without them the planner cannot estimate the
+    /// index's value. The process that built the index may have ended before it could do that.
     pub(super) async fn make_statistics(&self) -> Result<(), StateError> {
         let lacks = catalogue::lacks_statistics(self.session, self.table).await;
         if !lacks.map_err(|error| self.error(error))? {

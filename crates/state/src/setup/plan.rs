@@ -1,19 +1,19 @@
-//! What is wrong with a table that is there, and what it lacks.
+//! Checks an existing table: its faults, and the parts that it lacks.
 
 use super::catalogue::{Column, Index, Relation};
 
-/// The columns that a table must bring.
+/// The columns that a table must already have.
 const KEY: (&str, &str) = ("key", "text");
 const VALUE: (&str, &str) = ("value", "jsonb");
 const TIME: &str = "timestamp with time zone";
-/// The columns that are added, with their types and how they are added to rows that are there: without rewriting them.
+/// The columns that are added, with their types and the SQL that adds them without rewriting existing rows.
 const ADDED: [(&str, &str, &str); 3] = [
     ("version", "bigint", "version bigint NOT NULL DEFAULT 0"),
     ("created_at", TIME, "created_at timestamptz NOT NULL DEFAULT now()"),
     ("updated_at", TIME, "updated_at timestamptz NOT NULL DEFAULT now()"),
 ];
 
-/// Why it cannot be a table of documents, even with what can be added.
+/// The reason why the relation cannot become a table of documents, even with the columns that can be added.
 pub(super) fn check(relation: &Relation) -> Result<(), String> {
     let kind = match relation.kind.as_str() {
         "r" => None,
@@ -75,7 +75,7 @@ pub(super) fn has_column(relation: &Relation, name: &str) -> bool {
     column(relation, name).is_some()
 }
 
-/// The definitions of the columns that are to be added.
+/// The definitions of the missing columns.
 pub(super) fn missing_columns(relation: &Relation) -> Vec<&'static str> {
     ADDED
         .iter()
@@ -84,7 +84,7 @@ pub(super) fn missing_columns(relation: &Relation) -> Vec<&'static str> {
         .collect()
 }
 
-/// Whether no two rows of a key can be there.
+/// Returns true if the index prevents two rows with one key.
 fn keeps_keys_apart(index: &Index) -> bool {
     index.unique
         && index.valid
@@ -94,7 +94,7 @@ fn keeps_keys_apart(index: &Index) -> bool {
         && index.first == KEY.0
 }
 
-/// Whether it serves ranges of keys in the order of their bytes.
+/// Returns true if the index serves ranges of keys in byte order.
 pub(super) fn orders_keys_by_bytes(index: &Index) -> bool {
     index.whole
         && index.method == "btree"
@@ -103,7 +103,7 @@ pub(super) fn orders_keys_by_bytes(index: &Index) -> bool {
         && index.operators == "text_ops"
 }
 
-/// Whether it serves equality and containment.
+/// Returns true if the index serves equality and containment.
 pub(super) fn finds_values(index: &Index) -> bool {
     index.whole && index.method == "gin" && index.first == VALUE.0 && index.operators == "jsonb_path_ops"
 }

@@ -1,4 +1,4 @@
-//! The plans of the statements on a large table: each goes down an index, whatever the planner believes.
+//! The plans of the statements on a large table: each uses an index, whatever the planner's statistics are.
 
 use std::time::Duration;
 
@@ -12,11 +12,11 @@ use crate::{PostgresStore, StatusCondition, schema_sql};
 
 /// Every row but the last has a key that begins with `b/`.
 const ROWS: u32 = 1_000_000;
-/// A table of the original, whose key sorts as people do.
+/// A table of the original, whose key has a linguistic sort order.
 const ORIGINAL: &str = r#"CREATE TABLE kv (key text COLLATE "en-US-x-icu" PRIMARY KEY, value jsonb NOT NULL,
     created_at timestamptz NOT NULL DEFAULT now(), updated_at timestamptz NOT NULL DEFAULT now());"#;
 
-/// When the planner's statistics are taken.
+/// The time at which the planner's statistics are taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Statistics {
     WhileEmpty,
@@ -26,7 +26,7 @@ enum Statistics {
 async fn table(server: &Postgres, name: &str, create: &str, rows: u32, statistics: Statistics) -> PgPool {
     server.execute("postgres", &format!("CREATE DATABASE {name}")).await.expect("a database");
     let analyze = |when| if statistics == when { "ANALYZE kv;" } else { "" };
-    // The index on values is of no use here, and takes most of the time.
+    // The index on values is not needed here, and building it takes most of the time.
     let sql = format!(
         "{create} DROP INDEX IF EXISTS kv_value_gin; ALTER TABLE kv SET (autovacuum_enabled = false); {}
          INSERT INTO kv (key, value) SELECT 'b/' || n, '{{\"status\":\"a\"}}' FROM generate_series(1, {rows}) AS n;
@@ -44,7 +44,7 @@ async fn table(server: &Postgres, name: &str, create: &str, rows: u32, statistic
     PgPool::new(&dsn, settings).expect("a pool")
 }
 
-/// `EXPLAIN ANALYZE` of the plan that a store runs: the generic one. What it changes is taken back.
+/// Runs `EXPLAIN ANALYZE` of the plan that a store runs: the generic one. Its changes are rolled back.
 async fn plan(session: &Session, statement: &Written, literals: &str) -> Json {
     let (sql, _) = statement.build_ref();
     session.begin().await.expect("begun");
@@ -56,13 +56,14 @@ async fn plan(session: &Session, statement: &Written, literals: &str) -> Json {
     serde_json::from_str::<Json>(&plan).expect("JSON")[0]["Plan"].take()
 }
 
-/// The node and all below it.
+/// The node and all nodes below it.
 fn nodes(node: &Json) -> Vec<&Json> {
     let below = node["Plans"].as_array().map_or(&[][..], Vec::as_slice);
     std::iter::once(node).chain(below.iter().flat_map(nodes)).collect()
 }
 
-/// That no node of the plan reads the table as a whole, reads more rows than `most`, or sorts what it reads.
+/// Asserts that no node of the plan scans the whole table, reads more rows than `most`, or sorts what it
+/// reads.
 fn check(what: &str, plan: &Json, most: f64) {
     for node in nodes(plan) {
         let number = |name: &str| node[name].as_f64().unwrap_or(0.0);

@@ -1,4 +1,4 @@
-//! A query ends when its time is over, whatever it compares.
+//! A query ends when its time limit passes, whatever it compares.
 
 use std::time::Duration;
 
@@ -7,14 +7,14 @@ use state::{StateError, Store};
 
 use crate::support::{BOUND, Db, until_within};
 
-/// Elements of a document's array.
+/// The number of elements of the document's array.
 const ELEMENTS: u32 = 1_000_000;
 
-/// Each operand of many elements costs as many comparisons as the document has elements, for each of them.
+/// Each element of an operand costs as many comparisons as the document has elements.
 #[tokio::test]
 async fn a_query_that_compares_many_elements_with_many_is_ended_by_the_statement_timeout() {
     let db = Db::with_table().await;
-    // All elements that are looked for are there, at the end.
+    // All searched elements are present, at the end of the array.
     db.execute(&format!(
         "INSERT INTO test.kv (key, value)
          SELECT 'big', jsonb_build_object('a', jsonb_agg(-x ORDER BY x DESC), 'b', 1) FROM generate_series(0, {ELEMENTS}) x"
@@ -45,7 +45,7 @@ async fn a_query_that_compares_many_elements_with_many_is_ended_by_the_statement
         })
         .await;
     }
-    // What is found out otherwise ends, also on a machine that is busy with other things.
+    // Equality finishes in time, even on a busy machine.
     let store = db.store_within(BOUND);
     for filter in [format!(r#"{{"a": [{last}]}}"#), format!(r#"{{"a": {{"$in": [[{last}]]}}}}"#)] {
         let query =

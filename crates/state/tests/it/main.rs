@@ -1,4 +1,4 @@
-//! The promises of the README, against a real PostgreSQL.
+//! Tests of the README's promises, against a real PostgreSQL.
 
 mod contract;
 mod http;

@@ -1,4 +1,5 @@
-//! Drawn histories of several clients: both stores answer what a model answers that keeps the promises in the simplest way.
+//! Random histories of several clients: both stores return the results of a model that keeps the promises in
+//! the simplest way.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +12,7 @@ use state::{
 
 use crate::support::{Db, key, prefix, tree, value};
 
-/// Some of them are the beginnings of others.
+/// Some keys are prefixes of others.
 const KEYS: [&str; 6] = ["a", "a/b", "a_b", "aX", "ä", "b"];
 const PREFIXES: [&str; 5] = ["", "a", "a_", "ä", "c"];
 const VALUES: [&str; 9] = [
@@ -27,7 +28,7 @@ const VALUES: [&str; 9] = [
 ];
 const STATUSES: [&str; 3] = ["pending", "done", "7"];
 
-/// A condition on the version, without a version: which one it is depends on the history.
+/// A condition on the version; the actual version depends on the history.
 #[derive(Clone, Copy, Debug)]
 enum Wanted {
     Any,
@@ -35,7 +36,7 @@ enum Wanted {
     Absent,
     NoVersion,
     Current,
-    /// Of an earlier write, of whatever key.
+    /// The version of an earlier write, to any key.
     Earlier(usize),
 }
 
@@ -78,7 +79,7 @@ fn any_op() -> impl Strategy<Value = Op> {
 #[derive(Default)]
 struct Model {
     rows: BTreeMap<&'static str, (Json, Version)>,
-    /// Of all writes, in their order.
+    /// The versions of all writes, in order.
     versions: Vec<Version>,
 }
 
@@ -104,7 +105,7 @@ impl Model {
         }
     }
 
-    /// What a write answers instead of being applied.
+    /// The outcome of a write that is not applied.
     fn refusal(&self, name: &str, conditions: &WriteConditions) -> Option<Write> {
         if !self.version_holds(name, conditions.version) {
             return Some(Write::VersionMismatch);
@@ -114,7 +115,7 @@ impl Model {
         (current.as_deref() != Some(&*status.0)).then_some(Write::StatusMismatch { current })
     }
 
-    /// Stores what a store says that it has applied.
+    /// Applies a write that a store has reported as applied.
     fn apply(&mut self, name: &'static str, json: Json, applied: &Write) {
         let Write::Applied(version) = applied else { panic!("{name}: {applied:?} instead of a new version") };
         assert!(self.versions.last().is_none_or(|last| last < version), "versions rise and never repeat");

@@ -1,4 +1,5 @@
-//! What only a table in PostgreSQL can show: rows that were edited by hand, transactions of the caller, timeouts.
+//! Tests that need a table in PostgreSQL: rows that were edited by hand, transactions of the caller,
+//! timeouts.
 
 use std::time::{Duration, Instant};
 
@@ -30,7 +31,7 @@ async fn times_that_were_written_by_hand_and_are_none_make_no_document_unreadabl
     assert_eq!(shown("k1").await, "0001-01-01T00:00:00.000000Z");
     assert_eq!(shown("k3").await, "9999-12-31T23:59:59.999999Z");
     assert_eq!(shown("k4").await, "9999-12-31T23:59:59.999999Z");
-    // Pages neither repeat nor skip, in either direction.
+    // Pages neither repeat nor skip documents, in either direction.
     for (sort, expected) in [("created_at", "k0 k1 k2 k3 k4"), ("-updated_at", "k4 k3 k2 k1 k0")] {
         let (mut found, mut cursor) = (Vec::new(), "null".to_owned());
         loop {
@@ -44,7 +45,7 @@ async fn times_that_were_written_by_hand_and_are_none_make_no_document_unreadabl
         }
         assert_eq!(found.join(" "), expected);
     }
-    // The next write makes it a time again.
+    // The next write makes it a finite time again.
     for number in 0..times.len() {
         put(&store, &format!("k{number}"), "2").await;
         let updated = get(&store, &format!("k{number}")).await.updated_at.to_string();
@@ -63,7 +64,7 @@ async fn a_connection_keeps_a_bounded_number_of_queries_prepared() {
     let store = PostgresStore::new(pool.clone(), TableName::default());
     put(&store, "k", r#"{"f7":1}"#).await;
     for n in 0..MAX_PREPARED + 2 {
-        // Names stand in the text of a statement.
+        // Names are part of a statement's text.
         let found = store.query(&query(&format!(r#"{{"filter":{{"f{n}":{{"$gt":0}}}}}}"#))).await;
         assert_eq!(found.expect("it is found").rows.len(), usize::from(n == 7), "f{n}");
     }
@@ -124,7 +125,7 @@ async fn a_page_ends_before_a_document_that_is_too_large_and_skips_none() {
     for name in ["a", "c"] {
         put(&store, name, "1").await;
     }
-    // Another program wrote it.
+    // Written by another program.
     db.execute("INSERT INTO test.kv (key, value) VALUES ('b', to_jsonb(repeat('x', 2000000)))").await;
     let query = |cursor: &str| {
         Query::parse(format!(r#"{{"sort": ["key"], "cursor": {cursor}}}"#).as_bytes()).expect("a query")
@@ -159,7 +160,7 @@ async fn keys_and_values_that_a_table_of_the_original_may_have_are_read() {
     assert_eq!(get(&store, "deep").await.value.as_str(), deep);
     let patched = store.patch(&key("deep"), &value(r#"{"a":1}"#), &WriteConditions::default()).await;
     assert!(matches!(patched, Ok(Patch::Invalid(_) | Patch::Written(_))), "{patched:?}");
-    // A query that would have to look into it says so, or does without.
+    // A query on a top-level member succeeds.
     let query = Query::parse(br#"{"filter":{"a":1}}"#).expect("a query");
     store.query(&query).await.expect("no failure");
 }
@@ -232,7 +233,7 @@ async fn what_is_done_in_a_transaction_of_the_caller_ends_with_it() {
         assert_eq!(inserted.expect("no failure"), [key("c")], "what there is stays");
         let held = lock_many_in(&session, &table, &keys).await.expect("no failure");
         assert_eq!(held, seen);
-        // Its rows are held: another writer must wait, and says so.
+        // Its rows are locked: another writer must wait, and fails with an error.
         let written = store.put(&key("a"), &value("2"), &WriteConditions::default()).await;
         assert!(matches!(written, Err(StateError::Postgres(PgError::Locked { .. }))), "{written:?}");
         assert_eq!(delete_many_in(&session, &table, &keys[1..]).await.expect("no failure"), 1);
@@ -247,7 +248,7 @@ async fn what_is_done_in_a_transaction_of_the_caller_ends_with_it() {
     }
 }
 
-/// A write that finds its row held decides when it is free, by what it is then.
+/// A write that finds its row locked decides when the lock is released, by the state of the row then.
 #[tokio::test]
 async fn a_write_that_waited_is_decided_by_what_the_row_is_then() {
     let db = Db::with_table().await;
@@ -359,7 +360,8 @@ async fn without_an_answer_of_the_server_an_operation_ends_within_its_timeout_an
     let store = PostgresStore::new(pool(&dsn, TIMEOUT), TableName::default());
     put(&store, "k", "1").await;
     server.pause();
-    // More than there are connections, so that some wait for one, some for their opening, and one for an answer.
+    // More operations than connections, so that some wait for one, some for it to open, and one for a
+    // response.
     let mut operations = JoinSet::new();
     for _ in 0..20 {
         let store = store.clone();

@@ -1,4 +1,5 @@
-//! Documents, queries and changes to draw, that differ little or by what one of two ways to run a query might overlook.
+//! Random documents, queries and changes that differ little, or in details that one of the two ways to run a
+//! query might miss.
 
 use std::collections::BTreeSet;
 
@@ -6,14 +7,14 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use state::query::Query;
 
-/// The members that documents have. Those of the first two may be indexed.
+/// The members of the documents. The first two may be indexed.
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 
 fn quoted(text: impl AsRef<str>) -> String {
     serde_json::to_string(text.as_ref()).expect("a string")
 }
 
-/// Values that differ little, or by what one of the two ways might overlook.
+/// Values that differ little, or in details that one of the two ways might miss.
 fn atoms() -> Vec<String> {
     let mut atoms: Vec<String> = ["null", "true", "false"].map(str::to_owned).to_vec();
     atoms.extend(
@@ -49,7 +50,7 @@ fn atoms() -> Vec<String> {
         ]
         .map(str::to_owned),
     );
-    // Equal in the digits that are indexed.
+    // Equal in the indexed digits.
     atoms.extend(["1", "2"].map(|last| format!("1.5{}{last}", "0".repeat(70))));
     // Too long for a cursor.
     atoms.extend(["1", "2"].map(|last| format!("0.{}{last}", "7".repeat(2_000))));
@@ -111,13 +112,13 @@ fn atoms() -> Vec<String> {
         "[]",
     ];
     atoms.extend(texts.map(quoted));
-    // Equal in the characters that are indexed, and in those of a cursor.
+    // Equal in the indexed characters, and in those that a cursor contains.
     atoms.extend(["", "a", "b"].map(|last| quoted("x".repeat(599) + last)));
     atoms.extend(["", "a", "b", "\u{10ffff}"].map(|last| quoted("\u{1f600}".repeat(600) + last)));
     atoms
 }
 
-/// Values of which any two differ in what an index or a cursor does not have, or in nothing.
+/// Values of which any two are equal, or differ only in a part that an index or a cursor does not contain.
 fn close_values() -> Vec<String> {
     let texts = ["", "a", "b"].map(|last| quoted("\u{1f600}".repeat(600) + last));
     let numbers =
@@ -141,7 +142,7 @@ fn any_value() -> impl Strategy<Value = String> {
     })
 }
 
-/// Operands and members meet often, because few values are drawn from.
+/// A small set of values, so that operands and members are often equal.
 fn any_small_value() -> impl Strategy<Value = String> {
     let few = [
         "1",
@@ -203,7 +204,7 @@ fn any_condition() -> impl Strategy<Value = String> {
     let exists = any::<bool>().prop_map(|expected| format!("{{\"$exists\":{expected}}}"));
     let time = (select(vec!["$before", "$after"]), select(times.to_vec()))
         .prop_map(|(operator, time)| format!("{{\"{operator}\":\"{time}\"}}"));
-    // Some of them are empty objects, which no filter takes; they are left out.
+    // Some are empty objects, which no filter accepts; they are left out.
     let literal = any_small_value().prop_filter("no operators", |value| value != "{}");
     prop_oneof![4 => order, 4 => equal, 2 => list, 1 => exists, 2 => time, 3 => literal]
 }
@@ -270,7 +271,7 @@ impl Drawn {
     }
 }
 
-/// A write between two pages: the number of a key, and what it has then, or nothing.
+/// A write between two pages: the number of a key, and its new value, or nothing.
 pub(crate) type Change = (u8, Option<String>);
 
 pub(crate) fn any_change() -> impl Strategy<Value = Change> {

@@ -1,4 +1,4 @@
-//! What the indexes hold.
+//! The contents of the indexes.
 
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -8,7 +8,7 @@ use state::query::expressions::{IndexType, Member, helper_functions_sql, index_s
 
 use crate::query_support::{Database, TABLE, member};
 
-/// What an index of the type has of `{"f": <json>}`, as text.
+/// The entry of an index of the type for `{"f": <json>}`, as text.
 async fn indexed(database: &Database, index_type: IndexType, json: &str) -> Option<String> {
     let expression = index_sql(TABLE, &member("f"), index_type);
     let sql = format!("SELECT (({expression}))::text FROM (SELECT $1::text::jsonb AS value) kv");
@@ -86,7 +86,7 @@ async fn an_index_holds_what_fits_its_type_and_null_for_all_else() {
     }
 }
 
-/// A time, or what is nearly one: some of its parts are drawn from what may not stand there.
+/// A time, or nearly one: some of its parts are drawn from invalid values.
 fn any_time() -> impl Strategy<Value = String> {
     let year =
         select(vec!["2024", "2023", "1900", "2000", "0001", "9999", "0000", "24", "02024", "-001", "20 4"]);
@@ -136,7 +136,7 @@ async fn no_document_is_too_large_or_too_strange_for_any_index() {
     for index_type in IndexType::ALL {
         database.index("f", index_type).await;
     }
-    // Without repetition, so that compression does not help.
+    // Without repetition, so that compression has no effect.
     let noise: String =
         database.value("SELECT string_agg(md5(n::text), '') FROM generate_series(1, 4000) n").await;
     let wide: String = (0..3_000_u32).filter_map(|n| char::from_u32(0x2_0000 + n * 7 % 40_000)).collect();

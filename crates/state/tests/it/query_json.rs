@@ -1,4 +1,4 @@
-//! JSON is read and written as PostgreSQL reads and writes it.
+//! JSON is parsed and written as PostgreSQL does it.
 
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -7,7 +7,7 @@ use state::json::{Json, merge};
 
 use crate::query_support::Database;
 
-/// What PostgreSQL makes of a text, or nothing if it refuses it.
+/// PostgreSQL's form of a text, or nothing if it rejects the text.
 async fn by_postgresql(database: &Database, text: &str) -> Option<String> {
     match database.client.query_one("SELECT $1::text::jsonb::text", &[&text]).await {
         Ok(row) => Some(row.get(0)),

@@ -1,4 +1,4 @@
-//! Drawn documents and queries: PostgreSQL and the evaluator agree on members, order and pages.
+//! Random documents and queries: PostgreSQL and the evaluator agree on members, order and pages.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,7 +25,7 @@ impl Both<'_> {
         self.writes += 1;
         match json {
             Some(json) => {
-                // Few of them, so that some are equal.
+                // Few distinct times, so that some are equal.
                 let created_at = Timestamp::from_millis(self.writes % 3).expect("in range");
                 let document = document(&key, json, self.writes, created_at);
                 self.database.put_document(&document).await;
@@ -42,7 +42,7 @@ impl Both<'_> {
         }
     }
 
-    /// The page that both give; nothing if the cursor's document is gone for both.
+    /// The page that both return; nothing if the cursor's document was deleted in both.
     async fn page(&self, drawn: &Drawn, cursor: Option<&str>) -> Option<Page> {
         let query = drawn.query(cursor);
         let expected = query.run(self.memory.values());
@@ -65,7 +65,8 @@ impl Both<'_> {
         }
     }
 
-    /// All pages, with changes between them. A document that was there all the time is on one of them, and no more than one.
+    /// Reads all pages, with changes between them. An unchanged document is on exactly one of them, or with
+    /// an offset on at most one.
     async fn pages(&mut self, drawn: &Drawn, changes: &[Change]) {
         let whole = Drawn { limit: 1_000, offset: 0, ..drawn.clone() };
         let before = self.page(&whole, None).await.expect("it has no cursor");
@@ -144,7 +145,7 @@ fn postgresql_and_the_evaluator_agree_on_drawn_queries_with_every_index_in_use()
             database.index("a", index_type).await;
             database.index("b", index_type).await;
         }
-        // On so few rows the planner would read all.
+        // With so few rows the planner would scan the table.
         database.execute("DO $$ BEGIN EXECUTE 'ALTER DATABASE ' || current_database() || ' SET enable_seqscan = off'; END $$").await;
         database
     });

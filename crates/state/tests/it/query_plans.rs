@@ -1,4 +1,4 @@
-//! The plans of queries on 100,000 documents, on statistics of an empty table and on true ones.
+//! The plans of queries on 100,000 documents, with statistics of an empty table and with current ones.
 
 use pg::{PostgresBinderRef, PostgresValues, Session};
 use sea_query::SelectStatement;
@@ -31,7 +31,7 @@ fn nodes(node: &Value) -> Vec<&Value> {
     std::iter::once(node).chain(children.iter().flat_map(nodes)).collect()
 }
 
-/// The most rows that a node looked at.
+/// The highest number of rows that a node read.
 fn most_rows(plan: &Value) -> u64 {
     let number = |node: &Value, property: &str| node[property].as_f64().unwrap_or(0.0).ceil() as u64;
     let looked_at = |node: &&Value| {
@@ -41,13 +41,14 @@ fn most_rows(plan: &Value) -> u64 {
     nodes(plan).iter().map(looked_at).max().unwrap_or(0)
 }
 
-/// 100,000 documents: `n` is their number and `s` one of 1,000 texts, which two indexes have, as `t`, a time, and `b`, of which one in
-/// 1,000 is true. No index has `u`, one of 10,000 texts, `half`, 0 or 1, and `tags`.
+/// 100,000 documents: `n` is their number and `s` one of 1,000 texts, both indexed, as are `t`, a time, and
+/// `b`, which is true in one of 1,000. `u`, one of 10,000 texts, `half`, 0 or 1, and `tags` have no declared
+/// index.
 async fn full(statistics: bool) -> Database {
     full_of_texts(200, statistics).await
 }
 
-/// The same with so many characters more in each document.
+/// The same documents with so many more characters in each.
 async fn full_of_texts(characters: u32, statistics: bool) -> Database {
     let mut database = Database::new().await;
     database.execute("ALTER TABLE kv SET (autovacuum_enabled = false); ANALYZE kv").await;
@@ -67,7 +68,7 @@ async fn full_of_texts(characters: u32, statistics: bool) -> Database {
                 n, now(), now() FROM generate_series(1, {DOCUMENTS}) n"
         ))
         .await;
-    // An index is as slow as its list of what is not yet sorted in.
+    // A GIN index is as slow as its list of pending entries is long.
     database.value::<i64>("SELECT gin_clean_pending_list('kv_value_idx')").await;
     if statistics {
         database.execute("ANALYZE kv").await;
@@ -75,8 +76,9 @@ async fn full_of_texts(characters: u32, statistics: bool) -> Database {
     database
 }
 
-/// What is asked, the index that answers, and the most rows that may be looked at. A page of what few documents have, in the order of
-/// keys, may be read from the index on what they have or from the keys on; statistics decide, and without them it may be the latter.
+/// The query, the expected index, and the most rows that may be read. A page in key order, of documents with
+/// a rare value, may be read from the index on the value or from the index on keys; statistics decide, and
+/// without them it may be the latter.
 const PAGES: [(&str, &str, u64); 20] = [
     (r#"{"filter": {"u": "u5"}, "limit": 50}"#, "kv_value_idx", 20),
     (r#"{"filter": {"u": "u5"}, "sort": ["-n"]}"#, "kv_value_idx", 20),
@@ -156,7 +158,8 @@ async fn pages_in_the_order_of_an_index_are_read_from_it_on_statistics_of_an_emp
     look_at_plans(false).await;
 }
 
-/// Pages of the documents with a rare value of `u`, in each way that finds them in the GIN index alone.
+/// Reads pages of the documents with a rare value of `u`, in each way that finds them only with the GIN
+/// index.
 async fn look_for_rare(database: &Database, rare: &str) {
     let tag = rare.replace('u', "tag");
     let session = database.pool.session("explain").await.expect("PostgreSQL is there");
@@ -179,7 +182,7 @@ async fn look_for_rare(database: &Database, rare: &str) {
     assert!(problems.is_empty(), "{}", problems.join("\n"));
 }
 
-/// Statistics that have a document of a rare value seem to say that every hundredth document has it.
+/// Statistics that contain a document with a rare value suggest that every hundredth document has it.
 #[tokio::test]
 async fn a_rare_value_that_the_statistics_have_by_chance_is_read_from_the_index_that_has_it() {
     let database = full(true).await;
@@ -201,7 +204,7 @@ async fn a_rare_value_of_large_documents_is_read_from_the_index_that_has_it() {
     look_for_rare(&database, "u9999").await;
 }
 
-/// That rare values are looked for costs nothing where frequent ones are known to be.
+/// The rule for rare values costs nothing if a value is known to be frequent.
 #[tokio::test]
 async fn a_page_of_a_frequent_value_is_read_in_the_order_of_its_index() {
     let of_half = [
@@ -235,8 +238,9 @@ async fn a_table_without_declared_indexes_is_told_so_and_equality_still_has_its_
     assert!(plan.to_string().contains("kv_value_idx") && most_rows(&plan) < 20, "{plan:#}");
 }
 
-/// The background query of the original's clients: few documents are neither done nor without a deadline. Without the index on the status
-/// PostgreSQL expects nearly all of them to match, and walks the keys to the end.
+/// The background query of the original's clients: few documents are neither done nor without a deadline.
+/// Without the index on the status PostgreSQL expects nearly all of them to match, and reads all keys in
+/// order.
 #[tokio::test]
 async fn what_few_documents_lack_is_found_by_ranges_of_a_declared_index() {
     let mut database = full(true).await;
@@ -261,7 +265,7 @@ async fn what_few_documents_lack_is_found_by_ranges_of_a_declared_index() {
     assert_eq!(database.query(&parsed).await.expect("a page").rows.len(), 200);
 }
 
-/// What no index serves is looked for in some thousand keys, and then in the whole table, never by a walk over all keys.
+/// A query without an index reads some thousand keys, and then the whole table, but never all keys in order.
 #[tokio::test]
 async fn what_no_index_serves_is_not_looked_for_key_by_key() {
     let database = full(true).await;
@@ -283,7 +287,7 @@ async fn what_no_index_serves_is_not_looked_for_key_by_key() {
         let whole = explain(&session, database.statement_by(&query, whole).expect("no cursor")).await;
         assert!(nodes(&whole).iter().all(|node| node["Node Type"] != "Index Scan"), "{filter}:\n{whole:#}");
     }
-    // What is served, or is full soon, is read once.
+    // A query with an index, or one whose page fills soon, needs one reading.
     for filter in [r#"{"u": "u5"}"#, r#"{"n": {"$gt": 99990}, "nosuch": {"$exists": false}}"#, "{}"] {
         let query =
             Query::parse(format!(r#"{{"filter": {filter}, "limit": 50}}"#).as_bytes()).expect("a query");
@@ -291,7 +295,7 @@ async fn what_no_index_serves_is_not_looked_for_key_by_key() {
     }
 }
 
-/// As the lists of the original's clients are sorted, with the index that an operator gives them.
+/// The sort order of the lists of the original's clients, with an index that an operator creates.
 #[tokio::test]
 async fn pages_by_the_times_of_documents_are_read_from_an_index_on_the_column() {
     let database = full(true).await;

@@ -1,4 +1,4 @@
-//! The same language over other tables: columns, members of a column, and rows of another table.
+//! The same language on other tables: columns, members of a column, and rows of a related table.
 
 use pg::bind;
 use sea_query::{Expr, ExprTrait, Query as Statement};

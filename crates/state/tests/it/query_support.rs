@@ -1,4 +1,4 @@
-//! One server for the tests of queries, whose databases compare text as people do and not by bytes.
+//! One server for the tests of queries, whose databases compare text linguistically and not by bytes.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -29,7 +29,7 @@ async fn server() -> &'static Postgres {
         .await
 }
 
-/// A database of one test with the table of documents.
+/// The database of one test with the table of documents.
 pub(crate) struct Database {
     pub(crate) client: Client,
     pub(crate) pool: PgPool,
@@ -60,7 +60,7 @@ impl Database {
         self.client.batch_execute(sql).await.unwrap_or_else(|error| panic!("{sql}: {error:?}"));
     }
 
-    /// The one value of a query.
+    /// The single value of a query.
     pub(crate) async fn value<T: for<'a> FromSql<'a>>(&self, sql: &str) -> T {
         let row = self.client.query_one(sql, &[]).await;
         row.unwrap_or_else(|error| panic!("{sql}: {error:?}")).get(0)
@@ -80,7 +80,7 @@ impl Database {
         self.put_document(&document).await;
     }
 
-    /// Stores a document in place of one of its key.
+    /// Stores a document, replacing one with its key.
     pub(crate) async fn put_document(&self, document: &Document) {
         let upsert = "INSERT INTO kv VALUES ($1, $2::text::jsonb, $3, $4, $4)
                       ON CONFLICT (key) DO UPDATE SET value = excluded.value, version = excluded.version,
@@ -95,7 +95,7 @@ impl Database {
         Table::new(TABLE, self.indexes.clone())
     }
 
-    /// The statement of a page, as it is read first.
+    /// The statement of a page in its first reading.
     pub(crate) fn statement(&self, query: &Query) -> Result<SelectStatement, StateError> {
         self.statement_by(query, compile::readings(query, &self.table()).0)
     }

@@ -1,5 +1,5 @@
-//! Servers and tables in a state that an operator must know: read-only, without free connections, in another encoding, copied without
-//! the sequence.
+//! Servers and tables in states that an operator must notice: read-only, without free connections, in another
+//! encoding, copied without the sequence.
 
 use pg::{Dsn, SessionSettings};
 use state::{
@@ -43,7 +43,7 @@ async fn versions_of_a_document_rise_even_if_the_sequence_was_set_back() {
         assert!(version > last, "{version:?} after {last:?} in step {step}");
         last = version;
     }
-    // What was read before is not there any more.
+    // The version that was read before no longer exists.
     let written = store.put(&key("a"), &value("1"), &if_match(read)).await.expect("no failure");
     assert_eq!(written, Write::VersionMismatch);
 }
@@ -64,7 +64,7 @@ async fn a_start_moves_a_sequence_that_is_behind_its_documents_and_no_other_one(
     assert!(moved > 1_000_000, "{moved}");
     db.setup("").await.expect("it is ready");
     assert_eq!(last_value().await, moved + 1);
-    // A table of many pages, of which a sample is looked at.
+    // A table of many pages, which is sampled.
     db.execute(
         "INSERT INTO test.kv (key, value, version) SELECT 'm' || n, to_jsonb(repeat(md5(n::text), 60)), 5000000 + n
          FROM generate_series(1, 10000) n",

@@ -15,13 +15,13 @@ use tokio::time::Instant;
 use tokio_postgres::types::FromSql;
 use tokio_postgres::{Client, NoTls};
 
-/// No wait in a test is longer.
+/// The longest wait in a test.
 pub(crate) const BOUND: Duration = Duration::from_secs(20);
-/// The owner of the schema, which is no superuser.
+/// The owner of the schema, which is not a superuser.
 pub(crate) const ROLE: &str = "svc";
 static DATABASES: AtomicU32 = AtomicU32::new(0);
 
-/// A database of one test, with a schema and without a table.
+/// The database of one test, with a schema and without a table.
 pub(crate) struct Db {
     dsn: String,
     admin: Client,
@@ -36,7 +36,7 @@ impl Db {
         Self { dsn, admin: connect(&server.superuser_dsn(&name)).await }
     }
 
-    /// With the table `kv`.
+    /// A database with the table `kv`.
     pub(crate) async fn with_table() -> Self {
         let db = Self::new().await;
         db.setup("").await.expect("the table is made");
@@ -51,18 +51,18 @@ impl Db {
         Dsn::parse(&format!("{}?search_path={schema}", self.dsn)).expect("a connection string")
     }
 
-    /// A connection of the owner.
+    /// Opens a connection as the owner.
     pub(crate) async fn connect(&self) -> Client {
         connect(&self.dsn).await
     }
 
-    /// For another role.
+    /// The DSN for another role.
     pub(crate) fn dsn_of(&self, role: &str) -> Dsn {
         let dsn = self.dsn.replacen(ROLE, role, 1);
         Dsn::parse(&format!("{dsn}?search_path=test")).expect("a connection string")
     }
 
-    /// Makes the table `kv` ready, with declared indexes.
+    /// Sets up the table `kv`, with declared indexes.
     pub(crate) async fn setup(&self, indexes: &str) -> Result<(), StateError> {
         self.setup_table("kv", indexes).await
     }
@@ -76,7 +76,7 @@ impl Db {
         self.store_within(Duration::from_secs(10))
     }
 
-    /// One whose statements may take so long.
+    /// A store with this limit for its statements.
     pub(crate) fn store_within(&self, timeout: Duration) -> PostgresStore {
         let dsn = self.dsn();
         let store = PostgresStore::new(pool(&dsn, timeout), TableName::default());
@@ -88,12 +88,12 @@ impl Db {
         self.admin.batch_execute(sql).await.unwrap_or_else(|error| panic!("{sql}: {error:?}"));
     }
 
-    /// The one value of a query, as the superuser.
+    /// The single value of a query, as the superuser.
     pub(crate) async fn value<T: for<'a> FromSql<'a>>(&self, sql: &str) -> T {
         self.admin.query_one(sql, &[]).await.unwrap_or_else(|error| panic!("{sql}: {error:?}")).get(0)
     }
 
-    /// Holds what `sql` locks until the returned connection commits or is dropped.
+    /// Holds the locks of `sql` until the returned connection commits or is dropped.
     pub(crate) async fn block(&self, sql: &str) -> Client {
         let blocker = connect(&self.dsn).await;
         blocker.batch_execute(&format!("BEGIN; {sql}")).await.expect("it is held");
@@ -148,12 +148,12 @@ pub(crate) fn value(text: &str) -> Value {
     Value::parse(text).expect("a value")
 }
 
-/// A value as a tree: two are equal if `jsonb` calls them equal.
+/// A value as a tree: two are equal if `jsonb` treats them as equal.
 pub(crate) fn tree(value: &Value) -> Json {
     value.to_json().expect("JSON")
 }
 
-/// Stores without conditions.
+/// Stores a value without conditions.
 pub(crate) async fn put(store: &impl Store, name: &str, text: &str) -> Version {
     let done = store.put(&key(name), &value(text), &WriteConditions::default()).await;
     match done.expect("no failure") {
@@ -162,17 +162,17 @@ pub(crate) async fn put(store: &impl Store, name: &str, text: &str) -> Version {
     }
 }
 
-/// The document, which is there.
+/// The document, which must exist.
 pub(crate) async fn get(store: &impl Store, name: &str) -> Document {
     store.get(&key(name)).await.expect("no failure").unwrap_or_else(|| panic!("{name} is not there"))
 }
 
-/// Until `condition` holds.
+/// Waits until `condition` holds.
 pub(crate) async fn until(what: &str, condition: impl AsyncFn() -> bool) {
     until_within(BOUND, what, condition).await;
 }
 
-/// Until `condition` holds, for at most `bound`.
+/// Waits until `condition` holds, for at most `bound`.
 pub(crate) async fn until_within(bound: Duration, what: &str, condition: impl AsyncFn() -> bool) {
     let begin = Instant::now();
     while !condition().await {

@@ -1,4 +1,5 @@
-//! What became of entries: of the intents stream by their keys and ids, of the outbound streams by their routes.
+//! The outcome of entries: of the intents stream by their keys and ids, of the outbound streams by their
+//! routes.
 
 use std::collections::HashMap;
 
@@ -15,7 +16,8 @@ use crate::records::{requests, requests_of};
 use crate::routes::{given_keys, on_key};
 use crate::schema::{Input, Routes};
 
-/// The most malformed rows of one entry that are read: more than one only if its stream was recreated.
+/// The maximum number of malformed rows that are read of one entry: it has several only if its stream was
+/// recreated.
 const MAX_ROWS_PER_ENTRY: usize = 16;
 
 pub(super) async fn outcomes(
@@ -61,8 +63,8 @@ pub(super) async fn routes(
     Ok(keys.iter().map(|key| states.get(*key).cloned()).collect())
 }
 
-/// The primary key for each entry: it alone has the order that is asked for. Without it the planner, whose statistics may be of an empty table,
-/// would read the whole index by time.
+/// The malformed rows of entries, by the primary key for each entry: it alone has the required order.
+/// Otherwise the planner, whose statistics may be of an empty table, would read the whole index by time.
 pub(super) fn malformed_of(stream: &str, entries: &[EntryTrace]) -> Written {
     let text = format!(
         "SELECT found.stream_entry_id, found.fields_fingerprint, found.failure_code \
@@ -75,7 +77,7 @@ pub(super) fn malformed_of(stream: &str, entries: &[EntryTrace]) -> Written {
     Written::new(text, [bind::text(stream), ids])
 }
 
-/// By the primary key. An entry may be there twice, and so may its key.
+/// The states of routes, by the primary key. An entry may occur twice, and so may its key.
 pub(super) fn states_of(keys: &[&RouteKey]) -> SelectStatement {
     let of_route = |column: Routes| (Routes::Table, column);
     Query::select()

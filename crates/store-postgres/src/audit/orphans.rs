@@ -1,4 +1,4 @@
-//! Rows whose parent is missing, which the foreign keys forbid: only a session that ignores them leaves one.
+//! Rows whose parent is missing. The foreign keys forbid them: only a session that ignores these leaves one.
 
 use domain::ports::{ChildTable, OrphanPage, StoreError};
 use domain::route::RouteKey;
@@ -8,7 +8,7 @@ use pg::{Session, bind};
 use crate::codec::{column, count, route_key};
 use crate::error::store_error;
 
-/// The rows of one page.
+/// The maximum number of rows of a page.
 const MAX_PAGE_ROWS: usize = 4_096;
 
 pub(super) async fn list(
@@ -30,8 +30,8 @@ pub(super) async fn list(
     Ok(page)
 }
 
-/// A page of the primary key of the child table, and the primary key of its parent for each row. Returned are the rows without a parent and
-/// the last row of a full page.
+/// A page of the primary key of the child table, and the primary key of its parent for each row. Returns the
+/// rows without a parent and the last row of a full page.
 pub(super) fn orphans(table: ChildTable, after: Option<&RouteKey>) -> Written {
     let (child, parent, condition) = match table {
         ChildTable::Routes => ("routes", "records", ""),

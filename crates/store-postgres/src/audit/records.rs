@@ -19,13 +19,13 @@ use crate::error::store_error;
 use crate::queries::next_attempt;
 use crate::schema::{DeadLetters, Input, Records, Routes};
 
-/// The most records of a page.
+/// The maximum number of records of a page.
 const MAX_PAGE_RECORDS: usize = 256;
-/// The most routes of a page, unless its only record has more.
+/// The maximum number of routes of a page, unless its only record has more.
 const MAX_PAGE_ROUTES: u64 = 4_096;
-/// The most bytes of recipients in a page, unless its only record has more.
+/// The maximum bytes of recipients in a page, unless its only record has more.
 const MAX_PAGE_RECIPIENT_BYTES: u64 = 1024 * 1024;
-/// The most routes that are read at once: eight times as many as a valid record can have.
+/// The maximum number of routes that are read at once: eight times as many as a valid record can have.
 const MAX_READ_ROUTES: usize = 16_384;
 
 pub(super) async fn list(
@@ -41,7 +41,7 @@ pub(super) async fn list(
     Ok(AuditedPage { next, ..page })
 }
 
-/// The places of the records that a page can have, and whether others were left out.
+/// The positions of the records that fit into a page, and true if others were left out.
 fn first_of_page(rows: &[Row]) -> Result<(Vec<RecordCursor>, bool), StoreError> {
     let (mut places, mut routes, mut bytes) = (Vec::with_capacity(rows.len()), 0, 0);
     for row in rows {
@@ -62,7 +62,7 @@ pub(super) async fn get(session: &Session, ids: &[&NotificationId]) -> Result<Au
     if ids.is_empty() {
         return Ok(page);
     }
-    // Records first: one that is deleted in between has no routes, and is not there when it is looked at again.
+    // Records first: one that is deleted in between has no routes, and is missing when it is read again.
     let records = session.query(&records_of(ids)).await.map_err(store_error)?;
     let rows = session.query(&routes_of(ids)).await.map_err(store_error)?;
     if rows.len() == MAX_READ_ROUTES {
@@ -128,7 +128,8 @@ fn route(row: &Row, key: RouteKey, shown: &str) -> Result<AuditedRoute, StoreErr
     })
 }
 
-/// A page of `records_listing_idx`, read backwards, with the number of routes of each record by their primary key.
+/// A page of `records_listing_idx`, read backwards, with the number of routes of each record by their primary
+/// key.
 pub(super) fn sizes(after: &RecordCursor, until: Timestamp) -> SelectStatement {
     let order = [Records::AcceptedAt, Records::NotificationId];
     let place = [bind::instant(after.accepted_at), bind::text(after.notification_id.as_str())];
@@ -160,7 +161,7 @@ pub(super) fn sizes(after: &RecordCursor, until: Timestamp) -> SelectStatement {
     select
 }
 
-/// By the primary key.
+/// The records with these ids, by the primary key.
 pub(super) fn records_of(ids: &[&NotificationId]) -> SelectStatement {
     Query::select()
         .columns([
@@ -176,7 +177,7 @@ pub(super) fn records_of(ids: &[&NotificationId]) -> SelectStatement {
         .take()
 }
 
-/// By the primary keys, each with whether it has a row in `dead_letters`.
+/// The routes of these records, by the primary keys, each with true if it has a row in `dead_letters`.
 pub(super) fn routes_of(ids: &[&NotificationId]) -> SelectStatement {
     let of_route = |column: Routes| (Routes::Table, column);
     let letter = |column: DeadLetters| Expr::col((DeadLetters::Table, column));

@@ -1,4 +1,5 @@
-//! The plans of the statements of an audit: each reads a page by an index and everything else by primary keys.
+//! The plans of the statements of an audit: each reads a page by an index and everything else by primary
+//! keys.
 
 use ambient::Timestamp;
 use domain::audit::EntryTrace;
@@ -83,7 +84,7 @@ async fn look_at_plans(statistics: bool) {
 fn check(what: &str, plan: &Value, index: &str) {
     assert!(nodes(plan).iter().all(|node| node["Node Type"] != "Seq Scan"), "{what}: {plan:#}");
     assert!(plan.to_string().contains(index), "{what}: {plan:#}");
-    // A window function looks at one row more than it returns.
+    // A window function reads one row more than it returns.
     assert!(most_rows(plan) <= MOST_ROWS + 1, "{what}: {plan:#}");
     assert!(!sorts_a_table(plan), "{what}: {plan:#}");
 }

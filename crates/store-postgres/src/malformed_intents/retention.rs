@@ -1,4 +1,4 @@
-//! The deletion of old malformed intents, in chunks that the worker sizes.
+//! Deletes old malformed intents, in chunks that the worker sizes.
 
 use std::time::Duration;
 
@@ -133,7 +133,7 @@ pub(crate) fn delete_malformed(keys: &[&MalformedKey], cutoff: Cutoff) -> Delete
         .take()
 }
 
-/// How many of them still exist, by the primary key.
+/// The number of these rows that still exist, by the primary key.
 pub(crate) fn count_malformed(keys: &[&MalformedKey], cutoff: Cutoff) -> SelectStatement {
     old_malformed(keys, cutoff)
         .expr_as(

@@ -1,4 +1,4 @@
-//! The deletion of old rows of `operator_actions`, in chunks that the worker sizes.
+//! Deletes old rows of `operator_actions`, in chunks that the worker sizes.
 
 use domain::operations::OperatorActionId;
 use domain::ports::{Cutoff, Expired, Removal, RetentionStore, StoreError};
@@ -36,8 +36,8 @@ impl RetentionStore<OperatorActionId> for PgStore {
             .collect()
     }
 
-    /// Nothing changes these rows, so a lock on one is a session that was left open: it is waited for briefly, and the worker tries again
-    /// with fewer rows.
+    /// Deletes expired rows. Nothing changes these rows, so a lock on one belongs to a session that was left
+    /// open: the statement waits briefly, and the worker tries again with fewer rows.
     async fn delete_expired(
         &self,
         keys: &[&OperatorActionId],
@@ -76,7 +76,7 @@ pub(super) fn expired_actions(
     page.limit(limit as u64).take()
 }
 
-/// By the primary key.
+/// Deletes these rows, by the primary key.
 pub(super) fn delete_actions(keys: &[&OperatorActionId], cutoff: Cutoff) -> DeleteStatement {
     Query::delete()
         .from_table(A::Table)

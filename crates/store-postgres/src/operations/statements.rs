@@ -1,4 +1,4 @@
-//! The statements of operators' changes. All reach routes and dead letters by their primary keys.
+//! The statements of operators' changes. All access routes and dead letters by their primary keys.
 
 use ambient::Timestamp;
 use domain::operations::{Replayed, Target};
@@ -25,7 +25,7 @@ pub(crate) async fn prepare_all(session: &Session) -> Result<(), PgError> {
     Ok(())
 }
 
-/// The routes of these keys, dead or not.
+/// The routes with these keys, dead or not.
 pub(super) fn routes_named(keys: &[&RouteKey]) -> SelectStatement {
     let of_route = |column: Routes| (Routes::Table, column);
     Query::select()
@@ -53,7 +53,8 @@ fn on_letter() -> Expr {
         .and(Expr::col((DeadLetters::Table, DeadLetters::RouteId)).equals((Input::Table, Input::RouteId)))
 }
 
-/// The targets that still have their version. A dead letter that was changed by hand without a higher version is not one of them.
+/// The targets that still have their version. A dead letter that was edited by hand without a higher version
+/// is excluded.
 pub(super) fn unchanged(chunk: &[Target]) -> SelectStatement {
     let as_read =
         Expr::col((Routes::Table, Routes::UpdatedAt)).equals((Input::Table, Input::ExpectedUpdatedAt));
@@ -67,7 +68,7 @@ pub(super) fn unchanged(chunk: &[Target]) -> SelectStatement {
         .take()
 }
 
-/// Those of [`unchanged`] whose route and dead letter no other transaction has locked; they are locked from here on.
+/// The rows of [`unchanged`] whose route and dead letter are not locked by another transaction; locks them.
 pub(super) fn lock(chunk: &[Target]) -> SelectStatement {
     unchanged(chunk)
         .lock_with_tables_behavior(
@@ -86,7 +87,7 @@ fn keys(targets: &[Target]) -> SelectStatement {
     given_keys(targets.iter().map(|target| &target.key))
 }
 
-/// Gives locked routes their new budget. What is not named here stays.
+/// Gives locked routes their new budget. Columns that are not listed here are unchanged.
 pub(super) fn replay_routes(routes: &[(&Target, Replayed)], now: Timestamp) -> UpdateStatement {
     let bigints = |value: fn(&Replayed) -> u32| {
         unnest(bind::bigints(routes.iter().map(|(_, replayed)| value(replayed).into())))
@@ -124,7 +125,7 @@ fn change_dead(given: SelectStatement, now: Timestamp) -> UpdateStatement {
         .take()
 }
 
-/// The dead letters of locked routes.
+/// Deletes the dead letters of locked routes.
 pub(super) fn delete(targets: &[Target]) -> DeleteStatement {
     let key = [DeadLetters::NotificationId, DeadLetters::RouteId];
     Query::delete()
@@ -133,7 +134,7 @@ pub(super) fn delete(targets: &[Target]) -> DeleteStatement {
         .take()
 }
 
-/// Marks the dead letters of locked routes.
+/// Marks the dead letters of locked routes as discarded.
 pub(super) fn discard(targets: &[Target], actor: &str, reason: &str, now: Timestamp) -> UpdateStatement {
     Query::update()
         .table(DeadLetters::Table)
@@ -148,7 +149,7 @@ pub(super) fn discard(targets: &[Target], actor: &str, reason: &str, now: Timest
         .take()
 }
 
-/// What was done, at the time of the server, by an actor with a request.
+/// Records a change by an actor with a request, at the time of the server.
 pub(crate) fn insert_action(
     (actor, request_id): (&str, &str),
     name: &str,

@@ -1,4 +1,4 @@
-//! The plans of operators' changes: routes and dead letters are reached by their keys.
+//! The plans of operators' changes: routes and dead letters are accessed by their keys.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::*;
 use crate::routes::tests::{most_rows, nodes, number, plan, rows, store};
 
 const CHUNK: u64 = 500;
-/// Blocks for each route of a chunk: look-ups and an update in two tables.
+/// The blocks for each route of a chunk: lookups and an update in two tables.
 const BLOCKS: u64 = 40;
 
 fn chunk() -> Vec<Target> {

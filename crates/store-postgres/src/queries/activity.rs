@@ -1,4 +1,4 @@
-//! What all replicas did together, minute by minute.
+//! The activity of all replicas together, minute by minute.
 
 use domain::ports::{Activity, StoreError};
 use domain::query::{ACTIVITY_MINUTES, ActivityHistory, MinuteActivity};
@@ -10,7 +10,7 @@ use crate::codec::{column, instant};
 use crate::error::store_error;
 use crate::schema::{Activity as A, Input};
 
-/// What was counted, in the order of the fields of [`Activity`].
+/// The counts, in the order of the fields of [`Activity`].
 const COUNTS: [A; 7] =
     [A::Accepted, A::Duplicates, A::Conflicts, A::Malformed, A::Published, A::Failed, A::DeadLettered];
 

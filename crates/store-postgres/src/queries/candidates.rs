@@ -1,7 +1,8 @@
-//! Notifications that an index knows all of: by idempotency key, by recipient, by status.
+//! Notifications that an index can find completely: by idempotency key, by recipient, by status.
 //!
-//! An index that has them in the order of the list gives the first [`MAX_CANDIDATES`] after a place. One that has them in another order
-//! gives all, or says that there are too many: then they are so frequent that examining the list finds them.
+//! An index with the order of the list returns the first [`MAX_CANDIDATES`] after a position. One with
+//! another order returns all, or reports that there are too many: then they are so frequent that examining
+//! the list finds them.
 
 use ambient::Timestamp;
 use domain::ports::StoreError;
@@ -18,17 +19,17 @@ use crate::codec::{column, instant};
 use crate::error::store_error;
 use crate::schema::{Records, Routes};
 
-/// The most candidates of one search.
+/// The maximum number of candidates of one search.
 pub(super) const MAX_CANDIDATES: usize = 5_000;
-/// The most producers among which a key without a producer is looked for.
+/// The maximum number of producers among which a key without a producer is searched.
 const MAX_PRODUCERS: usize = 256;
 
-/// Which part of the list is searched.
+/// The part of the list that is searched.
 #[derive(Clone, Debug)]
 pub(super) struct Range {
-    /// Notifications after this place.
+    /// The position after which notifications are searched.
     pub(super) after: RecordCursor,
-    /// Those that were accepted at this time or later.
+    /// The earliest time of acceptance.
     pub(super) since: Timestamp,
 }
 
@@ -53,7 +54,7 @@ fn place(cursor: &RecordCursor) -> (Timestamp, &str) {
 #[derive(Debug)]
 pub(super) struct Candidates {
     pub(super) places: Vec<RecordCursor>,
-    /// Where that part ends; `None` if it is the whole range.
+    /// The end of that part; `None` if it is the whole range.
     pub(super) end: Option<RecordCursor>,
 }
 
@@ -92,7 +93,7 @@ pub(super) async fn find(
     }
 }
 
-/// Those of these ids that are there.
+/// The notifications with these ids that exist.
 pub(super) async fn by_ids(
     session: &Session,
     ids: &[String],
@@ -124,7 +125,7 @@ async fn by_key(
     Ok(Some(Candidates::new(record_places(&rows)?, None, range)))
 }
 
-/// A user by id, an administrator by address: an id may look like an address.
+/// Searches a user by id, an administrator by address: an id may look like an address.
 async fn by_recipient(
     session: &Session,
     recipient: &str,
@@ -160,7 +161,7 @@ fn record_places(rows: &[Row]) -> Result<Vec<RecordCursor>, StoreError> {
     rows.iter().map(place).collect()
 }
 
-/// A route is created when its record is accepted.
+/// The positions of routes in the list: a route is created when its record is accepted.
 fn route_places(rows: &[Row]) -> Result<Vec<RecordCursor>, StoreError> {
     let place = |row| {
         let id: String = column(row, "routes.notification_id", "")?;
@@ -169,7 +170,7 @@ fn route_places(rows: &[Row]) -> Result<Vec<RecordCursor>, StoreError> {
     rows.iter().map(place).collect()
 }
 
-/// Rows in the order of the list: if they are cut, they are all there are down to the last of them.
+/// Rows in the order of the list: if they are cut, they are complete up to the last of them.
 fn ordered(rows: &[Row]) -> Result<(Vec<RecordCursor>, Option<RecordCursor>), StoreError> {
     let places = route_places(rows)?;
     let end = places.last().filter(|_| places.len() == MAX_CANDIDATES).cloned();
@@ -187,7 +188,7 @@ pub(super) async fn prepare_all(session: &Session) -> Result<(), PgError> {
     Ok(())
 }
 
-/// The first entry of the unique index after a producer: there are few producers, so each is found at the cost of one look-up.
+/// The first entry of the unique index after a producer: there are few producers, so each costs one lookup.
 pub(super) fn next_producer(after: &str) -> SelectStatement {
     Query::select()
         .column(Records::Producer)
@@ -198,7 +199,7 @@ pub(super) fn next_producer(after: &str) -> SelectStatement {
         .take()
 }
 
-/// By the primary key.
+/// The records with these ids, by the primary key.
 pub(super) fn with_record_ids(ids: &[String]) -> SelectStatement {
     Query::select()
         .columns([Records::NotificationId, Records::AcceptedAt])
@@ -208,7 +209,7 @@ pub(super) fn with_record_ids(ids: &[String]) -> SelectStatement {
         .take()
 }
 
-/// By the unique key of producer and idempotency key.
+/// The records with this key, by the unique key of producer and idempotency key.
 pub(super) fn with_key(producers: &[String], key: &str) -> SelectStatement {
     Query::select()
         .columns([Records::NotificationId, Records::AcceptedAt])
@@ -219,7 +220,8 @@ pub(super) fn with_key(producers: &[String], key: &str) -> SelectStatement {
         .take()
 }
 
-/// By `records_recipients_idx`, in no order. No other condition: an index that serves one would be read instead, whole.
+/// The records to a user, by `records_recipients_idx`, in no order. It has no other condition: an index for
+/// that condition would be read instead, as a whole.
 pub(super) fn to_user(user_id: &str) -> SelectStatement {
     Query::select()
         .columns([Records::NotificationId, Records::AcceptedAt])
@@ -229,7 +231,7 @@ pub(super) fn to_user(user_id: &str) -> SelectStatement {
         .take()
 }
 
-/// Whether a record is to a user; every record is, if there is none.
+/// True if a record is addressed to a user; always true without a user.
 pub(super) fn has_recipient<T: Iden + Copy + 'static>(record: T, user_id: Option<&str>) -> Expr {
     let ids: Vec<&str> = user_id.into_iter().collect();
     let given = bind::text(serde_json::json!(ids).to_string()).cast_as("jsonb");
@@ -237,7 +239,7 @@ pub(super) fn has_recipient<T: Iden + Copy + 'static>(record: T, user_id: Option
     Expr::col((record, Records::RecipientUserIds)).binary(contains, given)
 }
 
-/// By `routes_admin_idx`, in its order.
+/// The routes to an administrator, by `routes_admin_idx`, in its order.
 pub(super) fn to_administrator(address: &str, range: &Range) -> SelectStatement {
     listed_routes(range)
         .and_where(Expr::col(Routes::RecipientRef).eq(bind::text(format!("email:{address}"))))
@@ -247,7 +249,7 @@ pub(super) fn to_administrator(address: &str, range: &Range) -> SelectStatement 
         .take()
 }
 
-/// By `routes_unpublished_idx`, in its order.
+/// The unpublished routes with a status, by `routes_unpublished_idx`, in its order.
 pub(super) fn unpublished(status: RouteStatus, range: &Range) -> SelectStatement {
     listed_routes(range)
         .and_where(Expr::col(Routes::Status).eq(bind::text(status.as_str())))
@@ -255,7 +257,7 @@ pub(super) fn unpublished(status: RouteStatus, range: &Range) -> SelectStatement
         .take()
 }
 
-/// The condition of `routes_unpublished_idx`, in its words.
+/// The condition of `routes_unpublished_idx`, as the index spells it.
 pub(super) fn is_unpublished() -> Expr {
     Expr::cust("status IN ('failed', 'dead_letter', 'skipped')")
 }
@@ -277,7 +279,8 @@ fn listed_routes(range: &Range) -> SelectStatement {
     select
 }
 
-/// By `routes_due_idx`, whole unless it is too large. Failed routes are in it, too; the caller checks the status.
+/// The live routes, by `routes_due_idx`, as a whole unless it is too large. It contains failed routes, too;
+/// the caller checks the status.
 pub(super) fn live() -> SelectStatement {
     Query::select()
         .columns([Routes::NotificationId, Routes::CreatedAt])

@@ -1,4 +1,4 @@
-//! How often each cause occurs among the newest dead letters and malformed intents.
+//! The frequency of each cause among the newest dead letters and malformed intents.
 
 use ambient::Timestamp;
 use domain::ports::StoreError;
@@ -39,12 +39,12 @@ fn counted<C: Ord>(
 ) -> Result<Causes<C>, StoreError> {
     let counts = rows.iter().map(|row| Ok((cause(row)?, count(row, "rows", "")?)));
     let counts = counts.collect::<Result<Vec<_>, StoreError>>()?;
-    // The same in each row.
+    // The total, which is the same in each row.
     let all = rows.first().map_or(Ok(0), |row| count(row, "matches", ""))?;
     Ok(Causes::new(counts, all))
 }
 
-/// A part of `dead_letters_open_idx`, the newest first, from where the list begins.
+/// A part of `dead_letters_open_idx`, newest first, from the start of the list.
 pub(super) fn dead_letters() -> SelectStatement {
     use DeadLetters as D;
     let mut some = Query::select();
@@ -55,7 +55,7 @@ pub(super) fn dead_letters() -> SelectStatement {
     by_causes([D::Channel, D::FailureClassification], some)
 }
 
-/// A part of `malformed_intents_recorded_idx`, the newest first, from where the list begins.
+/// A part of `malformed_intents_recorded_idx`, newest first, from the start of the list.
 pub(super) fn malformed_intents() -> SelectStatement {
     use MalformedIntents as M;
     let mut some = Query::select();
@@ -65,7 +65,7 @@ pub(super) fn malformed_intents() -> SelectStatement {
     by_causes([M::FailureCode, M::Producer], some)
 }
 
-/// How many of the rows that `some` selects have each pair of values, and how many rows there are in all.
+/// The number of rows of `some` with each pair of values, and the total number.
 fn by_causes(causes: [impl Iden + Copy + 'static; 2], mut some: SelectStatement) -> SelectStatement {
     let some = some.columns(causes).limit(COUNT_CAP).take();
     let all = Expr::cust("(sum(count(*)) OVER ())").cast_as(Alias::new("bigint"));

@@ -1,4 +1,5 @@
-//! What a command of an operator asks of a database before it uses the tables: whether they are there, and how late it is.
+//! The checks of an operator's command before it uses the tables: whether they exist, and the time of the
+//! database.
 
 use ambient::Timestamp;
 use domain::ports::StoreError;
@@ -8,12 +9,13 @@ use super::PgQueries;
 use crate::codec::corrupt;
 use crate::error::store_error;
 
-/// The history of migrations in the schema that `search_path` names first, which is where they are applied; nothing if there is none.
+/// The history of migrations in the first schema of `search_path`, to which they are applied; no row if there
+/// is none.
 const HAS_HISTORY: &str = "SELECT 1 WHERE \
     to_regclass(quote_ident(current_schema()) || '.refinery_schema_history') IS NOT NULL";
 /// The last migration that was applied.
 const LAST_VERSION: &str = "SELECT version FROM refinery_schema_history ORDER BY version DESC LIMIT 1";
-/// One row at most.
+/// The intents stream of the only row.
 const INTENTS_STREAM: &str = "SELECT intents_stream FROM installation LIMIT 1";
 const NOW_MICROS: &str = "SELECT CAST(floor(extract(epoch FROM clock_timestamp()) * 1000000) AS bigint)";
 
@@ -32,7 +34,7 @@ impl PgQueries {
         self.raw("read the installation", INTENTS_STREAM).await
     }
 
-    /// The time by the database's clock, which is the one that all replicas share.
+    /// The time of the database's clock, which all replicas share.
     pub async fn now(&self) -> Result<Timestamp, StoreError> {
         let micros = self.raw("read the time", NOW_MICROS).await?.unwrap_or_default();
         let parsed = micros.parse().ok().and_then(|micros| Timestamp::from_micros(micros).ok());

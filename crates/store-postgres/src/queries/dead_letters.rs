@@ -1,4 +1,4 @@
-//! The list of dead letters, for reading and for selecting what an operator changes.
+//! The list of dead letters, for reading and for selecting those that an operator changes.
 
 use ambient::Timestamp;
 use domain::ports::StoreError;
@@ -30,7 +30,7 @@ pub(super) async fn list(
     Ok(Page { items: items.into_iter().map(|row| row.letter).collect(), next })
 }
 
-/// At most `limit` dead letters from after a place on.
+/// At most `limit` dead letters after a position.
 pub(crate) async fn dead_letter_page(
     session: &Session,
     filter: &DeadLetterFilter,
@@ -70,8 +70,8 @@ fn parse(row: &Row) -> Result<DeadLetterRow, StoreError> {
     Ok(DeadLetterRow { letter, version })
 }
 
-/// One route by its whole key. As a plain join the planner may look it up by the notification alone, and read all routes of an intent to a
-/// thousand users for each dead letter.
+/// One route by its whole key. In a plain join the planner may look it up by the notification alone, and read
+/// all routes of an intent to a thousand users for each dead letter.
 fn route_of_row() -> SelectStatement {
     let same = |column: Routes, of_row: DeadLetters| Expr::col(column).equals((Input::Table, of_row));
     Query::select()
@@ -83,9 +83,9 @@ fn route_of_row() -> SelectStatement {
         .take()
 }
 
-/// `dead_letters_open_idx` or `dead_letters_discarded_idx` from a place on, at most [`MAX_EXAMINED`] rows of it, joined by their keys with record and
-/// route; of these, those that match until the page is full, and the last one in any case. A row whose route is no dead letter, because it
-/// was edited by hand, does not match.
+/// At most [`MAX_EXAMINED`] rows of `dead_letters_open_idx` or `dead_letters_discarded_idx` after a position,
+/// joined by their keys with record and route. Returns the matching rows until the page is full, and the last
+/// one in any case. A row whose route is not a dead letter, because it was edited by hand, does not match.
 pub(super) fn listed(
     filter: &DeadLetterFilter,
     after: Option<&DeadLetterPlace>,
@@ -146,7 +146,7 @@ pub(super) fn listed(
             Expr::col((Records::Table, Records::NotificationId)).equals(of_row(D::NotificationId)),
         )
         .join_lateral(JoinType::InnerJoin, route_of_row(), Routes::Table, Expr::cust("true"))
-        // Before the joins: where few of many match, record and route of the others are not read.
+        // Before the joins: if few of many rows match, record and route of the others are not read.
         .and_where(row_matches().or(is_last()))
         .and_where(matches().or(is_last()));
     for column in order {

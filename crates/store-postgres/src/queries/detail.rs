@@ -1,4 +1,4 @@
-//! One notification, whole.
+//! One notification with all its routes.
 
 use std::sync::Arc;
 
@@ -19,7 +19,8 @@ use crate::error::store_error;
 use crate::receipts::receipts_of;
 use crate::schema::{DeadLetters, Records, Routes};
 
-/// The most routes of a notification that are shown: five times as many as an intent to users can have.
+/// The maximum number of routes that are shown of a notification: five times as many as an intent to users
+/// can have.
 const MAX_ROUTES: usize = 10_000;
 
 pub(super) async fn get(
@@ -89,7 +90,7 @@ fn record(row: &Row, id: &NotificationId) -> Result<(Record, Timestamp), StoreEr
     Ok((record, instant(row, "records.updated_at", key)?))
 }
 
-/// Without its receipt, which is a document.
+/// A route without its receipt, which is a document.
 fn route(row: &Row) -> Result<StoredRoute, StoreError> {
     let key = route_key(row)?;
     let shown = loggable(&key);
@@ -121,21 +122,21 @@ fn route(row: &Row) -> Result<StoredRoute, StoreError> {
     })
 }
 
-/// What a row with the three columns of a discarded dead letter says; `key` names it in errors.
+/// Reads the three columns of a discarded dead letter; `key` identifies the row in errors.
 pub(super) fn discarded(row: &Row, key: &str) -> Result<Option<Discarded>, StoreError> {
     let Some(at) = optional_instant(row, "dead_letters.discarded_at", key)? else { return Ok(None) };
     let by = column(row, "dead_letters.discarded_by", key)?;
     Ok(Some(Discarded { at, by, reason: column(row, "dead_letters.discard_reason", key)? }))
 }
 
-/// By the primary key.
+/// The record with this id, by the primary key.
 pub(super) fn record_of(id: &NotificationId) -> SelectStatement {
     let mut statement = records();
     statement.and_where(Expr::col(Records::NotificationId).eq(bind::text(id.as_str()))).limit(1);
     statement
 }
 
-/// By the primary key, once for each id.
+/// The records with these ids, by the primary key, once for each id.
 pub(super) fn records_of(ids: &[NotificationId]) -> SelectStatement {
     let ids = bind::texts(ids.iter().take(MAX_RECORDS).map(NotificationId::as_str));
     let mut statement = records();
@@ -143,7 +144,7 @@ pub(super) fn records_of(ids: &[NotificationId]) -> SelectStatement {
     statement
 }
 
-/// What a [`Record`] is made of.
+/// The columns of a [`Record`].
 fn records() -> SelectStatement {
     Query::select()
         .columns([
@@ -166,8 +167,8 @@ fn records() -> SelectStatement {
         .take()
 }
 
-/// By the primary keys of both tables. A time that no `Timestamp` can hold, such as that of a parked route, becomes the last or first one
-/// that can be.
+/// The routes of a notification, by the primary keys of both tables. A time outside the range of `Timestamp`,
+/// such as that of a parked route, becomes the last or first one within it.
 pub(super) fn routes_of(id: &NotificationId) -> SelectStatement {
     let of_route = |column: Routes| (Routes::Table, column);
     let of_letter = |column: DeadLetters| (DeadLetters::Table, column);
@@ -230,13 +231,13 @@ fn letter_of_route() -> SelectStatement {
         .take()
 }
 
-/// `next_attempt_at`, or the nearest time that a `Timestamp` can hold.
+/// `next_attempt_at`, or the nearest time in the range of `Timestamp`.
 pub(crate) fn next_attempt() -> FunctionCall {
     let column = (Routes::Table, Routes::NextAttemptAt);
     Func::greatest([
         Expr::expr(Func::least([
             Expr::col(column),
-            // LEAST and GREATEST pass over a NULL, so the bounds must be NULL with it.
+            // LEAST and GREATEST ignore a NULL, so the bounds must be NULL with it.
             null_with(column, Timestamp::MAX),
         ])),
         null_with(column, Timestamp::MIN),

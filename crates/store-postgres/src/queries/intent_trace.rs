@@ -10,7 +10,7 @@ use crate::checkpoint;
 use crate::codec::column;
 use crate::error::store_error;
 
-/// Reads the parts in the order that [`IntentTrace`] names.
+/// Reads the parts in the order of the fields of [`IntentTrace`].
 pub(super) async fn get(
     session: &Session,
     stream: &str,

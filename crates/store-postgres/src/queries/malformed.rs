@@ -15,9 +15,9 @@ use crate::codec::{column, instant};
 use crate::error::store_error;
 use crate::schema::{Input, MalformedIntents as M};
 
-/// The most rows of one entry id that are shown: each is a stream that was recreated.
+/// The maximum number of rows that are shown of one entry id: each is from a recreated stream.
 const MAX_ROWS_OF_ENTRY: usize = 100;
-/// How many bytes of raw fields are read before the next row is shown without: more than one row can have.
+/// The bytes of raw fields after which further rows are shown without them: more than one row can have.
 const MAX_RAW_FIELDS: usize = 24 * 1024 * 1024;
 
 const SHOWN: [M; 9] = [
@@ -62,7 +62,7 @@ pub(super) async fn get(
     Ok(found)
 }
 
-/// The newest one that names this producer and this key.
+/// The newest row with this producer and key.
 pub(super) async fn newest_with_key(
     session: &Session,
     scope: &IdempotencyScope,
@@ -71,7 +71,7 @@ pub(super) async fn newest_with_key(
     rows.first().map(summary).transpose()
 }
 
-/// `None` if the row was deleted meanwhile.
+/// The raw fields of a row; `None` if it was deleted meanwhile.
 async fn raw_fields_of(session: &Session, key: &MalformedKey) -> Result<Option<String>, StoreError> {
     let rows = session.query(&raw_fields(key)).await.map_err(store_error)?;
     rows.first().map(|row| column(row, "malformed_intents.raw_fields", &key.entry_id)).transpose()
@@ -105,8 +105,8 @@ fn summary(row: &Row) -> Result<MalformedSummary, StoreError> {
     })
 }
 
-/// `malformed_intents_recorded_idx`, read backwards from a place on, at most [`MAX_EXAMINED`] rows of it, of which those that match are returned
-/// until the page is full, and the last one in any case.
+/// At most [`MAX_EXAMINED`] rows of `malformed_intents_recorded_idx`, read backwards from a position. Returns
+/// the matching rows until the page is full, and the last one in any case.
 pub(super) fn listed(
     filter: &MalformedFilter,
     after: Option<&MalformedPlace>,
@@ -160,7 +160,7 @@ pub(super) fn listed(
     select.limit(limit as u64).take()
 }
 
-/// By the first two columns of the primary key.
+/// The rows of an entry id, by the first two columns of the primary key.
 pub(super) fn of_entry(stream: &str, entry_id: &str) -> SelectStatement {
     Query::select()
         .columns(SHOWN)
@@ -171,7 +171,7 @@ pub(super) fn of_entry(stream: &str, entry_id: &str) -> SelectStatement {
         .take()
 }
 
-/// By the primary key.
+/// The raw fields of a row, by the primary key.
 pub(super) fn raw_fields(key: &MalformedKey) -> SelectStatement {
     Query::select()
         .expr_as(Expr::col(M::RawFields).cast_as("text"), M::RawFields)

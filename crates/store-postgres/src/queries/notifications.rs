@@ -1,4 +1,5 @@
-//! The list of notifications: what an index knows of the search is checked by key, and without one the list is examined.
+//! The list of notifications: if an index has candidates for the search, they are checked by key; otherwise
+//! the list is examined.
 
 use std::collections::HashMap;
 
@@ -17,14 +18,14 @@ use crate::codec::{column, count, instant, name};
 use crate::error::store_error;
 use crate::schema::{Input, Records, Routes};
 
-/// The most candidates that are checked by one statement.
+/// The maximum number of candidates that one statement checks.
 pub(super) const CHECKED_AT_ONCE: usize = 500;
-/// About the most routes that are counted for one page; a page with more of them ends early.
+/// The approximate maximum of routes that are counted for one page; a page with more of them ends early.
 const MAX_PAGE_ROUTES: usize = 20_000;
-/// The channels by which one recipient may be reached.
+/// The number of channels of one recipient.
 const CHANNELS: usize = domain::route::Channel::ALL.len();
 
-/// A notification without its routes, and how many users it is to.
+/// A notification without its routes, and its number of users.
 pub(super) struct Found {
     pub(super) summary: NotificationSummary,
     recipients: usize,
@@ -50,7 +51,7 @@ pub(super) async fn list(
     Ok(page)
 }
 
-/// Those of the candidates that match, in order, until the page is full.
+/// The candidates that match, in order, until the page is full.
 async fn check(
     session: &Session,
     filter: &NotificationFilter,
@@ -152,8 +153,8 @@ pub(super) fn show<T: Iden + Copy + 'static>(select: &mut SelectStatement, recor
     select.columns(SHOWN.map(|column| (record, column))).expr_as(recipients, Input::Recipients);
 }
 
-/// `records_listing_idx` from a place on, at most [`MAX_EXAMINED`] rows of it, of which those that match are returned until the page is full,
-/// and the last one in any case.
+/// At most [`MAX_EXAMINED`] rows of `records_listing_idx` after a position. Returns the matching rows until
+/// the page is full, and the last one in any case.
 pub(super) fn listed(filter: &NotificationFilter, range: &Range, limit: usize) -> SelectStatement {
     let order = [Records::AcceptedAt, Records::NotificationId];
     let after = [bind::instant(range.after.accepted_at), bind::text(range.after.notification_id.as_str())];
@@ -187,7 +188,7 @@ pub(super) fn listed(filter: &NotificationFilter, range: &Range, limit: usize) -
     select.limit(limit as u64).take()
 }
 
-/// Those of the candidates that match, by the primary key.
+/// The candidates that match, by the primary key.
 pub(super) fn with_ids(filter: &NotificationFilter, places: &[RecordCursor]) -> SelectStatement {
     let ids = bind::texts(places.iter().map(|place| place.notification_id.as_str()));
     let mut select = Query::select();
@@ -200,7 +201,7 @@ pub(super) fn with_ids(filter: &NotificationFilter, places: &[RecordCursor]) -> 
         .take()
 }
 
-/// Every condition but those that the range has.
+/// Every condition except those of the range.
 fn matches<T: Iden + Copy + 'static>(record: T, filter: &NotificationFilter) -> Expr {
     equals_if_given((record, Records::Producer), filter.producer.as_deref())
         .and(equals_if_given((record, Records::NotificationType), filter.notification_type.as_deref()))
@@ -238,13 +239,14 @@ fn has_status<T: Iden + Copy + 'static>(record: T, status: Option<RouteStatus>) 
     Expr::expr(Func::cust("cardinality").arg(statuses())).eq(Expr::cust("0")).or(first(route))
 }
 
-/// Whether there is a row. Unlike `EXISTS`, this is never turned into a look at all rows of the table.
+/// True if `select` has a row. Unlike `EXISTS`, the planner never turns this into a scan of all rows of the
+/// table.
 pub(super) fn first(select: SelectStatement) -> Expr {
     let row = Expr::SubQuery(None, Box::new(SubQueryStatement::SelectStatement(select)));
     Expr::expr(Func::coalesce([row, Expr::cust("false")]))
 }
 
-/// By the primary key; the caller bounds the notifications by their recipients.
+/// The numbers of routes, by the primary key; the caller limits the notifications by their recipients.
 pub(super) fn route_counts(ids: &[&str]) -> SelectStatement {
     let routes = Query::select()
         .columns([Routes::NotificationId, Routes::Status])

@@ -1,5 +1,6 @@
-//! Operators' searches: the candidates that an index knows are checked by key; without any, the list is read from a place on until
-//! the page is full. Both take no longer than a query may, by the clock of the server, which leaves the connection usable.
+//! Operators' searches: if an index has candidates, they are checked by key; otherwise the list is read from
+//! a position until the page is full. Both are limited to the time of a query by the clock of the server,
+//! which leaves the connection usable.
 
 mod hints;
 mod names;
@@ -22,7 +23,7 @@ use super::notifications::{CHECKED_AT_ONCE, Found, count_routes_of, end_early, n
 use crate::error::store_error;
 use crate::schema::Records;
 
-/// All statements of a search see the same rows.
+/// A snapshot, so that all statements of a search see the same rows.
 const BEGIN: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
 
 pub(super) async fn search(
@@ -56,7 +57,7 @@ pub(super) async fn search(
     }
 }
 
-/// Whether the server ended a statement that took too long. A server that does not answer says nothing.
+/// True if the server ended a statement that took too long. False if the server does not respond at all.
 fn is_cancelled(error: &StoreError) -> bool {
     matches!(error, StoreError::TimedOut { source, .. } if source.is::<ServerError>())
 }
@@ -66,7 +67,7 @@ struct Search<'a> {
     session: &'a Session,
     filter: &'a Filter,
     began: Instant,
-    /// How long all of it may take.
+    /// The time limit of the whole search.
     within: Duration,
 }
 
@@ -93,16 +94,16 @@ impl Search<'_> {
         Ok(page)
     }
 
-    /// Lets the next statements take what is left of the time.
+    /// Limits the next statements to the remaining time.
     async fn limit_time(&self) -> Result<(), StoreError> {
         let left = self.within.saturating_sub(self.began.elapsed()).as_millis().max(1);
-        // The server takes four bytes.
+        // The server accepts four bytes.
         let left = left.min(i32::MAX.unsigned_abs().into());
         let set = format!("SET LOCAL statement_timeout = {left}");
         self.session.execute_batch(&set).await.map_err(store_error)
     }
 
-    /// Those of the candidates that match, in order, until the page is full.
+    /// The candidates that match, in order, until the page is full.
     async fn check(
         &self,
         candidates: Candidates,
@@ -148,7 +149,7 @@ pub(super) async fn prepare_all(session: &Session) -> Result<(), PgError> {
     Ok(())
 }
 
-/// Those of `records` that match, without order and bounds.
+/// The rows of `records` that match, without order and limits.
 fn matching(filter: &Filter, records: impl Into<TableRef>) -> SelectStatement {
     let target = OnRecords::of(filter);
     let mut select = Query::select();
@@ -158,7 +159,8 @@ fn matching(filter: &Filter, records: impl Into<TableRef>) -> SelectStatement {
     select
 }
 
-/// `records_listing_idx` from a place on, in its order, until the page is full: all of it if few match.
+/// The matching rows of `records_listing_idx` after a position, in its order, until the page is full: reads
+/// all of it if few match.
 pub(super) fn listed(filter: &Filter, range: &Range, limit: usize) -> SelectStatement {
     let order = [Records::AcceptedAt, Records::NotificationId];
     let column = |column| Expr::col((Records::Table, column));
@@ -174,8 +176,8 @@ pub(super) fn listed(filter: &Filter, range: &Range, limit: usize) -> SelectStat
     select
 }
 
-/// Those of the candidates that match, by the primary key: the limit within keeps the planner from reading an index for a condition of
-/// the filter, too.
+/// The candidates that match, by the primary key: the inner limit keeps the planner from also reading an
+/// index for a condition of the filter.
 pub(super) fn with_ids(filter: &Filter, places: &[RecordCursor]) -> SelectStatement {
     let ids = bind::texts(places.iter().map(|place| place.notification_id.as_str()));
     let records = Query::select()
@@ -193,7 +195,7 @@ pub(super) fn with_ids(filter: &Filter, places: &[RecordCursor]) -> SelectStatem
 pub(super) mod tests {
     use super::*;
 
-    /// The filter that this JSON is.
+    /// Parses a filter.
     pub(in super::super) fn searched(json: &str) -> Filter {
         Filter::parse(json.as_bytes(), &SearchNames).unwrap_or_else(|error| panic!("{json}: {error}"))
     }

@@ -1,4 +1,4 @@
-//! What the tables know of the state of the service. Nothing is counted further than [`COUNT_CAP`].
+//! The state of the service, as the tables record it. Nothing is counted further than [`COUNT_CAP`].
 
 use std::time::Duration;
 
@@ -17,9 +17,9 @@ use crate::error::store_error;
 use crate::schema::{DeadLetters, Input, MalformedIntents, Replicas as R, Routes};
 use crate::{checkpoint, routes};
 
-/// How far causes are counted back.
+/// The period for which causes are counted.
 const CAUSES_OF_LAST: Duration = Duration::from_secs(24 * 3_600);
-/// The most replicas that are shown.
+/// The maximum number of replicas that are shown.
 const MAX_REPLICAS: u64 = 1_000;
 
 pub(super) async fn read(session: &Session, stream: &str, now: Timestamp) -> Result<StoreStatus, StoreError> {
@@ -90,7 +90,7 @@ pub(super) fn due(channel: Channel, now: Timestamp) -> SelectStatement {
         .take()
 }
 
-/// How many of the rows that `some` selects have each value of `cause`.
+/// The number of rows of `some` with each value of `cause`.
 fn by_cause(cause: impl Iden + Copy + 'static, mut some: SelectStatement) -> SelectStatement {
     let some = some.expr_as(Expr::col(cause), Input::Classification).limit(COUNT_CAP).take();
     Query::select()
@@ -139,7 +139,7 @@ async fn replica_list(session: &Session) -> Result<Vec<ReplicaStatus>, StoreErro
     rows.iter().map(replica).collect()
 }
 
-/// By the primary key; the table has the replicas of the last hour.
+/// The replicas, by the primary key; the table has those of the last hour.
 pub(super) fn replicas() -> SelectStatement {
     Query::select()
         .columns([R::Replica, R::Version, R::StartedAt, R::SeenAt, R::LeaderOf, R::Workers])
@@ -164,7 +164,7 @@ fn replica(row: &Row) -> Result<ReplicaStatus, StoreError> {
     Ok(ReplicaStatus { report, seen_at: instant(row, "replicas.seen_at", &name)? })
 }
 
-/// What [`crate::replicas`] writes.
+/// Parses the JSON that [`crate::replicas`] writes.
 fn worker(json: &Value) -> Option<WorkerReport> {
     let text = |name: &str| json[name].as_str();
     let blocked = match &json["blocked"] {

@@ -1,4 +1,5 @@
-//! The plans of the queries: each reads a bounded part of the index that its comment names, on statistics of empty tables and on true ones.
+//! The plans of the queries: each reads a limited part of the index in its comment, with statistics of empty
+//! tables and with accurate ones.
 
 use domain::query::MAX_RECORDS;
 use domain::route::{Channel, RouteKey, RouteStatus};
@@ -12,7 +13,7 @@ use super::*;
 use crate::QUERY_SESSION;
 use crate::routes::tests::{most_rows, nodes, number, plan};
 
-/// Blocks that a look-up by key may touch: the levels of an index and the row.
+/// The blocks that a lookup by key may touch: the levels of an index and the row.
 const BLOCKS: u64 = 8;
 
 async fn queries(database: &TestDatabase) -> PgQueries {
@@ -22,21 +23,21 @@ async fn queries(database: &TestDatabase) -> PgQueries {
     PgQueries::new(PgPool::new(&dsn, settings).expect("a pool"))
 }
 
-/// A condition on a column, on a route, on a payload and on its times, so that all of it is read.
+/// A condition on a column, on a route, on a payload and on its times, so that every part is read.
 const EVERY_KIND: &str = r#"{"producer": "p", "recipient": {"$exists": true}, "payload.x": {"$exists": false},
     "$not": {"payload.y": {"$after": "2026-01-01T00:00:00Z"}}}"#;
-/// Nothing has it.
+/// No notification matches it.
 const RARE_OF_AN_HOUR: &str =
     r#"{"accepted_at": {"$after": "2026-01-01T04:33:20Z"}, "route.status": "none"}"#;
 
-/// 20,000 notifications with two routes each: published, but for one in four, half of which are live and half dead letters, and as many malformed
-/// intents.
+/// 20,000 notifications with two routes each: three of four are published; half of the others are live, half
+/// dead letters. As many malformed intents.
 fn backlog(statistics: bool) -> String {
     let mut sql = String::new();
     for table in ["records", "routes", "dead_letters", "malformed_intents"] {
         sql.push_str(&format!("ALTER TABLE {table} SET (autovacuum_enabled = false); ANALYZE {table};"));
     }
-    // Inserted as they are: dead row versions would be read, too.
+    // Inserted with their final status: dead row versions would be read, too.
     sql.push_str(
         "INSERT INTO records (notification_id, notification_type, producer, audience_kind, recipient_user_ids, payload_json,
             idempotency_key, request_fingerprint, occurred_at, accepted_at, updated_at, idempotency_expires_at)
@@ -61,7 +62,7 @@ fn backlog(statistics: bool) -> String {
     sql
 }
 
-/// Whether a node sorts more than the rows of one page of candidates.
+/// True if a node sorts more than the rows of one page of candidates.
 fn sorts_much(plan: &Value) -> bool {
     let sorts = |node: &&&Value| node["Node Type"].as_str().is_some_and(|name| name.ends_with("Sort"));
     nodes(plan).iter().filter(sorts).any(|node| number(node, "Actual Rows") > 200)
@@ -102,7 +103,7 @@ async fn look_at_plans(statistics: bool) {
     let cap = domain::query::COUNT_CAP;
     use notifications::listed as notifications;
     use {dead_letters::listed as dead_letters, malformed::listed as malformed};
-    // What it is, its plan, the index, the rows that a node may look at, and the blocks.
+    // The name, the plan, the index, the maximum rows of a node, and the maximum blocks.
     let plans = [
         ("a record", plan(&session, &detail::record_of(&id)).await, "records_pkey", few, BLOCKS),
         (
@@ -220,7 +221,7 @@ async fn look_at_plans(statistics: bool) {
             plan(&session, &dead_letters(&rare_letters, None, 50)).await,
             "dead_letters_open_idx",
             examined,
-            // Without record and route of those that do not match.
+            // Does not read record and route of those that do not match.
             2 * examined,
         ),
         (
@@ -292,7 +293,7 @@ async fn look_at_plans(statistics: bool) {
     let mut problems = Vec::new();
     for (what, plan, index, rows, blocks) in &plans {
         let touched = number(plan, "Shared Hit Blocks") + number(plan, "Shared Read Blocks");
-        // A window function looks at one row more than it returns.
+        // A window function reads one row more than it returns.
         let read = most_rows(plan);
         let is_bounded = read <= rows + 1 && touched <= *blocks && !sorts_much(plan);
         let scans = nodes(plan).iter().any(|node| node["Node Type"] == "Seq Scan");

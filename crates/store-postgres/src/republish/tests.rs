@@ -1,4 +1,4 @@
-//! The plans of the statements that compare what was published.
+//! The plans of the statements that compare publications.
 
 use harness::TestDatabase;
 use harness::contract::acknowledged;
@@ -25,7 +25,7 @@ async fn a_page_of_published_entries_reads_one_page_of_the_listing_index_and_rou
     assert!(!sorts_a_table(&page), "{page:#}");
     let nodes_of_page = nodes(&page);
     let listing = nodes_of_page.iter().find(|node| node["Index Name"] == "records_listing_idx");
-    // The index has the newest record first, and the page ends where the index was read to.
+    // The index has the newest record first, and the page ends where the read of the index stopped.
     assert_eq!(listing.expect("it reads the index")["Scan Direction"], "Forward", "{page:#}");
     assert!(page.to_string().contains("routes_pkey"), "{page:#}");
 

@@ -1,4 +1,4 @@
-//! What others can do to a record while its chunk is locked and not yet deleted.
+//! Changes to a record by other transactions while its chunk is locked and not yet deleted.
 
 use harness::TestDatabase;
 use pg::{Dsn, PgPool, PoolSettings};

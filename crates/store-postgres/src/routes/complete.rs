@@ -1,7 +1,7 @@
 //! The completions of routes, each guarded by the version it was decided on.
 //!
-//! The lease lets one replica append, and the version lets one of them write. Where a statement changes fewer routes than it
-//! was given, another transaction has changed the rest, or they already have their new values.
+//! The lease lets one replica append, and the version lets one replica write. If a statement changes fewer
+//! routes than it was given, another transaction has changed the rest, or they already have their new values.
 
 use std::collections::{HashMap, HashSet};
 
@@ -40,13 +40,14 @@ impl PgStore {
             Some(changed) => changed,
             None => session.execute(&publish_if_unlocked(routes, now)).await.map_err(store_error)?,
         };
-        // Which routes were changed is asked only if it was not all of them: keys in the answer cost as much as they do as
-        // parameters.
+        // The changed routes are queried only if some were not changed: keys in the result cost as much as
+        // they do as parameters.
         if changed == routes.len() as u64 {
             return Ok(vec![Completion::Applied; routes.len()]);
         }
         let mut done: HashSet<RouteKey> = HashSet::with_capacity(routes.len());
-        // A row that has the intended entry id was changed just now, or by an earlier attempt whose answer was lost.
+        // A row with the intended entry id was changed just now, or by an earlier attempt whose response was
+        // lost.
         let intended: HashMap<&RouteKey, &str> =
             routes.iter().map(|done| (&done.key, done.entry.entry_id.as_str())).collect();
         for row in session.query(&publications(routes)).await.map_err(store_error)? {
@@ -108,7 +109,7 @@ pub(super) async fn prepare_all(session: &Session) -> Result<(), PgError> {
     Ok(())
 }
 
-/// The result, or `None` if a row was locked, so that the statement was not carried out.
+/// The result, or `None` if a row was locked, so that the statement was not executed.
 fn unless_locked<T>(done: Result<T, PgError>) -> Result<Option<T>, StoreError> {
     match done {
         Ok(done) => Ok(Some(done)),
@@ -117,7 +118,7 @@ fn unless_locked<T>(done: Result<T, PgError>) -> Result<Option<T>, StoreError> {
     }
 }
 
-/// One transaction: the change of the routes, and a row for each of them that is now a dead letter.
+/// Changes the routes and inserts a row for each of them that is now a dead letter, in one transaction.
 async fn write_failed(
     session: &Session,
     routes: &[Failed],
@@ -127,7 +128,7 @@ async fn write_failed(
     session.begin().await?;
     let written = async {
         let rows = session.run(&update).await?;
-        // For a key that cannot be read no dead letter is written here; the caller reports it.
+        // If a key cannot be parsed, no dead letter is written for it here; the caller reports it.
         let changed: HashSet<RouteKey> = rows.iter().filter_map(|row| route_key(row).ok()).collect();
         let dead: Vec<&Failed> =
             routes.iter().filter(|route| route.retry_at.is_none() && changed.contains(&route.key)).collect();
@@ -139,13 +140,15 @@ async fn write_failed(
     };
     let written = written.await;
     if written.is_err() {
-        // If this fails too, the session closes its connection. Either way the first error is the one to report.
+        // If this fails too, the session closes its connection. Either way the first error is the one to
+        // report.
         drop(session.rollback().await);
     }
     written
 }
 
-/// Those of the routes that are live at the version that was read: they could have been changed, had they not been locked.
+/// The routes that are live at the version that was read: they would have been changed if they had not been
+/// locked.
 async fn still_as_read<'a>(
     session: &Session,
     expected: impl Iterator<Item = (&'a RouteKey, Version)> + Clone,
@@ -172,12 +175,12 @@ fn entries(routes: &[Published]) -> SelectStatement {
     given
 }
 
-/// By the primary key; waits for locked rows.
+/// Completes published routes, by the primary key; waits for locked rows.
 pub(super) fn publish_if_unchanged(routes: &[Published], now: Timestamp) -> UpdateStatement {
     published(entries(routes), now)
 }
 
-/// By the primary key; leaves out locked rows.
+/// Completes published routes, by the primary key; skips locked rows.
 pub(super) fn publish_if_unlocked(routes: &[Published], now: Timestamp) -> UpdateStatement {
     published(unlocked(entries(routes)), now)
 }
@@ -191,7 +194,7 @@ fn published(given: SelectStatement, now: Timestamp) -> UpdateStatement {
         .take()
 }
 
-/// The entry ids of those of the routes that are published, by the primary key.
+/// The entry ids of the routes that are published, by the primary key.
 pub(super) fn publications(routes: &[Published]) -> SelectStatement {
     Query::select()
         .columns([
@@ -205,7 +208,7 @@ pub(super) fn publications(routes: &[Published]) -> SelectStatement {
         .take()
 }
 
-/// The routes with the version they failed at and their new values.
+/// The routes with the version at which they failed, and their new values.
 fn outcomes(routes: &[Failed]) -> SelectStatement {
     let texts = |value: fn(&Failed) -> &str| unnest(bind::texts(routes.iter().map(value)));
     let status =
@@ -230,12 +233,12 @@ fn of_given(column: Input) -> Expr {
     Expr::col((Input::Table, column))
 }
 
-/// By the primary key; waits for locked rows.
+/// Completes failed routes, by the primary key; waits for locked rows.
 pub(super) fn fail_if_unchanged(routes: &[Failed], now: Timestamp) -> UpdateStatement {
     failed(outcomes(routes), now)
 }
 
-/// By the primary key; leaves out locked rows.
+/// Completes failed routes, by the primary key; skips locked rows.
 pub(super) fn fail_if_unlocked(routes: &[Failed], now: Timestamp) -> UpdateStatement {
     failed(unlocked(outcomes(routes)), now)
 }
@@ -257,8 +260,8 @@ fn failed(given: SelectStatement, now: Timestamp) -> UpdateStatement {
         .take()
 }
 
-/// Those of the routes that already have their new values, from an earlier attempt whose answer was lost; by the primary
-/// key.
+/// The routes that already have their new values, from an earlier attempt whose response was lost; by the
+/// primary key.
 pub(super) fn failures(routes: &[Failed]) -> SelectStatement {
     let of_route = |column: Routes| Expr::col((Routes::Table, column));
     let next_attempt_at = (Input::Table, Input::NextAttemptAt);
@@ -269,7 +272,7 @@ pub(super) fn failures(routes: &[Failed]) -> SelectStatement {
         .and_where(of_route(Routes::Status).equals((Input::Table, Input::Status)))
         .and_where(of_route(Routes::AttemptCount).equals((Input::Table, Input::AttemptCount)))
         .and_where(of_route(Routes::LastErrorClassification).equals((Input::Table, Input::Classification)))
-        // A dead letter has no next attempt, and its status says so already.
+        // A dead letter has no next attempt, and its status is compared already.
         .and_where(
             of_given(Input::NextAttemptAt)
                 .is_null()
@@ -278,7 +281,8 @@ pub(super) fn failures(routes: &[Failed]) -> SelectStatement {
         .take()
 }
 
-/// Those of the given routes that could be changed now: as they were read, and not locked by another transaction.
+/// The given routes that can be changed now: unchanged since they were read, and not locked by another
+/// transaction.
 fn unlocked(given: SelectStatement) -> SelectStatement {
     Query::select()
         .column((Input::Table, sea_query::Asterisk))
@@ -290,7 +294,7 @@ fn unlocked(given: SelectStatement) -> SelectStatement {
         .take()
 }
 
-/// Those of the routes that are still live at the version that was read, by the primary key.
+/// The routes that are still live at the version that was read, by the primary key.
 pub(super) fn unchanged_routes<'a>(
     expected: impl Iterator<Item = (&'a RouteKey, Version)> + Clone,
 ) -> SelectStatement {
@@ -303,8 +307,9 @@ pub(super) fn unchanged_routes<'a>(
         .take()
 }
 
-/// `UPDATE routes … FROM given WHERE key AND updated_at = expected`, which raises `updated_at` whatever the clock says. A
-/// terminal route is never changed, not even one that was edited by hand without raising its version.
+/// `UPDATE routes … FROM given WHERE key AND updated_at = expected`, which raises `updated_at` even if the
+/// clock does not. A terminal route is never changed, not even one that was edited by hand without raising
+/// its version.
 fn change_if_unchanged(given: SelectStatement, now: Timestamp) -> UpdateStatement {
     Query::update()
         .table(Routes::Table)

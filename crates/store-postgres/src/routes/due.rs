@@ -1,4 +1,4 @@
-//! What is due, and the reading of live routes.
+//! Due routes, and the reading of live routes.
 //!
 //! The list takes no locks (ADR 0005): two replicas may read the same route.
 
@@ -51,13 +51,14 @@ impl PgStore {
     }
 }
 
-/// For each channel, when its first live route is or was due.
+/// The due time of the first live route of each channel, past or future.
 pub(crate) async fn first_due_of_each(session: &Session) -> Result<HashMap<Channel, Timestamp>, StoreError> {
     let mut next = HashMap::new();
     for row in session.query(&first_due()).await.map_err(store_error)? {
         let name: String = column(&row, "routes.channel", "the first due route")?;
         if let Ok(channel) = name.parse() {
-            // The statement excludes what is above the range, so an unreadable time is below it: the list reports it.
+            // The statement excludes times above the range, so an unreadable time is below it: the list
+            // reports it.
             let due = instant(&row, "routes.next_attempt_at", &name);
             next.insert(channel, due.unwrap_or(Timestamp::MIN));
         }
@@ -88,8 +89,9 @@ fn cursor_after(last: &Row) -> Result<DueCursor, StoreError> {
     Ok(DueCursor { next_attempt_at, key })
 }
 
-/// A page is cut from `routes_due_idx`, read forwards or backwards, before anything is joined to it. The time of the last
-/// row is returned as PostgreSQL writes it, so that a page may end with one that no `Timestamp` can hold.
+/// A page of due routes, cut from `routes_due_idx`, read forwards or backwards, before anything is joined to
+/// it. The time of the last row is returned in PostgreSQL's own text, so that a page may end with one outside
+/// the range of `Timestamp`.
 pub(super) fn due_routes(
     channel: Channel,
     order: DueOrder,
@@ -134,7 +136,8 @@ pub(super) fn due_routes(
     select
 }
 
-/// For each channel, the first entry of `routes_due_idx`. A route above the range of times, such as one that an operator parked at `infinity`, is never due.
+/// The first entry of `routes_due_idx` for each channel. A route above the range of times, such as one that
+/// an operator parked at `infinity`, is never due.
 pub(super) fn first_due() -> SelectStatement {
     let first = |channel: Channel| {
         let first = Query::select()
@@ -174,7 +177,7 @@ pub(super) fn count_due(now: Timestamp, cap: usize) -> SelectStatement {
         .take()
 }
 
-/// By the primary key.
+/// The live routes with these keys, by the primary key.
 pub(super) fn live_routes(keys: &[&RouteKey]) -> SelectStatement {
     let mut select = Query::select();
     select.from_subquery(given_keys(keys.iter().copied()), Input::Table).inner_join(Routes::Table, on_key());

@@ -1,4 +1,4 @@
-//! The plans of the statements that meet a backlog: none of them may read or sort the whole of it.
+//! The plans of the statements that run during a backlog: none of them may read or sort the whole of it.
 
 use harness::contract::acknowledged;
 use std::time::Duration;
@@ -17,10 +17,11 @@ use crate::codec::route_keys;
 use crate::malformed_intents::retention as malformed_retention;
 use crate::{PgStore, SESSION, dead_letters, receipts, retention};
 
-/// What a page, a batch or a chunk holds here.
+/// The size of a page, a batch or a chunk in these tests.
 const LIMIT: usize = 512;
-/// The most blocks of tables and indexes that a statement may touch for each row of a batch: an update looks at a few of
-/// each index. Reading the index of due routes once for every row would take hundreds.
+/// The maximum number of blocks of tables and indexes that a statement may touch for each row of a batch: an
+/// update touches a few of each index. Reading the index of due routes once for every row would take
+/// hundreds.
 const BLOCKS: u64 = 20;
 
 /// Records `first` to `last`, with two routes each.
@@ -36,13 +37,14 @@ pub(crate) fn rows(first: u32, last: u32, status: &str, next_attempt_at: &str) -
     )
 }
 
-/// When each of the routes was changed last, and when those that are due became so.
+/// The time at which each of the routes was changed last, and at which the due ones became due.
 fn since() -> Timestamp {
     Timestamp::from_millis(1_767_225_600_000).expect("in range")
 }
 
-/// 20,000 routes with their receipts and as many malformed intents that became due after the planner's statistics were taken: while the tables
-/// were empty, or while they held many routes of which none was due, which is the usual case.
+/// 20,000 routes with their receipts and as many malformed intents that became due after the planner's
+/// statistics were taken: while the tables were empty, or while they held many routes of which none was due,
+/// which is the usual case.
 fn backlog(published: u32) -> String {
     let mut sql = String::new();
     for table in ["records", "routes", "dead_letters", "malformed_intents", "receipts"] {
@@ -61,7 +63,7 @@ fn backlog(published: u32) -> String {
     sql
 }
 
-/// The parameters of a statement as texts, as the server writes them.
+/// The parameters of a statement as texts, in the server's format.
 struct Literals<'a, S>(&'a S);
 
 impl<S: PostgresBinderRef> PostgresBinderRef for Literals<'_, S> {
@@ -74,7 +76,7 @@ impl<S: PostgresBinderRef> PostgresBinderRef for Literals<'_, S> {
     }
 }
 
-/// The types that the parameters are cast to; only a limit stands without a cast.
+/// The types that the parameters are cast to; only a limit has no cast.
 fn types(sql: &str, values: &PostgresValues) -> Vec<String> {
     let of = |n: usize| {
         let cast = sql.split_once(&format!("CAST(${n} AS ")).and_then(|(_, rest)| rest.split_once(')'));
@@ -83,7 +85,8 @@ fn types(sql: &str, values: &PostgresValues) -> Vec<String> {
     (1..=values.as_params().len()).map(of).collect()
 }
 
-/// `EXPLAIN ANALYZE` of the plan that the service runs: the generic one, on a connection with the service's own settings.
+/// The result of `EXPLAIN ANALYZE` for the plan that the service runs: the generic one, on a connection with
+/// the service's own settings.
 pub(crate) async fn plan(session: &Session, statement: &impl PostgresBinderRef) -> Value {
     let (sql, values) = statement.build_ref();
     let types = types(&sql, &values);
@@ -109,14 +112,15 @@ fn children(node: &Value) -> &[Value] {
     node["Plans"].as_array().map_or(&[], Vec::as_slice)
 }
 
-/// The node and all below it.
+/// The node and all its descendants.
 pub(crate) fn nodes(node: &Value) -> Vec<&Value> {
     let mut all = vec![node];
     all.extend(children(node).iter().flat_map(nodes));
     all
 }
 
-/// The most rows that any node of the plan read: those that it returned and those that it removed.
+/// The maximum number of rows that any node of the plan read: those that it returned and those that it
+/// removed.
 pub(crate) fn most_rows(plan: &Value) -> u64 {
     let looked_at = |node: &&Value| {
         let properties = [
@@ -130,13 +134,13 @@ pub(crate) fn most_rows(plan: &Value) -> u64 {
     nodes(plan).iter().map(looked_at).max().unwrap_or(0)
 }
 
-/// Whether rows of a table come out of the node that no limit has cut.
+/// True if rows of a table leave the node without passing a limit.
 fn is_unlimited(node: &Value) -> bool {
     node["Node Type"] != "Limit"
         && (node["Relation Name"].is_string() || children(node).iter().any(is_unlimited))
 }
 
-/// Sorts whose input is a table, or comes of one without a limit: the given arrays may be sorted.
+/// The sorts whose input comes from a table without a limit: the given arrays may be sorted.
 pub(crate) fn sorts_a_table(plan: &Value) -> bool {
     let sorts = |node: &&Value| node["Node Type"].as_str().is_some_and(|name| name.ends_with("Sort"));
     nodes(plan).iter().filter(|node| sorts(node)).any(|node| children(node).iter().any(is_unlimited))
@@ -152,8 +156,8 @@ async fn no_statement_reads_or_sorts_a_whole_backlog_on_statistics_without_a_due
     look_at_plans(10_000).await;
 }
 
-/// A plan is made once and kept, and it is made while nothing is due: then the index of due routes looks like the
-/// cheapest way to everything. Found as a growth of sevenfold in the benchmark.
+/// A plan is made once and kept, and it is made while nothing is due: then the index of due routes looks like
+/// the cheapest access path for everything. The benchmark found this as a sevenfold growth.
 #[tokio::test]
 async fn a_plan_that_was_made_while_nothing_was_due_reaches_routes_by_their_key() {
     let database = TestDatabase::new().await;
@@ -205,7 +209,7 @@ pub(crate) fn store(database: &TestDatabase) -> PgStore {
     PgStore::new(PgPool::new(&dsn, settings).expect("a pool"))
 }
 
-/// All that is older than now.
+/// A cutoff for all rows older than now.
 const EVERYTHING: Cutoff = Cutoff { at: Timestamp::MAX, age: Duration::ZERO };
 
 fn malformed_key(id: &str) -> MalformedKey {
@@ -308,7 +312,7 @@ async fn look_at_plans(published: u32) {
     session.rollback().await.expect("is there");
     let completing = ("completing", plan(&session, &publish_if_unchanged(&done, now)).await);
     for (what, plan) in plans.iter().chain([&unlocked, &completing]) {
-        // Of an expired record both routes are counted.
+        // Both routes of an expired record are counted.
         let each = if what.starts_with("expired") { 2 } else { 1 };
         assert!(most_rows(plan) <= each * LIMIT as u64, "{what} reads the backlog:\n{plan:#}");
         let blocks = number(plan, "Shared Hit Blocks") + number(plan, "Shared Read Blocks");

@@ -1,4 +1,4 @@
-//! Acceptance is a committed row, or nothing.
+//! Acceptance commits a row, or nothing.
 
 use domain::checkpoint::Checkpoint;
 use domain::entry::{EntryId, RawEntry, RawFields};
@@ -115,7 +115,7 @@ async fn a_record_that_another_unique_index_refuses_is_refused_by_its_name_and_n
     let cause = domain::ports::error_chain(&refused);
     assert!(cause.contains("SQLSTATE 23505, constraint operators_own, table records"), "{cause}");
     assert_eq!(world.column("SELECT notification_id FROM records").await, ["1-0"]);
-    // A key that is taken is a write conflict all the same.
+    // A taken key is still a write conflict.
     let batch = decide([entry(3, "key-1", 55)], at(1));
     assert_eq!(world.commit(&batch).await, Commit::WriteConflict);
 }
@@ -146,7 +146,7 @@ async fn an_id_that_was_taken_never_gives_its_routes_to_another_record() {
     assert_eq!(world.commit(&recreated).await, Commit::WriteConflict);
     assert_eq!(world.column("SELECT route_id FROM routes ORDER BY 1").await, before);
 
-    // Asked again, the store says which number is free, twice over.
+    // Another lookup returns the next free number, for two keys in sequence.
     for (key, id) in [("another key", "1-0~1"), ("a third key", "1-0~2")] {
         let asked = [(scope(key), EntryId::new(1, 0))];
         let known = world.store.find_known(&asked).await.expect("is there");
@@ -222,7 +222,7 @@ async fn entries_are_recognised_as_processed_by_id_and_content() {
     let first =
         decide([entry(1, "key-1", 54), broken(2), entry(3, "key-1", 54), entry(4, "key-1", 55)], at(0));
     assert_eq!(world.commit(&first).await, Commit::Committed);
-    // Under the id of another intent.
+    // Stored under the id of another intent.
     let known = Known { taken_ids: HashMap::from([(EntryId::new(1, 0), 1)]), ..Known::default() };
     assert_eq!(
         world.commit(&decide_knowing([entry(1, "key-9", 54)], &known, at(0))).await,
@@ -351,7 +351,8 @@ async fn an_entry_that_is_read_twice_is_one_malformed_row() {
 async fn two_batches_with_the_same_keys_in_opposite_order_never_deadlock() {
     let world = World::new().await;
     world.accept([2], at(0)).await;
-    // The key in the middle belongs to a transaction: both batches meet there, each with what it has inserted before.
+    // The key in the middle belongs to a transaction: both batches meet there, each with the rows it has
+    // inserted before.
     let client = world.database.client().await;
     client.batch_execute("BEGIN; DELETE FROM records").await.expect("it is deleted");
     let opposite = |first: u64| {

@@ -1,11 +1,11 @@
-//! The arrays of `pg::bind`, which are written in the server's own format: what goes in comes out.
+//! The arrays of `pg::bind`, encoded in the server's wire format, return unchanged.
 
 use pg::bind;
 use sea_query::{Expr, ExprTrait, Func, Query};
 
 use super::*;
 
-/// The elements as the server writes them, `NULL` as nothing.
+/// The elements in the server's text format, `NULL` as `None`.
 async fn elements(array: Expr) -> Vec<Option<String>> {
     let database = TestDatabase::new().await;
     let dsn = Dsn::parse(&database.dsn()).expect("the harness gives a connection string");

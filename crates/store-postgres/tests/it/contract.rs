@@ -1,4 +1,4 @@
-//! The suites of the ports on PostgreSQL.
+//! The contract suites of the ports, run on PostgreSQL.
 
 use std::collections::BTreeMap;
 

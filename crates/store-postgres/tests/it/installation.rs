@@ -1,4 +1,4 @@
-//! What a schema is for.
+//! The installation of a schema.
 
 use store_postgres::Installation;
 

@@ -48,7 +48,8 @@ impl World {
         let database = TestDatabase::new().await;
         let dsn = Dsn::parse(&database.dsn()).expect("the harness gives a connection string");
         let pool = |session| {
-            // No test with these pools is about time, and a slow machine may need seconds for the largest answers.
+            // No test with these pools is about time, and a slow machine may need seconds for the largest
+            // results.
             let operation_timeout = Duration::from_secs(60);
             PgPool::new(&dsn, PoolSettings { max_connections: 4, operation_timeout, session })
                 .expect("a pool")
@@ -74,7 +75,7 @@ impl World {
         batch.acceptances()
     }
 
-    /// Commits on top of whatever checkpoint there is.
+    /// Commits on top of the current checkpoint.
     async fn commit(&self, batch: &Batch) -> Commit {
         let checkpoint = self.store.load_checkpoint(STREAM).await.expect("PostgreSQL is there");
         let expected = checkpoint.map(|checkpoint| checkpoint.last_entry_id);
@@ -98,7 +99,7 @@ impl World {
     }
 }
 
-/// Entries and what becomes of them.
+/// Entries and their outcomes.
 struct Batch {
     entries: Vec<Decoded>,
     outcomes: Vec<Outcome>,
@@ -137,7 +138,7 @@ fn policy() -> Policy {
     }
 }
 
-/// What becomes of entries of which nothing is known yet.
+/// The outcomes of entries for which the store has no earlier data.
 fn decide(entries: impl IntoIterator<Item = RawEntry>, now: Timestamp) -> Batch {
     decide_knowing(entries, &Known::default(), now)
 }

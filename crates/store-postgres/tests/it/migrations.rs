@@ -1,4 +1,4 @@
-//! Which databases are served at all.
+//! The encodings of databases that are supported.
 
 use std::error::Error;
 
@@ -8,7 +8,7 @@ use super::*;
 async fn a_database_that_cannot_hold_every_text_is_refused_with_what_to_do() {
     let database = TestDatabase::new().await;
     let client = database.client().await;
-    // The first cannot hold the migrations' own comments; the second can, and not a Chinese key.
+    // The first cannot store the migrations' own comments; the second can, but not a Chinese key.
     for encoding in ["LATIN1", "WIN1252", "SQL_ASCII"] {
         let name = format!("{}_{}", database.name(), encoding.to_lowercase());
         let create = format!(

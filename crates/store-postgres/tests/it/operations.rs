@@ -1,4 +1,4 @@
-//! Operators' changes beside the transactions of others, and after a crash.
+//! Operators' changes concurrent with other transactions, and after a crash.
 
 use domain::operations::{Budgets, DeadLetterChange, OperatorAction, OperatorActionId, Selection, Targets};
 use domain::ports::{
@@ -78,7 +78,7 @@ async fn a_request_changes_ten_thousand_routes_in_chunks_and_says_how_many_remai
 async fn a_crash_before_the_commit_leaves_the_chunk_as_it_was_and_the_request_can_be_repeated() {
     let world = World::new().await;
     dead_letters(&world, 2).await;
-    // The transaction fails at its last statement, when routes and dead letters are changed.
+    // The transaction fails at its last statement, after routes and dead letters were changed.
     world.execute("ALTER TABLE operator_actions ADD CONSTRAINT refused CHECK (actor <> 'ops')").await;
     let targets = select(&world, &everything()).await;
     let failed = world.store.change_dead_letters(&REPLAY, &targets.targets, &action(), at(0)).await;
@@ -99,7 +99,7 @@ async fn a_session_that_was_left_open_on_a_dead_letter_delays_nothing_else() {
     let targets = select(&world, &everything()).await;
     let begun = std::time::Instant::now();
     let outcomes = change(&world, &targets).await;
-    // It waits for no lock: the longest that it could wait is half a second.
+    // The call waits for no lock: the longest that it could wait is half a second.
     assert!(begun.elapsed() < Duration::from_millis(450), "{:?}", begun.elapsed());
     assert_eq!(outcomes.iter().filter(|outcome| **outcome == Completion::Locked).count(), 1);
     assert_eq!(outcomes.iter().filter(|outcome| **outcome == Completion::Applied).count(), 3);
@@ -159,7 +159,7 @@ async fn only_actions_older_than_the_cutoff_are_deleted_oldest_first() {
     assert_eq!(listed.len(), 2);
     assert!(listed[0].at < listed[1].at);
     assert_eq!(list(Some(&listed[0])).await, listed[1..]);
-    // One of them is too young to be deleted, whatever the caller says.
+    // One of them is too young to be deleted, although the caller names it.
     let keys = [listed[0].key, listed[1].key, OperatorActionId(1)];
     let removed = world.store.delete_expired(&keys.each_ref(), cutoff).await.expect("PostgreSQL is there");
     assert_eq!(removed, Removal { removed: 2, ..Removal::default() });

@@ -1,4 +1,5 @@
-//! What the suite of the port cannot see: rows that the service does not write, and bounds.
+//! Cases that the contract suite of the port does not cover: rows that the service does not write, and
+//! limits.
 
 use domain::ports::{BlockedReport, Queries, ReplicaReport, ReplicaStore, WorkerReport};
 use domain::query::{NotificationFilter, PageLimit};
@@ -53,7 +54,7 @@ async fn a_search_without_an_index_examines_ten_thousand_rows_a_page_and_misses_
 #[tokio::test]
 async fn a_search_for_a_recipient_finds_all_whether_they_are_few_or_too_many_for_the_index() {
     let world = World::new().await;
-    // Two of three records are to the same user: more than there may be candidates.
+    // Two of three records are to the same user: more than the maximum number of candidates.
     records(&world, 9_000, 3).await;
     world
         .execute("UPDATE records SET recipient_user_ids = '[\"u-0\"]' WHERE recipient_user_ids = '[\"u-1\"]'")

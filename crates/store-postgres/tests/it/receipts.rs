@@ -1,4 +1,4 @@
-//! Receipts where transactions meet, and documents that another program wrote.
+//! Receipts under concurrent transactions, and documents that another program wrote.
 
 use domain::ports::{Cutoff, Queries, ReceiptStore, Removal, RetentionStore};
 use domain::receipt::{
@@ -36,7 +36,7 @@ impl World {
         self.store.record_reports(reports, None).await.expect("PostgreSQL is there")
     }
 
-    /// A transaction of another client that has run this and is open.
+    /// An open transaction of another client that has run `sql`.
     async fn open(&self, sql: &str) -> Client {
         let client = self.database.client().await;
         client.batch_execute(&format!("BEGIN; {sql}")).await.expect("the statement is right");
@@ -108,7 +108,7 @@ async fn retention_leaves_a_record_alone_whose_receipt_is_being_written() {
     let world = World::new().await;
     world.accept([1], at(0)).await;
     world.execute("UPDATE routes SET status = 'published', next_attempt_at = NULL").await;
-    // What the store holds while it writes a receipt.
+    // The locks that the store holds while it writes a receipt.
     let writer = world.open("SELECT FROM routes WHERE route_id LIKE 'email%' FOR KEY SHARE").await;
     assert_eq!(world.delete_first().await, Removal { locked: 1, ..Removal::default() });
     writer.batch_execute("ROLLBACK").await.expect("it ends");
@@ -193,7 +193,7 @@ async fn requests_with_the_same_routes_in_any_order_never_deadlock() {
     world.accept(1..=100, at(0)).await;
     let routes = world.column("SELECT notification_id || '/' || route_id FROM routes ORDER BY 1").await;
     for round in 0..4_usize {
-        // Some are there before, the others are inserted by all at once.
+        // Some exist before, the others are inserted by all callers at once.
         let callers = (0..8_usize).map(|caller| {
             let mut reports: Vec<RouteReport> = routes
                 .iter()

@@ -1,4 +1,4 @@
-//! Which replicas run and what they did, as far as the suite of the port does not say it.
+//! Running replicas and their activity, where the contract suite of the port does not cover them.
 
 use domain::ports::{Activity, ReplicaStore};
 use harness::contract::replicas::report;

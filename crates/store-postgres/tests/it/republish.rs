@@ -1,4 +1,5 @@
-//! What was published, page by page, and its entry ids replaced, as far as the suite of the port does not say it.
+//! Reading publications page by page, and replacing their entry ids, where the contract suite of the port
+//! does not cover them.
 
 use domain::ports::{Completion, Published, PublishedPage, RecordCursor, RepublishStore};
 use domain::route::{RouteKey, Version};
@@ -6,7 +7,7 @@ use harness::contract::acknowledged;
 
 use crate::*;
 
-/// Intents `1..=count`, accepted a second apart, whose routes are all published at the same times.
+/// Intents `1..=count`, accepted a second apart, whose routes were all published at the same times.
 async fn published(count: i64) -> World {
     let world = World::new().await;
     for n in 1..=count {

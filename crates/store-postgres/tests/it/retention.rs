@@ -1,4 +1,4 @@
-//! Which rows go, and which stay.
+//! Rows that are deleted, and rows that stay.
 
 use ambient::{Clock, SystemClock};
 use domain::entry::{EntryId, RawEntry, RawFields};
@@ -8,10 +8,9 @@ use tokio_postgres::Client;
 
 use super::*;
 
-/// What is older than `time`, also by the clock of the database.
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Longer ago than keys are promised for.
+/// A cutoff at `time`. Its age is longer than keys are kept, and it is met by the clock of the database, too.
 fn before(time: Timestamp) -> Cutoff {
     Cutoff { at: time, age: DAY * 30 }
 }
@@ -78,7 +77,7 @@ impl World {
         self.column("SELECT stream_entry_id FROM malformed_intents ORDER BY recorded_at").await
     }
 
-    /// A transaction of another client that has run this and is open.
+    /// An open transaction of another client that has run `sql`.
     async fn open_transaction(&self, sql: &str) -> Client {
         let client = self.database.client().await;
         client.batch_execute(&format!("BEGIN; {sql}")).await.expect("the statement is right");
@@ -195,7 +194,7 @@ async fn a_clock_that_is_60_days_fast_removes_nothing_that_is_young_by_the_clock
     assert_eq!(world.malformed_left().await, ["4-0"]);
 }
 
-/// A dead letter for the e-mail route of `1-0`, as the publisher leaves it.
+/// A world with a dead letter for the e-mail route of `1-0`, as the publisher writes it.
 async fn with_dead_letter() -> World {
     let world = World::new().await;
     world.accept(1..=2, at(0)).await;

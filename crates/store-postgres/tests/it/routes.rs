@@ -1,4 +1,4 @@
-//! What is due and how completions are written, as far as the suite of the port does not say it.
+//! Due routes and the writing of completions, where the contract suite of the port does not cover them.
 
 use domain::ports::{Completion, DueOrder, Failed, Published, RouteStore, RowLocks, StoreError};
 use domain::route::{Channel, LiveRoute, Version};
@@ -191,7 +191,8 @@ async fn a_corrupt_row_affects_only_itself_and_names_the_column() {
     );
 }
 
-/// All that is due at the end of time, page by page: the notifications, and the rows that cannot be read.
+/// All routes that are due at the end of time, page by page: the notifications, and the rows that cannot be
+/// read.
 async fn all_due(
     world: &World,
     channel: Channel,
@@ -244,7 +245,7 @@ async fn completions_of_rows_that_are_not_locked_do_not_wait_for_one_that_is() {
     let again = world.store.complete_routes_published(&done, at(5), RowLocks::Skip).await;
     assert_eq!(again.expect("is there"), expected, "a row that has its new values is no conflict");
 
-    // The last one of the budget, so that a dead letter is written, too.
+    // The last attempt of the budget, so that a dead letter is written, too.
     let given_up: Vec<Failed> = email.iter().map(|route| failed(route, 7, None)).collect();
     let completions = world.store.complete_routes_failed(&given_up, at(5), RowLocks::Wait).await;
     assert_eq!(completions.expect("is there"), expected);
@@ -257,7 +258,7 @@ async fn completions_of_rows_that_are_not_locked_do_not_wait_for_one_that_is() {
     assert_eq!(world.column("SELECT count(*)::text FROM dead_letters").await, ["3"]);
 }
 
-/// What an operator may write and the service never does.
+/// Values that an operator may write and the service never does.
 // INV-09
 #[tokio::test]
 async fn a_due_time_that_cannot_be_read_hides_no_other_route_of_either_channel() {

@@ -1,4 +1,5 @@
-//! What the suite of searches cannot see: rows that the service does not write, many rows, and what a search does to its connection.
+//! Cases that the contract suite of searches does not cover: rows that the service does not write, many rows,
+//! and the effect of a search on its connection.
 
 use domain::ports::Queries;
 use domain::query::{PageLimit, SearchFilter, SearchOutcome};
@@ -6,11 +7,12 @@ use domain::record::RecordCursor;
 
 use super::*;
 
-/// Enough that examining all takes longer than [`SHORT`].
+/// Enough rows that examining all takes longer than [`SHORT`].
 const MANY: u32 = 100_000;
 const SHORT: Duration = Duration::from_millis(50);
 
-/// Records 1 to `count`, a second apart, with one published route each, to one of 1,000 users; the payload has the number.
+/// Records 1 to `count`, a second apart, with one published route each, to one of 1,000 users; the payload
+/// has the number.
 async fn records(world: &World, count: u32) {
     let sql = format!(
         "INSERT INTO records (notification_id, notification_type, producer, audience_kind, recipient_user_ids, payload_json,
@@ -29,7 +31,7 @@ async fn outcome(queries: &PgQueries, filter: &str, after: Option<&RecordCursor>
     found.unwrap_or_else(|error| panic!("{filter}: {}", ambient::error_chain(&error)))
 }
 
-/// The ids of all that a search finds.
+/// The ids of all results of a search.
 async fn ids(queries: &PgQueries, filter: &str) -> Vec<String> {
     let (mut found, mut after): (Vec<String>, Option<RecordCursor>) = (Vec::new(), None);
     loop {
@@ -46,7 +48,7 @@ async fn ids(queries: &PgQueries, filter: &str) -> Vec<String> {
     }
 }
 
-/// Queries on one connection that may take so long.
+/// Queries on one connection with this operation timeout.
 fn queries(world: &World, operation_timeout: Duration) -> (PgQueries, PgPool) {
     let dsn = Dsn::parse(&world.database.dsn()).expect("a connection string");
     let settings = PoolSettings { max_connections: 1, operation_timeout, session: QUERY_SESSION };
@@ -181,7 +183,7 @@ async fn nothing_in_a_filter_is_ever_sql() {
 async fn the_largest_filters_are_answered() {
     let world = World::new().await;
     records(&world, 3).await;
-    // 64 times 15 are at most the 1,000 elements that the arrays of a filter may have together.
+    // 64 times 15 is at most the 1,000 elements that the arrays of a filter may have together.
     let many = |operand: &str| vec![operand; 15].join(",");
     let conditions: Vec<String> = (0..64)
         .map(|n| match n % 4 {

@@ -1,7 +1,8 @@
 //! Inspecting the outbound streams as a whole, and appending lost entries again (ADR 0021).
 //!
-//! Each call is one script, so that its whole result is from one server at one moment. An entry belongs to a route only if its first
-//! value is the `event_id` or `delivery_id` of the route: after a loss, a server may give the same id to another entry.
+//! Each call is one script, so that its whole result is from one server at one moment. An entry belongs to a
+//! route only if its first value is the `event_id` or `delivery_id` of the route: after a loss, a server may
+//! give the same id to another entry.
 
 use std::time::Duration;
 
@@ -38,7 +39,7 @@ impl Default for InspectionScripts {
     }
 }
 
-/// Reads what the Lua function `outbound_state` returned.
+/// Parses the result of the Lua function `outbound_state`.
 fn outbound_state(operation: &'static str, value: &Value) -> Result<Option<OutboundState>, StoreError> {
     let Some(state) = parse_state(operation, value)? else { return Ok(None) };
     let changes = match value {

@@ -1,7 +1,8 @@
-//! The newest entries of a stream, read from its end back to find events whose receipts have ended.
+//! The newest entries of a stream, read backwards from its end to find events whose markers have expired.
 //!
-//! Entries of other producers may be of any size. So pages are read on a connection of their own that takes a bounded reply, as
-//! intake does, and are small where entries are large: Redis is never held by a script that copies payloads.
+//! Entries of other producers may be of any size. So pages are read on a connection of their own that accepts
+//! a bounded reply, as intake does, and are small where entries are large: no script blocks Redis while it
+//! copies payloads.
 
 use domain::entry::EntryId;
 use domain::ports::StoreError;
@@ -13,15 +14,15 @@ use crate::connect::{RedisClient, TimedOut};
 use crate::intents::entries;
 use crate::socket::Connection;
 
-/// The most entries of a stream that are read.
+/// The maximum number of entries that are read of a stream.
 const MAX_ENTRIES: usize = 100_000;
-/// The most bytes of a stream that are read.
+/// The maximum number of bytes that are read of a stream.
 const MAX_BYTES: usize = 256 * 1024 * 1024;
-/// The most entries that are read with one call.
+/// The maximum number of entries that are read with one call.
 const MAX_PAGE_ENTRIES: usize = 16;
-/// The largest reply: no event of an outbox has a larger entry.
+/// The maximum size of a reply: no event of an outbox has a larger entry.
 const MAX_PAGE_BYTES: usize = 17 * 1024 * 1024;
-/// Above this, the next page has fewer entries.
+/// The size of a page above which the next page has fewer entries.
 const PREFERRED_PAGE_BYTES: usize = 1024 * 1024;
 
 /// The values of a field in the newest entries of a stream, a page at a time.
@@ -33,7 +34,7 @@ pub struct NewestEntries {
     /// The oldest entry that was read.
     before: Option<EntryId>,
     page_entries: usize,
-    /// So many entries are read one by one, because one of them was too large for a page.
+    /// The number of entries still to be read one by one, because one of them was too large for a page.
     singles: usize,
     entries: usize,
     bytes: usize,
@@ -47,7 +48,7 @@ impl std::fmt::Debug for NewestEntries {
 }
 
 impl RedisOutboxStreams {
-    /// The values that the newest entries of a stream have in `field`.
+    /// The values of `field` in the newest entries of a stream.
     pub fn newest_entries(&self, stream: &str, field: &'static str) -> NewestEntries {
         NewestEntries {
             client: self.client.clone(),
@@ -65,14 +66,14 @@ impl RedisOutboxStreams {
 }
 
 impl NewestEntries {
-    /// Whether nothing more is read: the stream ends, the bounds of one reading are reached, or an entry follows that is larger than that of
-    /// any event.
+    /// True if nothing more is read: the stream ended, a limit of one reading was reached, or the next entry
+    /// is larger than that of any event.
     pub fn is_over(&self) -> bool {
         self.is_over
     }
 
-    /// The values of the next page, from the newest entry back. It may have none and not be the last. If the call is dropped, the
-    /// next one reads the page again.
+    /// The values of the next page, from the newest entry back. An empty page is not necessarily the last. If
+    /// the call is dropped, the next one reads the page again.
     pub async fn read(&mut self) -> Result<Vec<Vec<u8>>, StoreError> {
         const OPERATION: &str = "look for the entries of events";
         if self.is_over {
@@ -89,7 +90,7 @@ impl NewestEntries {
         let bound = self.client.operation_timeout();
         let reply = match ask_within(OPERATION, &mut connection, &command, MAX_PAGE_BYTES, bound).await {
             Ok(Some(reply)) => reply,
-            // Of one entry, it belongs to no event, and its id cannot be found cheaply.
+            // A single entry of this size does not belong to any event, and its id cannot be found cheaply.
             Ok(None) if asked == 1 => {
                 self.is_over = true;
                 return Ok(Vec::new());
@@ -102,7 +103,7 @@ impl NewestEntries {
                 self.singles = asked;
                 return Ok(Vec::new());
             }
-            // It is no stream.
+            // The key is not a stream.
             Err(StoreError::Refused { .. }) => {
                 self.is_over = true;
                 return Ok(Vec::new());
@@ -130,7 +131,7 @@ impl NewestEntries {
     }
 }
 
-/// Whether the time of the read passed, and the server did not refuse or end the connection.
+/// True if the time limit of the read passed, rather than that the server refused or ended the connection.
 fn is_late(error: &StoreError) -> bool {
     matches!(error, StoreError::Unavailable { source, .. } if source.is::<TimedOut>())
 }

@@ -1,9 +1,12 @@
-//! The Redis server that acknowledges appends: an acknowledgement belongs to the server that gave it (ADR 0048).
+//! The Redis server that acknowledges appends: an acknowledgement is valid only for the server that gave it
+//! (ADR 0048).
 //!
-//! Another run id or replication id is another server, which may lack what the one before had acknowledged. A value in Redis has one
-//! record for each set of event types that relays of an outbox carry: the server that was compared, and up to when all of these
-//! events are there, or since when they are still to be compared. A loss takes the value along, or leaves an older one, which says up to
-//! when that state had everything. The value is written only in place of the one that was read: what was emptied meanwhile stays empty.
+//! Another run id or replication id means another server, which may lack entries that the previous one had
+//! acknowledged. A value in Redis has one record for each set of event types that relays of an outbox carry:
+//! the server that was compared, and the time until which all of these events are there, or since which the
+//! comparison is pending. A loss of data removes the value as well, or restores an older one, which states
+//! until when the restored data was complete. The value is written only in place of the one that was read: a
+//! value that was deleted meanwhile stays deleted.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -17,25 +20,25 @@ use super::RedisOutboxStreams;
 use crate::connect::{ScriptCall, unavailable, unexpected};
 use crate::keyspace::outbox_servers;
 
-/// How old an observation may be.
+/// The maximum age of an observation.
 const OBSERVATION_MAX_AGE: Duration = Duration::from_secs(1);
-/// The most receipts that are looked for with one call.
+/// The maximum number of markers that one call looks up.
 const MAX_RECEIPTS_PER_CALL: usize = 500;
 
-/// The most records of one outbox. A further one takes the place of that with the earliest time.
+/// The maximum number of records of one outbox. A further one replaces the record with the earliest time.
 const MAX_RECORDS: usize = 32;
 
-/// How far an outbox was compared. Times are microseconds by the clock of the outbox.
+/// The progress of the comparison of an outbox. Times are microseconds by the clock of the outbox.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OutboxProgress {
-    /// What was delivered until then is in Redis, or was when this was recorded.
+    /// Events delivered until then are in Redis, or were when this was recorded.
     Settled(i64),
-    /// What was delivered since then is still to be compared.
+    /// Events delivered since then have not been compared yet.
     Unfinished {
         /// The time.
         since: i64,
-        /// Which comparison it is.
+        /// The number of the comparison.
         comparison: u64,
     },
 }
@@ -55,20 +58,20 @@ pub struct OutboxRecord {
     pub types: Option<Vec<String>>,
     /// The identity of the server that was compared.
     pub server: String,
-    /// How far.
+    /// The progress of the comparison.
     pub progress: OutboxProgress,
 }
 
 /// The server that appends now.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct OutboxServer {
-    /// Numbers the servers in the order in which this process has met them.
+    /// The number of the server, in the order in which this process encountered them.
     pub number: u64,
-    /// Its identity.
+    /// The identity of the server.
     pub identity: Arc<str>,
-    /// The records of the outbox that it holds.
+    /// The records of the outbox on this server.
     pub records: Arc<[OutboxRecord]>,
-    /// The value that holds them; empty if there is none.
+    /// The value that contains the records; empty if there is none.
     pub seen: Arc<[u8]>,
 }
 
@@ -81,7 +84,7 @@ pub(super) fn other_server(operation: &'static str) -> StoreError {
     unavailable(operation, "another Redis server answers than the one that the claim was made for")
 }
 
-/// What is known of the server.
+/// The cached identity of the server, and the scripts that observe and record it.
 #[derive(Clone, Debug)]
 pub(super) struct Watch {
     observe: Script,
@@ -96,16 +99,16 @@ struct Known {
     identity: Arc<str>,
     records: Arc<[OutboxRecord]>,
     value: Arc<[u8]>,
-    /// `None` if the next look must ask Redis.
+    /// The time of the observation; `None` if the next lookup must query Redis.
     at: Option<Instant>,
 }
 
-/// The records in a value. One that cannot be read counts as none.
+/// The records in a value. A value that cannot be parsed counts as empty.
 fn parse(value: &[u8]) -> Vec<OutboxRecord> {
     serde_json::from_slice(value).unwrap_or_default()
 }
 
-/// These records with another one, in place of that of the same types.
+/// These records with `new`, which replaces the record of the same types.
 fn with(records: &[OutboxRecord], new: OutboxRecord) -> Vec<OutboxRecord> {
     let mut records: Vec<OutboxRecord> =
         records.iter().filter(|record| record.types != new.types).cloned().collect();
@@ -131,20 +134,21 @@ impl Watch {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The identity of the server of that number, unless another one has been met since.
+    /// The identity of the server with this number, unless another one has been encountered since.
     pub(super) fn identity(&self, number: u64) -> Option<Arc<str>> {
         let known = self.known();
         (known.number == number).then(|| Arc::clone(&known.identity))
     }
 
-    /// The next look asks Redis.
+    /// Makes the next lookup query Redis.
     pub(super) fn forget(&self) {
         self.known().at = None;
     }
 }
 
 impl RedisOutboxStreams {
-    /// The same, which appends for a claim only on the server that the claim was made for, and says which server that is.
+    /// Makes these streams append for a claim only on the server that the claim was made for, and report that
+    /// server.
     #[must_use]
     pub fn watching(self) -> Self {
         let watch = Watch {
@@ -156,7 +160,8 @@ impl RedisOutboxStreams {
         Self { watch: Some(watch), ..self }
     }
 
-    /// The server that is there, as of not long ago, and its records of `outbox`; `None` if it is not watched.
+    /// The current server, observed at most a second ago, and its records of `outbox`; `None`
+    /// if the server is not watched.
     pub async fn server(&self, outbox: &str) -> Result<Option<OutboxServer>, StoreError> {
         const OPERATION: &str = "ask which Redis server this is";
         let Some(watch) = &self.watch else { return Ok(None) };
@@ -187,13 +192,14 @@ impl RedisOutboxStreams {
         Ok(Some(known.server()))
     }
 
-    /// The number of the server that was met last; 0 before the first, or if none is watched.
+    /// The number of the last server that was encountered; 0 before the first, or if servers are not watched.
     pub fn known_server(&self) -> u64 {
         self.watch.as_ref().map_or(0, |watch| watch.known().number)
     }
 
-    /// Records how far the server of that number was compared with the events of these types in `outbox`, among the records in the
-    /// value that was `seen`. False if the server or the value is another: then the next look asks Redis.
+    /// Records how far the server with this number was compared with the events of these types in `outbox`,
+    /// in the value that was `seen`. Returns false if the server or the value has changed: the next lookup
+    /// then queries Redis.
     pub async fn record_server(
         &self,
         outbox: &str,
@@ -220,7 +226,7 @@ impl RedisOutboxStreams {
         Ok(written)
     }
 
-    /// Which of the receipts exist.
+    /// Returns for each of the markers whether it exists.
     pub async fn find_receipts(&self, receipts: &[String]) -> Result<Vec<bool>, StoreError> {
         const OPERATION: &str = "look for the receipts of events";
         let Some(watch) = &self.watch else { return Ok(vec![true; receipts.len()]) };

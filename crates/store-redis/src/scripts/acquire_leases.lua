@@ -1,8 +1,8 @@
--- Acquires leases for one token. A key that already holds the token is extended; one that holds anything that this service
--- never writes counts as held, and gets a TTL if it has none.
+-- Acquires leases for one token. A key that already holds the token is extended; one with a value that this
+-- service never writes counts as held, and gets a TTL if it has none.
 -- KEYS: leases. ARGV: token, TTL in ms.
--- Returns for each key: 1 if won, 0 if held, or the entry id of its receipt; after these, if there is a receipt, run id and
--- replication id of this server.
+-- Returns for each key: 1 if won, 0 if held, or the entry id of its marker; after these, if there is a
+-- marker, run id and replication id of this server.
 local token, ttl = ARGV[1], ARGV[2]
 local answers, found = {}, false
 for i, key in ipairs(KEYS) do

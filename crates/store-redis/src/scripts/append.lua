@@ -1,9 +1,9 @@
--- Appends entries whose leases are held, and turns each lease into a receipt.
--- KEYS: the stream, its changes of server, then the lease of each entry.
--- ARGV: token, TTL of a receipt in ms, length to keep or 0, then for each entry the number of its names and values, and
--- these.
--- Returns run id and replication id of this server, then for each entry: its id, appended now or before; 0 if the lease is lost;
--- {error} if the stream refused it.
+-- Appends entries whose leases are held, and turns each lease into a marker.
+-- KEYS: the stream, its server changes, then the lease of each entry.
+-- ARGV: token, TTL of a marker in ms, length to keep or 0, then for each entry the number of its names and
+-- values, and these.
+-- Returns run id and replication id of this server, then for each entry: its id, appended now or before; 0 if
+-- the lease is lost; {error} if the stream rejected it.
 local stream, token, ttl, max_len = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
 local run_id, replication_id = server()
 local noted, is_new = server_changes(stream, KEYS[2], run_id, replication_id)

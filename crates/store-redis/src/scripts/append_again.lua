@@ -1,8 +1,9 @@
--- Appends lost entries again, unless a call before this one did or a publisher holds the lease.
--- KEYS: the stream, its changes of server, then the lease of each entry.
--- ARGV: TTL of a receipt in ms, length to keep or 0, then for each entry the number of its names and values, and these.
--- Returns run id and replication id of this server, then for each entry: its id, appended now or before on this server; 0 if a publisher
--- holds the lease; {error} if the stream refused it.
+-- Appends lost entries again, unless an earlier call did or a publisher holds the lease.
+-- KEYS: the stream, its server changes, then the lease of each entry.
+-- ARGV: TTL of a marker in ms, length to keep or 0, then for each entry the number of its names and values,
+-- and these.
+-- Returns run id and replication id of this server, then for each entry: its id, appended now or before on
+-- this server; 0 if a publisher holds the lease; {error} if the stream rejected it.
 local stream, ttl, max_len = KEYS[1], ARGV[1], ARGV[2]
 local run_id, replication_id = server()
 local noted, is_new = server_changes(stream, KEYS[2], run_id, replication_id)
@@ -11,10 +12,10 @@ for i = 3, #KEYS do
   local n = tonumber(ARGV[at])
   local held = redis.pcall('GET', KEYS[i])
   local published = published_entry_id(held)
-  -- An id that is too large is refused: there is no such entry.
+  -- An id that is too large is an error: no such entry exists.
   local entry = published and redis.pcall('XRANGE', stream, published, published)[1]
   if entry and entry[2][2] == ARGV[at + 2] then
-    -- Its id may not be written down before long: another transaction holds the row.
+    -- Its id may be recorded much later: another transaction holds the row.
     redis.call('PEXPIRE', KEYS[i], ttl)
     answers[i] = published
   elseif published and not entry and is_of_this_server(noted, stream, published) then

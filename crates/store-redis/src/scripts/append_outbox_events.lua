@@ -1,10 +1,11 @@
--- Appends events of an outbox, each under a receipt.
--- KEYS: the streams, then the receipt of each event.
--- ARGV: the server that the claim was made for or an empty string, the deadline of the claim by that server's clock in Unix ms,
--- TTL of a receipt in ms, the number of streams; then for each event the number of its stream, the number of its order group or 0,
--- the number of its names and values, and these.
--- Returns this server's clock in Unix ms, then for each event: its id, appended now or before; 0 if it was not appended, because the
--- claim is over or an earlier event of its group was refused; {error} if the stream refused it. Only -1 if this is another server.
+-- Appends events of an outbox, each under a marker.
+-- KEYS: the streams, then the marker of each event.
+-- ARGV: the server that the claim was made for or an empty string, the deadline of the claim by that server's
+-- clock in Unix ms, TTL of a marker in ms, the number of streams; then for each event the number of its
+-- stream, the number of its order group or 0, the number of its names and values, and these.
+-- Returns this server's clock in Unix ms, then for each event: its id, appended now or before; 0 if it was
+-- not appended, because the claim has expired or an earlier event of its group was rejected; {error} if the
+-- stream rejected it. Returns only -1 if this is another server.
 if ARGV[1] ~= '' and server_identity() ~= ARGV[1] then return {-1} end
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)

@@ -1,5 +1,6 @@
--- Writes receipts over whatever the keys hold, if this is the server that acknowledged the entries: they are in the stream. Another
--- server has a receipt only if it has the entry, so there receipts are extended and none is written.
+-- Writes markers over any values of the keys, if this is the server that acknowledged the entries: they are
+-- in the stream. Another server has a marker only if it has the entry, so there existing markers are extended
+-- and none is written.
 -- KEYS: leases. ARGV: run id and replication id of that server, TTL in ms, then the entry id of each key.
 -- Returns 1, or 0 if this is another server.
 local run_id, replication_id = server()

@@ -1,4 +1,4 @@
--- KEYS: streams, each followed by its changes of server.
+-- KEYS: streams, each followed by its server changes.
 -- Returns role, run id and replication id of this server, then the state of each stream.
 local run_id, replication_id, role = server()
 local answer = {role, run_id, replication_id}

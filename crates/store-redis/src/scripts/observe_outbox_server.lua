@@ -1,5 +1,5 @@
--- KEYS: the record of an outbox. Returns which server this is, what the record holds or an empty string, and this server's clock in
--- Unix ms. A replica is refused: what it holds may be taken back.
+-- KEYS: the record of an outbox. Returns the identity of this server, the value of the record or an empty
+-- string, and this server's clock in Unix ms. Returns an error on a replica: its data may be rolled back.
 local identity, is_master = server_identity()
 if not is_master then return redis.error_reply("READONLY this is a replica: the master is elsewhere") end
 local record = redis.pcall('GET', KEYS[1])

@@ -1,9 +1,10 @@
--- Prepended to every script that reads or writes receipts. The one definition of their format: `published:<entry id>`.
+-- Prepended to every script that reads or writes markers. The only definition of their format:
+-- `published:<entry id>`.
 
--- The value of the receipt for an entry.
+-- The value of the marker for an entry.
 local function receipt(entry_id) return 'published:' .. entry_id end
 
--- The entry id in a receipt; false for any other value of a lease key, or none.
+-- The entry id in a marker; false for any other value of a lease key, or none.
 local function published_entry_id(value)
   return type(value) == 'string' and string.match(value, '^published:(%d+%-%d+)$') or false
 end

@@ -1,9 +1,10 @@
 -- Writes the cached checkpoint unless that would move it back.
 -- KEYS: the key of a checkpoint.
--- ARGV: milliseconds, sequence, fence, the value to write, 1 if it must advance, the highest fence that is not garbled.
--- Returns 1 if the key holds the value, 0 if it was refused.
--- Ids have up to 20 digits, which Lua's numbers cannot hold: they are compared as digits. A garbled value is overwritten;
--- otherwise it would be permanent, because no term would have a higher fence.
+-- ARGV: milliseconds, sequence, fence, the value to write, 1 if it must advance, the highest fence that is
+-- not garbled.
+-- Returns 1 if the key holds the value, 0 if it was rejected.
+-- Ids have up to 20 digits, which Lua's numbers cannot represent: they are compared as digits. A garbled
+-- value is overwritten; otherwise it would be permanent, because no term would have a higher fence.
 local function older(a, b)
   if #a ~= #b then return #a < #b end
   return a < b

@@ -1,6 +1,7 @@
--- Prepended, after server.lua, stream_state.lua, MAX_CHANGES and MIN_CHANGE_AGE, to the scripts that use an outbound stream as a whole.
+-- Prepended, after server.lua, stream_state.lua, MAX_CHANGES and MIN_CHANGE_AGE, to the scripts that use an
+-- outbound stream as a whole.
 
--- Whether an entry id is at most another one. Ids have fewer digits than Lua's numbers hold.
+-- True if entry id `a` is at most `b`. Ids have fewer digits than Lua's numbers can represent.
 local function in_order(a, b)
   local a_ms, a_seq = string.match(a, '^(%d+)%-(%d+)$')
   local b_ms, b_seq = string.match(b, '^(%d+)%-(%d+)$')
@@ -8,14 +9,14 @@ local function in_order(a, b)
   return a_ms < b_ms or (a_ms == b_ms and tonumber(a_seq) <= tonumber(b_seq))
 end
 
--- The state of an outbound stream; false if there is none. A key of another type is no stream: its channel says so with each
--- append that fails, and the other channel is looked at all the same.
+-- The state of an outbound stream; false if there is none. A key of another type is not a stream: each append
+-- of its channel fails and reports it, and the other channel is still observed.
 local function stream_or_none(stream)
   return redis.call('TYPE', stream).ok == 'stream' and state(stream)
 end
 
--- The lines that are noted, of which the oldest are left out if there are too many. What is younger than MIN_CHANGE_AGE is not
--- forgotten: the line before it begins where it began.
+-- Adds the recorded lines, without the oldest if there are too many. A line younger than MIN_CHANGE_AGE is
+-- not lost: it is merged with the line before it.
 local function add_older(lines, older)
   for line in string.gmatch(older, '[^\n]+') do
     local oldest = lines[#lines]
@@ -31,12 +32,13 @@ local function add_older(lines, older)
   end
 end
 
--- The servers that a stream was on, latest first: one line each of the server, the last id that the stream had generated there
--- before a publisher of this version appended, and the first id that one appended since, or `-`. Ids between these two never existed
--- on that server. A stream that lost its key, or that ends before the first id that its line has, begins a new line on the same
--- server. While nothing was appended, the line of this server has the present last id, and a server on which nothing was
--- appended leaves none. `found` is the state of the stream; if it is not given, only the type of its key is looked at. Returns
--- the lines, and whether they differ from what is noted.
+-- The servers that a stream was on, latest first, one line each: the server, the last id that the stream had
+-- generated there before a publisher of this version appended, and the first id that one appended since, or
+-- `-`. Ids between these two never existed on that server. A stream that lost its key, or that ends before
+-- the first id of its line, begins a new line on the same server. While nothing was appended, the line of
+-- this server has the present last id, and a server on which nothing was appended leaves none. `found` is the
+-- state of the stream; if it is not given, only the type of its key is checked. Returns the lines, and
+-- whether they differ from the recorded ones.
 local function server_changes(stream, key, run_id, replication_id, found)
   local server = run_id .. '/' .. replication_id
   local noted = redis.pcall('GET', key)
@@ -56,15 +58,16 @@ local function server_changes(stream, key, run_id, replication_id, found)
   return text, text ~= noted
 end
 
--- Writes the changes if they are new, or if `first`, the first id that this call appended, is the first one on this server.
+-- Writes the changes if they are new, or if `first`, the first id that this call appended, is the first one
+-- on this server.
 local function note_changes(key, noted, is_new, first)
   local filled, count = noted, 0
   if first then filled, count = string.gsub(noted, '^(%S+ %S+) %-', '%1 ' .. first) end
   if is_new or count > 0 then redis.pcall('SET', key, filled) end
 end
 
--- Whether an entry id was given by this server, so that the entry, if it is absent, was there: it lies between the first id that was
--- appended here and the last one that the stream generated.
+-- True if this server generated an entry id, so that the entry, if it is absent, existed here: the id lies
+-- between the first id that was appended here and the last one that the stream generated.
 local function is_of_this_server(noted, stream, id)
   local first = string.match(noted, '^%S+ %S+ (%d+%-%d+)')
   local found = first and stream_or_none(stream)

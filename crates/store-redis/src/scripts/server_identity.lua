@@ -1,6 +1,6 @@
--- Prepended to the scripts that must know which server runs them.
+-- Prepended to the scripts that must identify the server that runs them.
 
--- The run id and the id of the replication history: another one after each start and each failover.
+-- The run id and the id of the replication history, which change with each start and each failover.
 local function server_identity()
   local replication = redis.call('INFO', 'replication')
   return string.match(redis.call('INFO', 'server'), 'run_id:([^\r\n]*)')

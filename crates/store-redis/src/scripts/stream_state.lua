@@ -1,7 +1,8 @@
 -- Prepended to the scripts that report on whole streams.
 
--- The first id of a stream or an empty string, its last generated id, its highest deleted id, and the bytes of its first and last
--- entry, which Redis copies for this; false if the key does not exist. A key of another type is an error.
+-- The first id of a stream or an empty string, its last generated id, its highest deleted id, and the bytes
+-- of its first and last entry, which Redis copies for this; false if the key does not exist. A key of another
+-- type is an error.
 local function state(key)
   if redis.call('EXISTS', key) == 0 then return false end
   local info = redis.call('XINFO', 'STREAM', key)

@@ -1,4 +1,5 @@
--- Tries commands on a key, to learn which of them this connection may not use. Each is given so that it changes nothing that counts.
+-- Tries commands on a key, to find those that this connection may not use. Each is given in a form that
+-- changes nothing that matters.
 -- KEYS: a key. ARGV: for each command the number of its words, and these, with `%` for the key.
 -- Returns for each command its error, or an empty string.
 local errors, at = {}, 1

@@ -14,7 +14,7 @@ fn at(fence: u64, millis: u64, sequence: u64) -> Checkpoint {
     Checkpoint { fence, last_entry_id: EntryId::new(millis, sequence) }
 }
 
-/// The checkpoints of one world, and what is in the key.
+/// The checkpoints of one world, and access to the value of the key.
 struct Cache {
     world: World,
     checkpoints: RedisCheckpoints,
@@ -69,7 +69,7 @@ async fn a_cached_checkpoint_has_no_end_and_streams_do_not_share_it() {
 #[tokio::test]
 async fn ids_and_fences_are_compared_as_numbers_up_to_their_bounds() {
     let cache = Cache::new().await;
-    // Each pair is equal as floating point, or ordered the other way round as text.
+    // Each pair is equal as floating-point numbers, or in the opposite order as text.
     let rising = [
         at(9, u64::MAX - 1, u64::MAX - 1),
         at(9, u64::MAX - 1, u64::MAX),
@@ -179,7 +179,7 @@ async fn a_cached_checkpoint_that_cannot_be_written_for_want_of_memory_is_an_out
     assert_eq!(cache.save(at(0, 1, 0)).await, Swap::Applied);
 }
 
-/// What a write does to what `load` made of the key.
+/// The result of a write, given what `load` returned for the key.
 fn decide(found: &CachedCheckpoint, written: Checkpoint, must_advance: bool) -> Swap {
     let CachedCheckpoint::At(found) = found.clone().judged_by(written.fence) else { return Swap::Applied };
     let same_fence_goes_on = !must_advance || written.last_entry_id > found.last_entry_id;
@@ -210,7 +210,7 @@ fn checkpoint() -> impl Strategy<Value = Checkpoint> {
     (fence(), number(), number()).prop_map(|(fence, millis, sequence)| at(fence, millis, sequence))
 }
 
-/// As this service writes it.
+/// The checkpoint as this service writes it.
 fn spelled(checkpoint: Checkpoint) -> String {
     match checkpoint.fence {
         0 => checkpoint.last_entry_id.to_string(),
@@ -218,7 +218,7 @@ fn spelled(checkpoint: Checkpoint) -> String {
     }
 }
 
-/// What may be in the key: mostly what this service writes.
+/// Values that the key may have: mostly those that this service writes.
 fn stored() -> impl Strategy<Value = String> {
     prop_oneof![
         6 => checkpoint().prop_map(spelled),
@@ -235,14 +235,14 @@ fn any_write_over_any_value_does_what_the_model_does() {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let cache = runtime.block_on(Cache::new());
     let strategy = (stored(), proptest::collection::vec((checkpoint(), any::<bool>()), 1..6));
-    // Failures are not kept in a file: the shrunk case is printed, and is to become a test of its own.
+    // Failures are not kept in a file: the shrunk case is printed, and becomes a test of its own.
     let config = Config { cases: 150, failure_persistence: None, ..Config::default() };
     let outcome = TestRunner::new(config).run(&strategy, |(stored, writes)| {
         runtime.block_on(async {
             cache.put(&stored).await;
             for (written, must_advance) in writes {
                 let found = cache.load().await;
-                // Only this service's own spelling of a number is recognised as the same value.
+                // Only this service's own format of a number is recognised as the same value.
                 let padded = matches!(&found, CachedCheckpoint::At(p) if *p == written)
                     && cache.text().await != Some(spelled(written));
                 let swap = if must_advance { cache.save(written).await } else { cache.reset(written).await };

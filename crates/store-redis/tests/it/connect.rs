@@ -1,4 +1,4 @@
-//! What becomes of calls when Redis or the way to it fails.
+//! The outcome of calls when Redis or the network fails.
 
 use std::time::Instant;
 
@@ -10,7 +10,7 @@ use store_redis::{RedisCheckpoints, RedisIntentStream, RedisLeases};
 use crate::*;
 
 const SHORT_TIMEOUT: Duration = Duration::from_millis(300);
-/// Far below what a call would take that did not keep to its timeout, far above one that did on a busy machine.
+/// Far shorter than a call that ignores its timeout, far longer than one that respects it on a busy machine.
 const ONE: ReadLimit = ReadLimit { entries: 1, bytes: 1024 * 1024 };
 const SOON: Duration = Duration::from_secs(5);
 
@@ -71,7 +71,7 @@ async fn a_redis_that_was_restarted_between_two_calls_costs_one_call_at_most() {
     world.client.ping().await.expect("it is there");
     world.redis.kill().await;
     world.redis.start_again().await.expect("it starts");
-    // The first may find the old connection closed, or not.
+    // The first call may or may not find the old connection closed.
     drop(world.client.ping().await);
     world.client.ping().await.expect("a connection of the new server");
 }
@@ -82,7 +82,7 @@ async fn a_hung_redis_is_unavailable_within_the_timeout_and_heals() {
     let client = client_of(&world.redis.addr(), SHORT_TIMEOUT);
     client.ping().await.expect("it is there");
     world.redis.pause();
-    // With the connection that was there, and then without one.
+    // With the existing connection, and then without one.
     assert_all_unavailable(&client).await;
     assert_all_unavailable(&client).await;
     world.redis.resume();
@@ -142,7 +142,7 @@ async fn a_call_that_was_dropped_leaves_the_connection_to_the_others() {
     let world = World::new().await;
     world.client.ping().await.expect("it is there");
     world.redis.pause();
-    // Dropped while it waits for the answer.
+    // Dropped while it waits for the reply.
     let ping = tokio::time::timeout(Duration::from_millis(50), world.client.ping()).await;
     assert!(ping.is_err(), "{ping:?}");
     world.redis.resume();
@@ -180,7 +180,7 @@ async fn a_server_that_became_read_only_loses_its_connection_and_one_that_refuse
     assert_eq!(world.ask::<i64>(&["CLIENT", "ID"]).await, first);
     world.ask::<()>(&["REPLICAOF", "127.0.0.1", "1"]).await;
     assert_unavailable(leases.acquire_leases(&keys(0..1), &token("a"), LEASE_TTL).await);
-    // The master is elsewhere now: another connection may find it.
+    // The primary is elsewhere now: another connection may find it.
     assert_ne!(world.ask::<i64>(&["CLIENT", "ID"]).await, first);
 }
 

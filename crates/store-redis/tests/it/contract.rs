@@ -1,4 +1,4 @@
-//! The suites of the ports on Redis.
+//! The contract suites of the ports, run on Redis.
 
 use domain::ports::{
     CheckpointCache, IntentProducer, IntentStream, LeaseStore, Outbound, OutboundInspection, StreamQueries,
@@ -92,7 +92,7 @@ impl InspectionFixture for Publishing {
             let deleted: i64 = self.world.ask(&["DEL", &server_changes(stream)]).await;
             assert_eq!(deleted, 1, "it is there");
         }
-        // The next id is another one.
+        // The next id differs.
         harness::wait_for("a millisecond passes", BOUND, async || {
             let (seconds, micros): (u64, u64) = self.world.ask(&["TIME"]).await;
             (seconds * 1_000 + micros / 1_000 > last.millis).then_some(())

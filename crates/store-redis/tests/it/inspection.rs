@@ -87,7 +87,7 @@ async fn a_receipt_of_an_entry_that_this_server_never_had_or_of_another_route_is
     add(&world, GATEWAY, "5-1", key(9)).await;
     world.put(key(0), "published:4-1").await;
     world.put(key(1), "published:5-1").await;
-    // No id of an entry is so large.
+    // No id of an entry is that large.
     world.put(key(2), "published:99999999999999999999999-0").await;
     let appended = append_again(&outbound, &keys(0..3)).await;
     assert_eq!(length(&world).await, 4);
@@ -135,7 +135,7 @@ async fn a_server_that_came_back_without_a_tail_never_had_its_ids_and_says_so_af
     world.ask::<()>(&["SAVE"]).await;
     let lost = id(&append_again(&outbound(&world), &keys(2..3)).await[0]);
     world.restart_from_snapshot().await;
-    // Consumers have taken what was kept, and publishers append before anything is observed.
+    // Consumers removed the remaining entries, and publishers append before anything is observed.
     world.ask::<i64>(&["XTRIM", GATEWAY, "MAXLEN", "0"]).await;
     append_again(&outbound(&world), &keys(3..5)).await;
     let found =
@@ -171,7 +171,7 @@ async fn more_changes_of_server_than_are_kept_hide_no_loss_that_may_still_be_com
     let recent = noted(format!("loss/r {}-0 {}-0", now - 2_000_002, now - 2_000_000)).await;
     assert_eq!(entry_state(lost, false, Some(&recent)), EntryState::Lost);
     assert_eq!(&*recent.gaps.last().expect("many").server.run_id, format!("{:x}", LINES - 1));
-    // No comparison reads back to what was published then.
+    // No comparison reads back as far as that publication.
     let old = noted("loss/r 1-0 3-0".to_owned()).await;
     assert_eq!(entry_state(EntryId::new(2, 0), false, Some(&old)), EntryState::Trimmed);
     assert_eq!(entry_state(lost, false, Some(&old)), EntryState::Trimmed, "it is not made up");

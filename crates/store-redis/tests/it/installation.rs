@@ -1,4 +1,4 @@
-//! Which installation serves a stream.
+//! Claiming a stream for an installation.
 
 use store_redis::{claim_stream, installation_key};
 

@@ -29,7 +29,7 @@ fn entry(millis: u64, sequence: u64) -> RawEntry {
     RawEntry { id, fields: RawFields::from_iter([("n", id.to_string())]) }
 }
 
-/// A limit of entries alone.
+/// A limit on the number of entries alone.
 fn upto(entries: usize) -> ReadLimit {
     ReadLimit { entries, bytes: 64 * MIB }
 }
@@ -52,7 +52,7 @@ fn ids(entries: &[RawEntry]) -> Vec<String> {
     entries.iter().map(|entry| entry.id.to_string()).collect()
 }
 
-/// A read that blocks until something is there, and has begun to.
+/// A read that has begun to block until an entry arrives.
 async fn blocked_read(world: &World, stream: &RedisIntentStream) -> tokio::task::JoinHandle<Vec<RawEntry>> {
     let reader = stream.clone();
     let read = tokio::spawn(async move { entries_of(reader.read(EntryId::ZERO, upto(10), LONG).await) });
@@ -87,7 +87,7 @@ async fn nothing_new_is_an_empty_answer_after_the_block_time() {
     let world = World::new().await;
     let stream = stream(&world);
     let block = Duration::from_millis(200);
-    // Neither a stream that is not there nor one that was read to its end.
+    // Neither a stream that does not exist nor one that was read to its end.
     for after in [EntryId::ZERO, EntryId::new(5, 1)] {
         let began = Instant::now();
         assert_eq!(entries_of(stream.read(after, upto(10), block).await), []);
@@ -360,6 +360,6 @@ async fn a_server_that_becomes_a_replica_under_an_open_connection_is_another_ser
         }
     };
     timeout(BOUND, noticed).await.expect("the reader notices it although the connection stays open");
-    // Once: where to resume is determined again then.
+    // Returned once: the caller then determines again where to resume.
     assert_eq!(entries_of(read().await).len(), 1);
 }

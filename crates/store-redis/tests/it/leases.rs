@@ -1,4 +1,4 @@
-//! Leases and the receipts that they become, as far as the suite of the port does not say it.
+//! Leases and the markers that they become, where the contract suite of the port does not cover it.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ async fn a_lease_is_released_by_its_own_token_only() {
     drop(leases.acquire_leases(&keys(0..2), &token("a"), LEASE_TTL).await.expect("Redis is there"));
     leases.release_leases(&keys(0..2), &token("b")).await.expect("Redis is there");
     assert_eq!(world.value(key(0)).await.as_deref(), Some("a"));
-    // Key 2 does not exist, and neither it nor a receipt is in the way of the others.
+    // Key 2 does not exist; neither it nor a marker prevents the release of the others.
     world.put(key(3), "published:5-1").await;
     leases.release_leases(&[key(2), key(3), key(0)], &token("a")).await.expect("Redis is there");
     assert_eq!(world.value(key(0)).await, None);
@@ -110,6 +110,6 @@ async fn receipts_are_extended_and_written_again_where_they_are_gone() {
     let found = leases.acquire_leases(&keys(0..2), &token("a"), LEASE_TTL).await.expect("Redis is there");
     let published = async |id| Lease::Published(world.acknowledged(id).await);
     assert_eq!(found, [published("5-1").await, published("5-2").await]);
-    // Finding a receipt does not shorten its TTL.
+    // Finding a marker does not shorten its TTL.
     assert_life(world.pttl(key(0)).await, DEDUPE_TTL);
 }

@@ -43,14 +43,14 @@ impl World {
         Self { redis, client }
     }
 
-    /// A server that keeps what it last saved.
+    /// A server that restarts with its last snapshot.
     async fn with_snapshots() -> Self {
         let redis = Redis::start(RedisOptions::default()).await.expect("a private Redis starts");
         let client = client_of(&redis.addr(), OPERATION_TIMEOUT);
         Self { redis, client }
     }
 
-    /// Asks Redis itself, and panics if it refuses.
+    /// Sends a command to Redis directly, and panics if Redis rejects it.
     async fn ask<T: FromRedisValue>(&self, words: &[&str]) -> T {
         from_redis_value(self.ask_bytes(words).await).expect("Redis answers as the test expects")
     }
@@ -63,7 +63,7 @@ impl World {
         self.client.command("ask", &command).await.expect("Redis carries it out")
     }
 
-    /// How long the lease of `key` has still to live, as Redis says it.
+    /// The remaining TTL of the lease of `key` in milliseconds, as Redis reports it.
     async fn pttl(&self, key: &RouteKey) -> i64 {
         self.ask(&["PTTL", &route_lease(key)]).await
     }
@@ -72,7 +72,7 @@ impl World {
         self.ask(&["GET", &route_lease(key)]).await
     }
 
-    /// The server, as it identifies itself.
+    /// The server's identity.
     async fn server(&self) -> ServerId {
         let property = async |section, name: &str| {
             let info: String = self.ask(&["INFO", section]).await;
@@ -112,7 +112,7 @@ fn client_of(addr: &str, operation_timeout: Duration) -> RedisClient {
     RedisClient::new(settings).expect("an address")
 }
 
-/// With a static lifetime, so that no test has to hold what its calls borrow.
+/// A route key with a static lifetime, so that no test has to keep what its calls borrow.
 fn key(n: usize) -> &'static RouteKey {
     let notification_id = NotificationId::of(EntryId::new(1_775_121_700_000, n as u64), 0);
     Box::leak(Box::new(RouteKey { notification_id, route_id: "push:user:u1".to_owned() }))
@@ -126,7 +126,7 @@ fn token(text: &str) -> LeaseToken {
     LeaseToken(text.to_owned())
 }
 
-/// Whether a life in milliseconds was set to `ttl` within the bound of this test.
+/// Asserts that a remaining TTL in milliseconds was set to `ttl` within the bound of this test.
 #[track_caller]
 fn assert_life(pttl: i64, ttl: Duration) {
     let (life, ttl) = (Duration::from_millis(u64::try_from(pttl).expect("it has an end")), ttl);

@@ -1,4 +1,4 @@
-//! Appending: lease to entry to receipt.
+//! Appending: from lease to entry to marker.
 
 use std::borrow::Cow;
 
@@ -60,7 +60,7 @@ async fn a_receipt_takes_the_place_of_the_lease_and_lives_for_the_dedupe_ttl() {
         let found = leases.acquire_leases(&keys(0..1), &token(who), LEASE_TTL).await.expect("Redis is there");
         assert_eq!(found, [Lease::Published(world.acknowledged(&id(&answers[0])).await)]);
     }
-    // A publisher that gives up what it holds does not give up its receipts.
+    // A publisher that releases its leases does not release its markers.
     leases.release_leases(&keys(0..1), &token("a")).await.expect("Redis is there");
     assert_life(world.pttl(key(0)).await, DEDUPE_TTL);
 }

@@ -1,4 +1,4 @@
-//! Appending the events of an outbox: receipts, order and deadlines.
+//! Appending the events of an outbox: markers, order and deadlines.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -87,7 +87,7 @@ async fn a_deadline_is_no_later_than_redis_itself_would_say() {
     let world = World::new().await;
     let streams = RedisOutboxStreams::new(&world.client, DEDUPE_TTL);
     let (begun, mut deadlines) = (Instant::now(), BTreeSet::new());
-    // The time that passes since a reading counts.
+    // The time since a reading counts.
     while deadlines.len() < 2 {
         assert!(begun.elapsed() < Duration::from_secs(10), "{deadlines:?}");
         let deadline = streams.deadline(LEASE).await.expect("Redis is there");
@@ -155,7 +155,7 @@ async fn a_redis_without_memory_is_an_outage_and_no_refusal() {
     assert!(matches!(answers[0], OutboxAppend::Done(_)), "{answers:?}");
 }
 
-/// Streams that watch which server is there.
+/// Streams that watch the server.
 fn watching(world: &World) -> RedisOutboxStreams {
     RedisOutboxStreams::new(&world.client, DEDUPE_TTL).watching()
 }
@@ -185,7 +185,7 @@ async fn server(streams: &RedisOutboxStreams, outbox: &str) -> OutboxServer {
     streams.server(outbox).await.expect("Redis is there").expect("it is watched")
 }
 
-/// The progress that the record of all types has, and whether it was made with the server that is there.
+/// The progress in the record of all types, and true if that record is about the current server.
 fn of_all_types(server: &OutboxServer) -> Option<(bool, OutboxProgress)> {
     let record = server.records.iter().find(|record| record.types.is_none())?;
     Some((*record.server == *server.identity, record.progress))
@@ -252,7 +252,7 @@ async fn a_record_is_written_only_in_place_of_the_one_that_was_seen() {
     assert_eq!(server(&streams, "table").await.records.len(), 0);
 }
 
-/// All ids in the stream, as far as they are read, from the newest entry back.
+/// All ids in the stream that are read, from the newest entry back.
 async fn newest(streams: &RedisOutboxStreams) -> Vec<String> {
     let (mut reading, mut found) = (streams.newest_entries(STREAM, "id"), Vec::new());
     while !reading.is_over() {

@@ -1,4 +1,4 @@
-//! The permissions that a start tries.
+//! The permissions that are tried at the start.
 
 use domain::ports::{LeaseStore, StoreError};
 use store_redis::{KeyUse, RedisLeases};

@@ -1,5 +1,6 @@
-//! Statements that calls share. A call joins the statement that waits for its turn, or makes one. There is no timer: while a
-//! statement may run at once, each call has its own, and while all are in use, those that come wait together.
+//! Statements that calls share. A call joins the statement that waits for a permit, or creates one. There is
+//! no timer: while permits are free, each call has its own statement; while all are in use, the calls that
+//! arrive wait together.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,11 +10,12 @@ use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared, WeakShared};
 use tokio::sync::Semaphore;
 
-/// What a statement says of each of its users.
+/// The lookups of a statement, by user id.
 type Answers = Arc<HashMap<String, Lookup>>;
 type Read = BoxFuture<'static, Answers>;
 
-/// The statements. Clones share them. What waits is as bounded as the calls are, since it is dropped with them.
+/// The shared statements. Clones share them. The waiting statements are as bounded as the calls are, since
+/// they are dropped with them.
 #[derive(Clone, Debug)]
 pub(super) struct Reads {
     turns: Arc<Semaphore>,
@@ -21,21 +23,23 @@ pub(super) struct Reads {
     max_users: usize,
 }
 
-/// A statement that may still be joined.
+/// A statement that can still be joined.
 #[derive(Debug)]
 struct Forming {
-    /// `None` once it runs.
+    /// `None` once the statement runs.
     users: Arc<Mutex<Option<Vec<String>>>>,
     read: WeakShared<Read>,
 }
 
 impl Reads {
-    /// At most `concurrency` statements at a time, each for at most `max_users` that several calls name.
+    /// Allows at most `concurrency` statements at a time, each for at most `max_users` that several calls
+    /// name.
     pub(super) fn new(concurrency: usize, max_users: usize) -> Self {
         Self { turns: Arc::new(Semaphore::new(concurrency.max(1))), forming: Arc::default(), max_users }
     }
 
-    /// What `run` answers about these users, and about those of other calls. A user may be named twice there.
+    /// The lookups that `run` returns for these users, and for those of other calls. The joined ids may
+    /// contain a user twice.
     pub(super) fn join(
         &self,
         user_ids: &[&str],
@@ -48,7 +52,7 @@ impl Reads {
         let users = Arc::new(Mutex::new(Some(user_ids.iter().map(|id| (*id).to_owned()).collect())));
         let (taken, turns) = (Arc::clone(&users), Arc::clone(&self.turns));
         let read = async move {
-            // It fails only if the semaphore is closed, which it never is.
+            // Fails only if the semaphore is closed, which never happens.
             let _turn = turns.acquire().await;
             let user_ids: Vec<String> = lock(&taken).take().unwrap_or_default();
             Arc::new(run(user_ids).await)
@@ -69,7 +73,7 @@ impl Forming {
     }
 }
 
-/// Nothing panics while a lock is held.
+/// Locks; nothing panics while a lock is held.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,16 +1,16 @@
-//! Warnings about documents that are not as agreed, few however many there are.
+//! Warnings about documents that are not in the agreed form, limited in rate.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use super::WARNING_INTERVAL;
 
-/// When the last warning was, and how many users there were since.
+/// The time of the last warning, and the number of users since then.
 #[derive(Debug, Default)]
 pub(super) struct Warnings(Mutex<(Option<Instant>, usize)>);
 
 impl Warnings {
-    /// Notes users whose documents are not as agreed, and warns of them if the last warning was long enough ago.
+    /// Records users whose documents are not in the agreed form, and logs a warning if one is due.
     pub(super) fn note(&self, user_ids: &[&str], now: Instant) {
         if let Some((users, user_id)) = self.due(user_ids, now) {
             tracing::warn!(
@@ -21,7 +21,7 @@ impl Warnings {
         }
     }
 
-    /// How many to warn of, and one of them.
+    /// The number of users to report and the id of one of them, if a warning is due.
     pub(super) fn due<'a>(&self, user_ids: &[&'a str], now: Instant) -> Option<(usize, &'a str)> {
         let user_id = user_ids.first()?;
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! The meaning of the directory's answers. An answer that breaks the contract is no answer.
+//! Interpretation of the directory's responses. A response that breaks the contract is an error.
 
 use domain::ports::User;
 use serde::Deserialize;
@@ -27,9 +27,9 @@ struct FailureCode {
     code: String,
 }
 
-/// The user in the body of a 200. An invalid address counts as none.
+/// Parses the user from the body of a 200. An invalid address counts as none.
 pub(crate) fn user(asked: &str, body: &[u8]) -> Result<User, String> {
-    // The message of the parser could contain parts of the body.
+    // The parser's message could contain parts of the body.
     let found: Found = serde_json::from_slice(body).map_err(|error| not_as_agreed(200, &error))?;
     let user = found.user;
     if user.user_id != asked {
@@ -38,7 +38,8 @@ pub(crate) fn user(asked: &str, body: &[u8]) -> Result<User, String> {
     Ok(user::of(user.email, user.preferred_language))
 }
 
-/// Whether the body of a 404 means that the user does not exist; any other 404 is from another server or path.
+/// Checks that the body of a 404 means that the user does not exist; any other 404 is from another server or
+/// path.
 pub(crate) fn missing(body: &[u8]) -> Result<(), String> {
     let failure: Failure = serde_json::from_slice(body).map_err(|error| not_as_agreed(404, &error))?;
     match failure.error.code.as_str() {

@@ -1,15 +1,16 @@
-//! The limit of concurrent requests, adapted to how many of them fail.
+//! The limit of concurrent requests, adapted to the number of failures.
 //!
-//! Every failure (an error status, a timeout, no connection) lowers the limit by one, and every full window of answers raises
-//! it by one. If a directory serves 8 of 32 requests and refuses 24, the limit becomes 8. If it refuses 2 % of the requests at any
-//! concurrency, the limit stays near the maximum. If it is down, the limit becomes 1.
+//! Every failure (an error status, a timeout, no connection) lowers the limit by one, and every full window
+//! of responses raises it by one. If a directory serves 8 of 32 requests and refuses 24, the limit becomes 8.
+//! If it refuses 2 % of the requests at any concurrency, the limit stays near the maximum. If it is down, the
+//! limit becomes 1.
 
-/// The most requests in flight at present, from 1 to a configured maximum.
+/// The current limit of requests in flight, from 1 to a configured maximum.
 #[derive(Clone, Debug)]
 pub(crate) struct Concurrency {
     limit: usize,
     max: usize,
-    /// Answers since the limit last grew.
+    /// Responses since the limit last grew.
     answers: usize,
 }
 

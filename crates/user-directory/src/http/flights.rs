@@ -1,7 +1,7 @@
-//! The requests that are in flight, by user: calls that ask for one user at the same time share one request.
+//! The requests in flight, by user: concurrent calls for one user share one request.
 //!
-//! Many submissions may name the same users, each in a call of its own. Without this, all of them would send a request at the moment
-//! when a cached answer expires. A request ends when no call waits for it any more.
+//! Many submissions may name the same users, each in its own call. Without sharing, all of them would send a
+//! request when a cached user expires. A request is cancelled when no call waits for it any more.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,7 +13,8 @@ use super::schedule::Outcome;
 
 type Request = BoxFuture<'static, Outcome>;
 
-/// What is in flight. Clones share it. It holds a user for as long as a call waits, so it is as bounded as the calls are.
+/// The requests in flight. Clones share them. An entry exists only while a call waits, so the map is as
+/// bounded as the calls are.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Flights(Arc<Mutex<HashMap<String, WeakShared<Request>>>>);
 
@@ -21,14 +22,14 @@ pub(crate) struct Flights(Arc<Mutex<HashMap<String, WeakShared<Request>>>>);
 pub(crate) struct Flight {
     flights: Flights,
     user_id: String,
-    /// Present until it is dropped.
+    /// The shared request, present until this is dropped.
     request: Option<Shared<Request>>,
-    /// Whether this call sends the request. The others learn its outcome.
+    /// True if this call sends the request; other calls receive its outcome.
     pub(crate) is_own: bool,
 }
 
 impl Flights {
-    /// Joins the request for this user, or begins the one that `request` makes.
+    /// Joins the request for this user, or starts the one that `request` creates.
     pub(crate) fn join(&self, user_id: &str, request: impl FnOnce() -> Request) -> Flight {
         let mut flights = self.lock();
         let found = flights.get(user_id).and_then(WeakShared::upgrade);
@@ -50,7 +51,7 @@ impl Flight {
     pub(crate) async fn outcome(&self) -> Outcome {
         match &self.request {
             Some(request) => request.clone().await,
-            // Cannot happen: it is taken when this is dropped.
+            // Cannot happen: the request is taken only when this is dropped.
             None => Outcome::Unusable { cause: "the request was given up".to_owned() },
         }
     }

@@ -1,12 +1,15 @@
-//! Which user of one look-up is requested next, and when the look-up sends no more requests. No I/O: the time is an argument.
+//! The order of the requests of one lookup of several users, and the conditions for stopping. No I/O: the
+//! time is an argument.
 //!
-//! Users are requested in the given order, so that the caller's first entry is not delayed by later ones. If the directory was
-//! overloaded or unreachable, the user is requested again after a pause that doubles, before users that were not requested
-//! yet. Requests in flight are always awaited. No more are sent
+//! Users are requested in the given order, so that the caller's first entry is not delayed by later ones. If
+//! the directory was overloaded or unreachable, the user is requested again after a pause that doubles,
+//! before users that were not requested yet. Requests in flight are always awaited. No more requests are sent
 //!
-//! * when as many requests in a row failed as were allowed at the last answer: the directory answers no request,
-//! * when a request fails and there was no answer for a whole timeout: each further request would cost another timeout,
-//! * [`MAX_CALL_TIME`] after the start, so that the caller can report which users are unanswered.
+//! * if as many requests in a row failed as were allowed at the last response: the directory responds to no
+//!   request,
+//! * if a request fails and there was no response for a whole timeout: each further request would cost
+//!   another timeout,
+//! * [`MAX_CALL_TIME`] after the start, so that the caller can report the users without a response.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -16,56 +19,57 @@ use tokio::time::Instant;
 
 use super::concurrency::Concurrency;
 
-/// No request is sent later than this after the beginning of a look-up.
+/// The time after the start of a lookup from which no request is sent.
 const MAX_CALL_TIME: Duration = Duration::from_secs(20);
-/// The most that the pauses of one user may add up to: a user that is always refused delays the others of the call by no
-/// more. The caller tries again later.
+/// The maximum sum of the pauses of one user: a user that is always refused delays the others of the call by
+/// no more. The caller tries again later.
 const MAX_RETRY_PAUSES: Duration = Duration::from_secs(2);
 /// The first pause before a user is requested again; it doubles.
 const FIRST_RETRY_PAUSE: Duration = Duration::from_millis(100);
-/// If fewer requests are allowed than this, this many failures in a row stop the look-up, because a single one shows little.
+/// The minimum number of failures in a row that stops the lookup: if the concurrency limit is lower, a single
+/// failure is weak evidence.
 const MIN_FAILURES: usize = 4;
 
 /// The result of one request.
 #[derive(Clone, Debug)]
 pub(crate) enum Outcome {
-    /// The directory knows the user, or knows that there is none.
+    /// The directory returned the user, or reported that it does not exist.
     Answer(Lookup),
-    /// The directory is overloaded or unreachable. It may have said how long to wait.
+    /// The directory is overloaded or unreachable. It may have requested a wait.
     Refused { cause: String, retry_after: Option<Duration> },
-    /// The directory serves, and this answer cannot be used; the next one would be the same.
+    /// The directory is available, but its response is unusable; another request would give the same.
     Unusable { cause: String },
 }
 
 #[derive(Debug)]
 struct User {
     next_pause: Duration,
-    /// The sum of the pauses so far.
+    /// Sum of the pauses so far.
     paused: Duration,
     /// The last outcome, if there is one.
     lookup: Option<Lookup>,
 }
 
-/// The users of one look-up, by their index.
+/// The schedule of one lookup; users are identified by their index.
 #[derive(Debug)]
 pub(crate) struct Schedule {
     users: Vec<User>,
-    /// Users from here on were not asked yet.
+    /// Index from which users have not been requested yet.
     unasked: usize,
-    /// Users to ask again, by when.
+    /// Users to request again, ordered by time.
     again: BTreeSet<(Instant, usize)>,
     timeout: Duration,
     started: Instant,
     last_answer: Instant,
-    /// Since the last answer.
+    /// Failures since the last response.
     failures: usize,
-    /// The limit of concurrency at the last answer.
+    /// The concurrency limit at the last response.
     allowed: usize,
     stopped: Option<&'static str>,
 }
 
 impl Schedule {
-    /// For `users` users, whose requests end after `timeout` each.
+    /// Creates a schedule for `users` users, each of whose requests ends after `timeout`.
     pub(crate) fn new(users: usize, timeout: Duration, concurrency: &Concurrency, now: Instant) -> Self {
         let user = |_| User { next_pause: FIRST_RETRY_PAUSE, paused: Duration::ZERO, lookup: None };
         Self {
@@ -81,7 +85,7 @@ impl Schedule {
         }
     }
 
-    /// The user to ask now.
+    /// The user to request now.
     pub(crate) fn next(&mut self, now: Instant) -> Option<usize> {
         if now >= self.started + MAX_CALL_TIME {
             self.stop("the look-ups before took too long");
@@ -100,7 +104,7 @@ impl Schedule {
         Some(index)
     }
 
-    /// When the next user is to be asked again.
+    /// The time at which the next user has to be requested again.
     pub(crate) fn next_retry(&self) -> Option<Instant> {
         self.again.first().map(|(due, _)| *due)
     }
@@ -140,7 +144,7 @@ impl Schedule {
         }
     }
 
-    /// The result for each user.
+    /// The lookup of each user.
     pub(crate) fn into_lookups(self) -> impl Iterator<Item = Lookup> {
         let reason = self.stopped.unwrap_or_default();
         let not_asked = move || Lookup::Unavailable(format!("the user directory was not asked: {reason}"));
@@ -167,7 +171,7 @@ mod tests {
         Outcome::Answer(Lookup::Missing)
     }
 
-    /// A schedule for this many users with a window of 32, and its beginning.
+    /// A schedule for this many users with a window of 32, and its start time.
     fn schedule(users: usize) -> (Schedule, Concurrency, Instant) {
         let (concurrency, now) = (Concurrency::new(32), Instant::now());
         (Schedule::new(users, TIMEOUT, &concurrency, now), concurrency, now)
@@ -196,7 +200,7 @@ mod tests {
         while let Some(due) = schedule.next_retry() {
             now = due;
             assert_eq!(schedule.next(now), Some(0));
-            // The directory serves: another user is answered meanwhile.
+            // The directory is available: the response for another user arrives meanwhile.
             schedule.record(1, missing(), &mut concurrency, now);
             schedule.record(0, refused(), &mut concurrency, now);
         }

@@ -12,9 +12,10 @@ use domain::ports::{
 
 use super::{Audit, AuditReport, LOOK_INTERVAL, MAX_LOOKS, READ_LIMIT, retry, still_found};
 
-/// The last id of a time before `at`: a stream is read after it from `at` on, and up to it until `at`.
+/// The last possible id before the time `at`: a read after it starts at `at`, and a read up to it ends before
+/// `at`.
 pub(super) fn before(at: Timestamp) -> EntryId {
-    // Ids have whole milliseconds: the first that is not before `at` may be after it.
+    // Ids have whole milliseconds: the first id that is not before `at` may be after it.
     let first = u64::try_from(at.as_micros()).unwrap_or(0).div_ceil(1_000);
     match first {
         0 => EntryId::ZERO,
@@ -32,7 +33,7 @@ where
     K: Clock,
     P: AuditReport,
 {
-    /// Up to the last entry that there was at the beginning.
+    /// Checks the entries up to the last one that existed at the start of the audit.
     pub(super) async fn check_entries(&mut self, checkpoints: &Checkpoints) -> Result<(), StoreError> {
         let Some(state) = checkpoints.stream else { return Ok(()) };
         let stream = self.settings.intents_stream.clone();
@@ -56,7 +57,8 @@ where
         }
     }
 
-    /// An id that producers chose may be later than any clock: without `--until`, all are read.
+    /// The last entry to read. A producer may choose an id that is later than any clock, so without `--until`
+    /// every entry is read.
     pub(super) fn last_of(&self, last_generated: EntryId) -> EntryId {
         self.settings.until.map_or(last_generated, |until| before(until).min(last_generated))
     }
@@ -82,7 +84,7 @@ where
         context: &EntryContext<'_>,
     ) -> Result<Vec<Judged>, StoreError> {
         let catalog = &self.settings.catalog;
-        // What is not read yet need not be decoded.
+        // Entries that are not processed yet need no decoding.
         let traces: Vec<EntryTrace> = page
             .into_iter()
             .map(|entry| match entry.id > context.processed {
@@ -91,14 +93,16 @@ where
             })
             .collect();
         let found = retry(async || self.stores.tables.find_outcomes(context.stream, &traces).await).await?;
-        // Only now: what was deleted before the outcomes were read has expired by this time.
+        // The cutoffs are computed again: rows that were deleted before the outcomes were read have expired
+        // by now.
         let context = EntryContext { cutoffs: self.cutoffs(), ..*context };
         let judged =
             |(trace, found): (&EntryTrace, &FoundOutcome)| (trace.id, judge_entry(trace, found, &context));
         Ok(traces.iter().zip(&found).map(judged).collect())
     }
 
-    /// What is found each time that the page, the checkpoint and the outcomes are read again. What is cleared is counted.
+    /// Reads the page, the checkpoint and the outcomes again, and returns the discrepancies that are found
+    /// each time. Counts the outcomes of entries whose discrepancy is gone.
     async fn look_again(
         &mut self,
         mut wrong: Vec<Discrepancy>,
@@ -124,7 +128,8 @@ where
         Ok(wrong)
     }
 
-    /// Everything up to `last`, in as many reads as it takes now: one may return less than the read that found it first.
+    /// Judges the entries up to `last`, in as many reads as necessary: one read may return less than the read
+    /// that first found them.
     async fn judge_range(
         &self,
         stream: &str,
@@ -150,10 +155,10 @@ where
     }
 }
 
-/// An entry, and what became of it or what is wrong with it.
+/// An entry, with its outcome or its discrepancy.
 type Judged = (EntryId, Result<EntryOutcome, Discrepancy>);
 
-/// Whether a discrepancy is about this entry.
+/// True if a discrepancy is about this entry.
 pub(super) fn is_suspected(wrong: &[Discrepancy], entry: EntryId) -> bool {
     wrong.iter().any(|found| matches!(&found.subject, Subject::Entry { id, .. } if *id == entry))
 }

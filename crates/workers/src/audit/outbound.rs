@@ -23,7 +23,7 @@ where
     K: Clock,
     P: AuditReport,
 {
-    /// Up to the last entry that there is at the beginning.
+    /// Checks the entries of each stream up to the last one that existed when the check began.
     pub(super) async fn check_outbound(&mut self) -> Result<(), StoreError> {
         for (channel, stream) in self.settings.outbound_streams.clone() {
             let state = retry(async || self.stores.streams.inspect_stream(&stream).await).await?;
@@ -80,8 +80,9 @@ where
         Ok(verdicts)
     }
 
-    /// An entry that its route does not name is a second one only if the one that the route names is not missing, which is a discrepancy of the
-    /// route. `second` are the places of such entries among the verdicts, with what their routes name.
+    /// Clears false duplicates. An entry that its route does not name is a duplicate only if the entry that
+    /// the route names is present; if that entry is missing, the discrepancy belongs to the route. `second`
+    /// contains the indexes of such verdicts, with the keys of the routes and the entries that they name.
     async fn clear_only_entries(
         &self,
         channel: Channel,
@@ -100,7 +101,8 @@ where
         Ok(())
     }
 
-    /// What is found each time that the page and its routes are read again. What is cleared is counted.
+    /// Reads the page and its routes again, and returns the discrepancies that are found each time. Counts
+    /// the verdicts of entries whose discrepancy is gone.
     async fn look_at_outbound_again(
         &mut self,
         channel: Channel,
@@ -115,7 +117,7 @@ where
             tokio::time::sleep(LOOK_INTERVAL).await;
             let mut again = Vec::new();
             let mut read = after;
-            // One read may return less than the one that found it first.
+            // One read may return less than the read that first found the entries.
             while read < last {
                 let page =
                     retry(async || self.stores.streams.list_entries(stream, read, last, READ_LIMIT).await)

@@ -16,7 +16,7 @@ use domain::route::{Channel, RouteKey};
 
 use super::{Audit, AuditReport, LOOK_INTERVAL, MAX_LOOKS, NAME_MARGIN, retry, still_found};
 
-/// What was found out about a page.
+/// The findings about a page.
 #[derive(Default)]
 struct Judged {
     wrong: Vec<Discrepancy>,
@@ -33,7 +33,7 @@ where
     K: Clock,
     P: AuditReport,
 {
-    /// Records that were accepted by the beginning, or within the times that were asked for.
+    /// Checks the records that were accepted before the start of the audit, or within the requested period.
     pub(super) async fn check_records(&mut self) -> Result<(), StoreError> {
         self.other_streams = self.list_other_streams().await?;
         let (mut after, until) = (RecordCursor::before(self.since), self.until);
@@ -57,7 +57,7 @@ where
         }
     }
 
-    /// The streams of before a rename whose last entry may be of a record that is compared.
+    /// Lists the streams from before a rename whose last entry may belong to a record that is compared.
     async fn list_other_streams(&self) -> Result<Vec<(Channel, String)>, StoreError> {
         let since = self.since - NAME_MARGIN;
         let mut names = retry(async || self.stores.tables.list_audited_names(since).await).await?;
@@ -136,7 +136,8 @@ where
         Ok(())
     }
 
-    /// Looks for the entries that the stream lacks in those that it replaced. One that is there, or was removed there, is not lost.
+    /// Looks for entries that the stream lacks in the streams that it replaced. An entry that is there, or
+    /// was removed there, is not lost.
     async fn look_in_other_streams(
         &self,
         channel: Channel,
@@ -161,7 +162,7 @@ where
         Ok(())
     }
 
-    /// What is found each time that the records and the entries are read again.
+    /// Reads the records and the entries again, and returns the discrepancies that are found each time.
     async fn look_at_records_again(
         &self,
         mut wrong: Vec<Discrepancy>,
@@ -186,7 +187,7 @@ where
         Ok(wrong)
     }
 
-    /// Those of the streams that still do not exist.
+    /// Returns the discrepancies of streams that still do not exist.
     async fn absent_streams(&self, wrong: &[Discrepancy]) -> Result<Vec<Discrepancy>, StoreError> {
         let mut still = Vec::new();
         for found in wrong.iter().filter(|found| is_absent_stream(found)) {
@@ -198,7 +199,8 @@ where
         Ok(still)
     }
 
-    /// Rows without a parent, in whole tables: rows have no index by time. Not done if the audit is limited to a time.
+    /// Checks for rows without a parent. It reads whole tables, because rows have no index by time, and is
+    /// skipped if the audit is limited to a period.
     pub(super) async fn check_orphans(&mut self) -> Result<(), StoreError> {
         if self.settings.since.is_some() || self.settings.until.is_some() {
             return Ok(());
@@ -214,7 +216,7 @@ where
             loop {
                 let page =
                     retry(async || self.stores.tables.list_orphans(table, after.as_ref()).await).await?;
-                // One statement sees rows and parents at one moment: there is nothing to look at again.
+                // One statement reads rows and parents at one moment, so there is nothing to read again.
                 let orphans = page.orphans.into_iter();
                 let wrong: Vec<Discrepancy> =
                     orphans.map(|key| Discrepancy::new(kind, Subject::Route(key), detail)).collect();

@@ -1,16 +1,16 @@
-//! A restart of a server interrupts an audit and does not end it.
+//! Retries, so that a restart of a server interrupts an audit and does not end it.
 
 use std::time::Duration;
 
 use domain::ports::StoreError;
 use tokio::time::{Instant, sleep};
 
-/// How long a store may be unavailable.
+/// The longest time that a store may be unavailable.
 const MAX_UNAVAILABLE: Duration = Duration::from_secs(30);
 /// The pause before a call is tried again.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
-/// The result of the call, tried again while the store is unavailable or busy.
+/// Returns the result of the call. The call is tried again while the store is unavailable or busy.
 pub(super) async fn retry<T>(call: impl AsyncFn() -> Result<T, StoreError>) -> Result<T, StoreError> {
     let since = Instant::now();
     loop {

@@ -1,4 +1,4 @@
-//! What is found once is looked for again, on stores whose answers change between two reads.
+//! Each discrepancy is looked for again, on stores whose contents change between two reads.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -18,12 +18,12 @@ use domain::route::RouteKey;
 
 use super::*;
 
-/// How often each kind of question is answered in a way that contradicts, before it is answered well.
+/// The number of reads of each kind that return a discrepancy before a read returns none.
 #[derive(Default)]
 struct Stores {
     records: usize,
     outcomes: usize,
-    /// How often the tables are unavailable first.
+    /// The number of calls that fail first because the tables are unavailable.
     outages: usize,
     /// The entries before the last one of the intents stream.
     more_entries: u64,
@@ -47,7 +47,7 @@ fn broken() -> AuditedPage {
 }
 
 impl Stores {
-    /// The record, or none once it is deleted.
+    /// Returns the record, or none once it is deleted.
     fn record(&self) -> AuditedPage {
         let read = self.record_reads.fetch_add(1, Ordering::Relaxed);
         if read < self.records { broken() } else { AuditedPage::default() }
@@ -97,7 +97,8 @@ impl AuditStore for &Stores {
     }
 }
 
-/// The first read of the intents stream returns all its entries, and later ones return one each; the outbound streams are absent.
+/// The first read of the intents stream returns all its entries, and later ones return one each; the outbound
+/// streams are absent.
 impl StreamReader for &Stores {
     async fn list_entries(
         &self,

@@ -1,4 +1,4 @@
-//! Which dead letters a change reaches, and when it waits, stops and ends.
+//! The dead letters that a change reaches, and the conditions under which it waits, stops and ends.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ const REPLAY: DeadLetterChange = DeadLetterChange::Replay(Budgets { push: 3, ema
 
 type Bulk = BulkChange<Scripted<MemoryDatabase>, Arc<ManualClock>>;
 
-/// Makes dead letters of routes, at the present time of the world.
+/// Turns routes into dead letters, at the current time of the world.
 async fn fail(world: &World, routes: &[LiveRoute]) {
     for route in routes {
         let failed = Failed {
@@ -56,7 +56,7 @@ fn bulk(world: &World, change: DeadLetterChange, selection: Selection) -> Bulk {
     BulkChange { store, clock, change, action, wait_for_publishers: true }
 }
 
-/// All that are dead letters now.
+/// Selects all current dead letters.
 fn everything(world: &World) -> Selection {
     let created_before = Some(ambient::Clock::now(&world.clock));
     Selection::Filter(DeadLetterFilter { created_before, ..DeadLetterFilter::default() })
@@ -105,7 +105,7 @@ async fn a_selection_of_any_size_is_changed_in_chunks_each_with_its_action() {
 #[tokio::test(start_paused = true)]
 async fn a_route_that_fails_again_meanwhile_is_not_changed_again() {
     let world = world(1..=1_500).await;
-    // Without a bound of time: the place that was reached suffices, whatever the clocks of replicas say.
+    // The filter has no time bound: the position in the list suffices, regardless of the clocks of replicas.
     let bulk = bulk(&world, REPLAY, Selection::Filter(DeadLetterFilter::default()));
     let (stop, failing) = (CancellationToken::new(), world.clone());
     let again = async {

@@ -1,4 +1,4 @@
-//! What the gauges show, also while one of the stores is unavailable.
+//! The values of the gauges, also while one of the stores is unavailable.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ const UP: &str = "notification.dependency.up";
 const DUE: &str = "notification.channel.oldest_due_age";
 const EXPIRED: &str = "notification.retention.oldest_expired_age";
 
-/// 100 ms, with entries 10 and 20 in the stream.
+/// A world at 100 ms, with entries 10 and 20 in the stream.
 fn world() -> World {
     let world = World::new(Timestamp::from_millis(100).expect("in range"));
     for (number, key) in [(10, "key-1"), (20, "key-2")] {
@@ -21,12 +21,12 @@ fn world() -> World {
     world
 }
 
-/// So many passes in `world`, while the gauges are read.
+/// Runs `times` passes in `world`, while the gauges are read.
 async fn measure(world: &World, times: u32) -> Recorded {
     measure_if(true, world, times).await
 }
 
-/// The same, whether or not the gauges are read.
+/// Same as [`measure`], but the gauges are read only if `is_read`.
 async fn measure_if(is_read: bool, world: &World, times: u32) -> Recorded {
     let recorded = Recorded::default();
     let gauges = Gauges {
@@ -47,7 +47,8 @@ async fn measure_if(is_read: bool, world: &World, times: u32) -> Recorded {
     recorded
 }
 
-/// The age in seconds that is shown at 100 ms when entries 10 and 20 are in the stream, and the last generated one is 20.
+/// The reported age in seconds at 100 ms, when entries 10 and 20 are in the stream and the last generated one
+/// is 20.
 async fn age(durable: Option<u64>, cached: Option<u64>) -> Vec<f64> {
     let world = world();
     durable.into_iter().for_each(|number| world.set_durable(EntryId::new(number, 0)));

@@ -1,5 +1,5 @@
-//! A bounded log of the repeated failures of one worker: a line when a failure begins, when its cause changes, at an interval
-//! while it lasts, and when it is over.
+//! A bounded log of the repeated failures of one worker: a line when a failure begins, when its cause
+//! changes, at an interval while it lasts, and when it is over.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use tokio::time::Instant;
 const MIN_PAUSE: Duration = Duration::from_millis(50);
 /// The longest pause between two attempts.
 const MAX_PAUSE: Duration = Duration::from_secs(1);
-/// A failure that lasts unchanged is logged again after this time.
+/// The interval at which a failure that lasts unchanged is logged again.
 const REMINDER_INTERVAL: Duration = Duration::from_secs(60);
 
-/// The failure of one worker, if there is one.
+/// The current failure of one worker, if there is one.
 #[derive(Debug)]
 pub(super) struct FailureLog {
     worker: &'static str,
@@ -23,7 +23,7 @@ pub(super) struct FailureLog {
 #[derive(Debug)]
 struct Failure {
     cause: String,
-    /// The stream entry that waits, where it is one.
+    /// The stream entry that waits, if the failure is about one.
     entry_id: Option<EntryId>,
     since: Instant,
     logged_at: Instant,

@@ -1,12 +1,12 @@
-//! The acceptor: gives every entry of a batch its outcome, in stream order.
+//! The acceptor gives every entry of a batch its outcome, in stream order.
 //!
-//! The steps of one batch: look up the recipients → decide → one transaction → dispatch. Most keys are new, and a transaction
-//! with a key that is taken writes nothing ([`Commit::WriteConflict`](domain::ports::Commit)). So known keys are looked up
-//! beforehand only if the previous batch had some, or if a recipient is missing or cannot be looked up: the outcome of a replay
-//! never depends on the directory.
+//! The steps of one batch: look up the recipients → decide → one transaction → dispatch. Most keys are new,
+//! and a transaction with a taken key writes nothing ([`Commit::WriteConflict`](domain::ports::Commit)). So
+//! known keys are looked up beforehand only if the previous batch had some, or if a recipient is missing or
+//! cannot be looked up: the outcome of a replay never depends on the directory.
 //!
-//! A batch is kept until each of its entries has an outcome, and so are the directory's answers about its users. They were
-//! requested after its entries were read, so they are never older than the entries.
+//! A batch is kept until each of its entries has an outcome, and so are the directory's lookups of its users.
+//! They were requested after its entries were read, so they are never older than the entries.
 
 mod decider;
 mod writer;
@@ -26,7 +26,7 @@ use crate::traces::{IntentSpan, Traces};
 use decider::Decider;
 use writer::{WriteEnd, Writer};
 
-/// How many write conflicts a batch may have before intake determines again where to resume.
+/// The most write conflicts of a batch before intake determines again where to resume.
 const MAX_CONFLICT_RETRIES: usize = 5;
 
 /// Processes one batch at a time.
@@ -39,34 +39,34 @@ pub(super) struct Acceptor<'a, A, D, C> {
     writer: Writer<'a, A, C>,
     /// The entries of the batch that have no outcome yet.
     batch: VecDeque<UnprocessedEntry>,
-    /// Whether the keys of the next batch are looked up before it is decided.
+    /// True if the keys of the next batch are looked up before it is decided.
     ask_known: bool,
 }
 
-/// Where a batch is written.
+/// The fence and the checkpoint that a batch is written with.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Target {
     /// The fence of this term.
     pub(super) fence: Fence,
-    /// The durable checkpoint.
+    /// The durable checkpoint that is expected.
     pub(super) expected: Option<EntryId>,
 }
 
 /// The result of processing a batch.
 #[derive(Debug)]
 pub(super) struct Processed {
-    /// The last entry whose outcome is committed, also if processing failed after it.
+    /// The last entry whose outcome is committed, even if processing failed after it.
     pub(super) committed: Option<EntryId>,
-    /// How it ended.
+    /// The end of processing.
     pub(super) ended: Result<Ended, StoreError>,
 }
 
-/// How processing ended.
+/// The end of processing, if no call failed.
 #[derive(Debug)]
 pub(super) enum Ended {
-    /// The batch is done, or the stop has come.
+    /// The batch is done, or the term is over.
     Continue,
-    /// An entry must wait; it and those after it are kept.
+    /// An entry must wait. This entry and those after it are kept.
     Waiting(Wait),
     /// The durable checkpoint is not the expected one.
     CheckpointMoved,
@@ -90,29 +90,30 @@ where
         }
     }
 
-    /// Whether it has no unfinished batch.
+    /// True if there is no unfinished batch.
     pub(super) fn is_idle(&self) -> bool {
         self.batch.is_empty()
     }
 
-    /// Takes the next batch.
+    /// Starts the next batch.
     pub(super) fn begin(&mut self, batch: VecDeque<UnprocessedEntry>) {
         self.batch = batch;
         self.decider.forget_answers();
     }
 
-    /// Drops the batch: its entries will be read again.
+    /// Drops the batch. Its entries are read again.
     pub(super) fn forget(&mut self) {
         self.begin(VecDeque::new());
         self.ask_known = true;
     }
 
-    /// Logs how many lines about entries were not, once a second is over or none will follow (`ends`).
+    /// Logs the number of suppressed lines about entries, once a second is over or if no lines follow
+    /// (`ends`).
     pub(super) fn report_suppressed(&mut self, ends: bool) {
         self.writer.report_suppressed(ends);
     }
 
-    /// Gives the entries of the batch their outcomes, as far as that is possible now.
+    /// Gives the entries of the batch their outcomes, as far as possible now.
     pub(super) async fn process(&mut self, target: Target, stop: &CancellationToken) -> Processed {
         let Target { fence, expected } = target;
         let mut committed = None;
@@ -122,7 +123,7 @@ where
             if self.batch.is_empty() {
                 break Ok(Ended::Continue);
             }
-            // If the term ends meanwhile, nothing is lost: nothing has been written.
+            // If the term ends here, nothing is lost, because nothing has been written.
             let deciding = stop.run_until_cancelled(self.decider.decide(&self.batch, ask_known)).await;
             let (decision, asked) = match deciding {
                 None => break Ok(Ended::Continue),

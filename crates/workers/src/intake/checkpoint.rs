@@ -1,9 +1,11 @@
-//! The checkpoint keeper: determines where to resume, at the start of a term, after a failure, and whenever the stores or the
-//! stream disagree (ADR 0011, ADR 0022). It moves the cached checkpoint after the durable one, and trims entries below it.
+//! The checkpoint keeper determines where to resume: at the start of a term, after a failure, and whenever
+//! the stores or the stream disagree (ADR 0011, ADR 0022). It also moves the cached checkpoint to the durable
+//! one, and trims processed entries.
 //!
-//! Crash recovery: resuming writes the fence of the term to both checkpoints. In a stream that was cut short it moves the cached
-//! checkpoint back, then the durable one; until that is done, the next leader finds the loss again. A recreated stream is detected
-//! again until its first batch moves the checkpoint. A trim is repeated by the next leader.
+//! Crash recovery: resuming writes the fence of the term to both checkpoints. If the stream was cut short, it
+//! moves back the cached checkpoint, then the durable one; until both are moved, the next leader detects the
+//! loss again. A recreated stream is detected again until its first batch moves the checkpoint. The next
+//! leader repeats a trim.
 
 mod loss;
 
@@ -24,9 +26,9 @@ use self::loss::{AfterLoss, Loss};
 use super::reader::Reader;
 use super::{Intake, IntakeSettings};
 
-/// How often an idle intake checks that PostgreSQL still has the checkpoint.
+/// The interval at which an idle intake checks that PostgreSQL still has the checkpoint.
 const CHECKPOINT_CHECK_INTERVAL: Duration = Duration::from_secs(10);
-/// How often processed entries are removed from the stream, where that is configured.
+/// The interval at which processed entries are removed from the stream, if that is configured.
 const TRIM_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Keeps the checkpoint during a term.
@@ -38,18 +40,20 @@ pub(super) struct CheckpointKeeper<'a, I, A, K, C> {
     clock: &'a C,
     settings: &'a IntakeSettings,
     fence: Fence,
-    /// This term has written its fence to the durable and to the cached checkpoint, so finding it there is expected.
+    /// True once this term has written its fence to the durable or the cached checkpoint, so that finding it
+    /// there is expected.
     claimed: bool,
     cache_claimed: bool,
-    /// `None` until it is known where to resume.
+    /// The position; `None` until it is determined where to resume.
     position: Option<Position>,
-    /// A gap up to this entry has been reported.
+    /// The entry up to which a gap has been reported.
     reported_gap: EntryId,
     /// The loss that has been reported, until a batch is committed.
     reported_loss: Option<Loss>,
-    /// Before this time an idle stream is not inspected: that costs Redis a copy of large entries.
+    /// The time before which an idle stream is not inspected, because an inspection makes Redis copy large
+    /// entries.
     inspect_again_at: Option<Instant>,
-    /// The server of the stream, until it is saved beside the checkpoint.
+    /// The server of the stream, until it is saved with the checkpoint.
     unsaved_server: Option<ServerId>,
     trimmed_at: Option<Instant>,
 }
@@ -59,10 +63,10 @@ pub(super) struct CheckpointKeeper<'a, I, A, K, C> {
 struct Position {
     /// The durable checkpoint, which the next batch expects.
     durable: Option<EntryId>,
-    /// Everything in the stream up to here has its outcome. Not the durable checkpoint if the stream was recreated and no batch of it
-    /// is committed yet.
+    /// The entry up to which everything in the stream has its outcome. It is not the durable checkpoint if
+    /// the stream was recreated and no batch of it is committed yet.
     processed: EntryId,
-    /// When PostgreSQL was last known to have the checkpoint.
+    /// The time at which PostgreSQL was last seen to have the checkpoint.
     checked_at: Instant,
     /// The cached checkpoint.
     cached: EntryId,
@@ -71,24 +75,24 @@ struct Position {
 /// The result of resuming.
 #[derive(Debug)]
 pub(super) enum Resumed {
-    /// Read after this entry.
+    /// Intake reads after this entry.
     After(EntryId),
-    /// There is a checkpoint and no stream.
+    /// There is a checkpoint but no stream; contains the cause to report.
     Absent(String),
     /// Another term has this fence.
     Superseded(Fence),
-    /// The durable checkpoint changed meanwhile.
+    /// The durable checkpoint changed in the meantime.
     Moved,
 }
 
 /// The result of a check of an idle stream.
 #[derive(Debug)]
 pub(super) struct Idle {
-    /// What was looked for.
+    /// The last processed entry.
     pub(super) processed: EntryId,
-    /// The stream, compared with that.
+    /// The result of comparing the stream with `processed`.
     pub(super) stream: StreamCheck,
-    /// The stream has had entries after that.
+    /// True if the stream is not empty and had entries after `processed`.
     pub(super) has_more: bool,
 }
 
@@ -129,17 +133,17 @@ where
         self.fence
     }
 
-    /// Up to where the stream has been processed; `None` if that is not known.
+    /// Returns the entry up to which the stream has been processed; `None` if that is not determined.
     pub(super) fn processed(&self) -> Option<EntryId> {
         self.position.as_ref().map(|position| position.processed)
     }
 
-    /// What the next batch expects.
+    /// Returns the durable checkpoint, which the next batch expects.
     pub(super) fn durable(&self) -> Option<EntryId> {
         self.position.as_ref().and_then(|position| position.durable)
     }
 
-    /// A batch up to this entry is committed.
+    /// Records that a batch up to this entry is committed.
     pub(super) fn committed(&mut self, last: EntryId) {
         self.reported_loss = None;
         if let Some(position) = &mut self.position {
@@ -153,8 +157,8 @@ where
         self.position = None;
     }
 
-    /// Determines where to resume, and stops every earlier term from writing. The durable checkpoint is authoritative; the cached
-    /// one is used if there is no durable one.
+    /// Determines where to resume, and stops every earlier term from writing. The durable checkpoint is
+    /// authoritative; the cached one is used if there is no durable one.
     pub(super) async fn resume(&mut self, reader: &Reader<'_, I, C>) -> Result<Resumed, StoreError> {
         let stream = self.settings.stream.as_str();
         let claim = self.store.claim_checkpoint(stream, self.fence, !self.claimed).await?;
@@ -201,8 +205,8 @@ where
             tracing::warn!(stream, checkpoint = %processed,
                 "the intents stream is on another server than before, and shows no loss; entries that were not read yet may be missing");
         }
-        // Without a loss, only the fence is replaced. After one, the cached checkpoint goes back first, so that it is never after the
-        // durable one.
+        // Without a loss, only the fence is replaced. After a loss, the cached checkpoint moves back first,
+        // so that it is never after the durable one.
         let stored = known.as_ref().map_or(resume.after, |(id, _)| *id);
         let checkpoint = Checkpoint { fence: self.fence, last_entry_id: stored };
         if self.cache.reset(stream, checkpoint).await? == Swap::Conflict
@@ -257,7 +261,8 @@ where
         }
     }
 
-    /// Entries that were trimmed before they were read are lost to the service; all it can do is report that.
+    /// Reports a gap: entries that were trimmed before they were read are lost, and the service can only
+    /// report that.
     fn report_gap(&mut self, after: EntryId, first: EntryId) {
         if first > self.reported_gap {
             self.reported_gap = first;
@@ -266,8 +271,9 @@ where
         }
     }
 
-    /// After a read without entries: compares the stream with the processed entries, and at an interval the durable checkpoint with
-    /// the committed one. `None` if PostgreSQL has another checkpoint.
+    /// Checks the stream after a read without entries. Compares the stream with the processed entries, and at
+    /// an interval the durable checkpoint with the committed one. Returns `None` if PostgreSQL has another
+    /// checkpoint, or if there is no position.
     pub(super) async fn check_idle(&mut self) -> Result<Option<Idle>, StoreError> {
         let Some(position) = &mut self.position else { return Ok(None) };
         let processed = position.processed;
@@ -286,7 +292,7 @@ where
             position.checked_at = Instant::now();
         }
         let stream = checkpoint::check_stream(processed, state);
-        // An entry that came since the read is the first one, too: only a stream that is empty shows a loss.
+        // An entry that arrived since the read is also the first one, so only an empty stream shows a loss.
         if let (StreamCheck::Gap(first), true) = (stream, state.is_some_and(|state| state.first.is_none())) {
             self.report_gap(processed, first);
         }
@@ -294,15 +300,15 @@ where
         Ok(Some(Idle { processed, stream, has_more }))
     }
 
-    /// Maintenance that runs concurrently with everything else; correctness does not depend on it.
+    /// Runs maintenance concurrently with all other work. Correctness does not depend on it.
     pub(super) async fn maintain(&mut self) {
         self.save_server().await;
         self.move_cache().await;
         self.trim().await;
     }
 
-    /// Saves the server that the stream is on, once the checkpoint is one of that server: until a batch moves the checkpoint of a
-    /// recreated stream, the next term must find that, too.
+    /// Saves the server of the stream, once the checkpoint belongs to that server. Until a batch moves the
+    /// checkpoint of a recreated stream, the next term must also detect the recreation.
     async fn save_server(&mut self) {
         let is_settled =
             self.position.as_ref().is_some_and(|position| position.durable == Some(position.processed));
@@ -316,8 +322,8 @@ where
         }
     }
 
-    /// Moves the cached checkpoint to the durable one, also back. The durable one is authoritative, and the next batch writes a later
-    /// one, so a failure is only reported.
+    /// Moves the cached checkpoint to the durable one, which may be before it. The durable one is
+    /// authoritative, and the next batch writes a later one, so a failure is only reported.
     pub(super) async fn move_cache(&mut self) {
         let Some(position) = &mut self.position else { return };
         let Some(last_entry_id) = position.durable.filter(|durable| *durable != position.cached) else {
@@ -347,8 +353,8 @@ where
         }
     }
 
-    /// Removes processed entries that are older than their retention. The last processed entry is kept, whatever its age, because
-    /// the stream is compared with it.
+    /// Removes processed entries that are past their retention. The last processed entry is kept, regardless
+    /// of its age, because the stream is compared with it.
     async fn trim(&mut self) {
         let (Some(retention), Some(position)) = (self.settings.stream_retention, &self.position) else {
             return;

@@ -1,4 +1,4 @@
-//! The reader: reads entries from Redis, as many at once as memory allows, and decodes them.
+//! The reader reads entries from Redis, as many at once as memory allows, and decodes them.
 
 use std::time::Duration;
 
@@ -12,19 +12,19 @@ use tokio::time::{Instant, sleep_until};
 
 use super::{IntakeSettings, MAX_BATCH_COST, UnprocessedEntry};
 
-/// How many entries are requested before their size is known, and the maximum of one request: the next entries may be
-/// a thousand times as large as the last ones.
+/// The number of entries that are requested before their size is known, and the most of one request. The next
+/// entries may be a thousand times as large as the last ones.
 const FIRST_COUNT: usize = 16;
 const LARGEST_COUNT: usize = 256;
 /// The target cost of one read: half of its maximum.
 const READ_COST: usize = 2 * 1024 * 1024;
-/// The most bytes that a read of several entries may return. Small fields take up to thirteen times as much memory as bytes, so this
-/// is what bounds it.
+/// The most bytes that a read of several entries may return. Small fields take up to thirteen times as much
+/// memory as bytes, so this limit also bounds the memory of a read.
 const MAX_READ_BYTES: usize = 4 * 1024 * 1024;
 /// The most bytes that a read of one entry may return.
 pub(super) const MAX_ENTRY_BYTES: usize = 64 * 1024 * 1024;
-/// How often a read may find nothing in a row although there is something, before its connection is replaced: an entry may
-/// have come just after the first.
+/// The number of consecutive empty reads of a stream that has an entry, after which the connection is
+/// replaced. One is not enough: the entry may have arrived just after the read.
 const MAX_MISSES: u32 = 2;
 
 /// Reads entries in stream order.
@@ -36,7 +36,7 @@ pub(super) struct Reader<'a, I, C> {
     settings: &'a IntakeSettings,
     window: ReadWindow,
     misses: u32,
-    /// When a look at an entry that is too large began, if it did not succeed.
+    /// The time at which the last look at an entry that is too large began, if it failed.
     looked_at: Option<Instant>,
 }
 
@@ -50,7 +50,8 @@ impl<'a, I: IntentStream, C: Clock> Reader<'a, I, C> {
         Self { intents, clock, policy, settings, window: ReadWindow::new(), misses: 0, looked_at: None }
     }
 
-    /// The entries after `after` in stream order; waits up to `block` for the first, and returns none if none arrived in time.
+    /// Returns the entries after `after` in stream order. Waits up to `block` for the first, and returns none
+    /// if none arrives in time.
     pub(super) async fn read(
         &mut self,
         after: EntryId,
@@ -62,7 +63,7 @@ impl<'a, I: IntentStream, C: Clock> Reader<'a, I, C> {
         }
     }
 
-    /// As [`Self::read`]; `None` if the next entry is larger than [`MAX_ENTRY_BYTES`].
+    /// Same as [`Self::read`], but returns `None` if the next entry is larger than [`MAX_ENTRY_BYTES`].
     async fn read_whole(
         &mut self,
         after: EntryId,
@@ -85,8 +86,9 @@ impl<'a, I: IntentStream, C: Clock> Reader<'a, I, C> {
         }
     }
 
-    /// The next entry, of which one alone is more than [`MAX_ENTRY_BYTES`]: its outcome depends on its size alone. Redis copies it for this, so
-    /// a look that failed is repeated only after [`LARGE_COPY_INTERVAL`].
+    /// Returns the next entry, which alone is larger than [`MAX_ENTRY_BYTES`], so that its outcome depends on
+    /// its size alone. Redis copies the entry for this, so a failed look is repeated only after
+    /// [`LARGE_COPY_INTERVAL`].
     async fn look_at_large(&mut self, after: EntryId) -> Result<Option<UnprocessedEntry>, StoreError> {
         if let Some(at) = self.looked_at {
             sleep_until(at + LARGE_COPY_INTERVAL).await;
@@ -97,7 +99,7 @@ impl<'a, I: IntentStream, C: Clock> Reader<'a, I, C> {
         Ok(found)
     }
 
-    /// The next entry, decided by its size alone.
+    /// Returns the next entry, decoded by its size alone.
     pub(super) async fn look_after(&self, after: EntryId) -> Result<Option<UnprocessedEntry>, StoreError> {
         let found = self.intents.look_at_large(after).await?;
         let read_at = Instant::now();
@@ -107,8 +109,9 @@ impl<'a, I: IntentStream, C: Clock> Reader<'a, I, C> {
         }))
     }
 
-    /// The entries that are already in the stream after `after`, up to a full transaction or to an entry that is too large to be read;
-    /// none if there is no `after`, or if the last read shows that there are no more.
+    /// Returns the entries that are already in the stream after `after`, up to a full transaction or to an
+    /// entry that is too large to read. Returns none if `after` is `None`, or if the last read showed that
+    /// there are no more.
     pub(super) async fn read_ahead(
         &mut self,
         after: Option<EntryId>,
@@ -125,13 +128,14 @@ impl<'a, I: IntentStream, C: Clock> Reader<'a, I, C> {
         Ok(ahead)
     }
 
-    /// What could not be read was perhaps too much.
+    /// Narrows the next read, because the failed one may have been too large.
     pub(super) fn failed(&mut self) {
         self.window.count = (self.window.count / 2).clamp(1, FIRST_COUNT);
     }
 
-    /// A read returned nothing. Returns the entry that it should have returned, if the stream `has_more` and that has happened
-    /// several times in a row. The connection is closed then, because it may lead to a server that is no longer the primary.
+    /// Records that a read returned nothing. Returns the entry that it should have returned, if the stream
+    /// `has_more` and this has happened several times in a row. In that case it also closes the connection,
+    /// which may lead to a server that is no longer the primary.
     pub(super) async fn missed_after(
         &mut self,
         after: EntryId,
@@ -150,24 +154,24 @@ impl<'a, I: IntentStream, C: Clock> Reader<'a, I, C> {
         Ok(Some(entry_id))
     }
 
-    /// The id of the next entry.
+    /// Returns the id of the next entry.
     pub(super) async fn next_after(&self, after: EntryId) -> Result<Option<EntryId>, StoreError> {
         self.intents.first_after(after).await
     }
 
-    /// Reads an entry by the rules of the envelope.
+    /// Decodes an entry by the rules of the envelope.
     pub(super) fn decode(&self, entry: RawEntry, read_at: Instant) -> UnprocessedEntry {
         let decoded = accept::decode(&self.settings.stream, entry, self.policy, self.clock.now());
         UnprocessedEntry { decoded, read_at }
     }
 }
 
-/// How many entries to read at once, by the size of the last ones.
+/// The number of entries to read at once, by the size of the last ones.
 #[derive(Debug)]
 struct ReadWindow {
-    /// How many entries the next read asks for.
+    /// The number of entries that the next read requests.
     count: usize,
-    /// The last read got all that it asked for: there is more to read.
+    /// True if the last read returned as many entries as it requested, so that there is more to read.
     more: bool,
 }
 
@@ -181,8 +185,8 @@ impl ReadWindow {
         ReadLimit { entries: self.count, bytes }
     }
 
-    /// Requests as many next time as fit into [`READ_COST`], if they have the same size. A read without entries shows nothing
-    /// about the next entries.
+    /// Requests as many entries next time as fit into [`READ_COST`] at the same average size. A read without
+    /// entries shows nothing about the next entries.
     fn brought(&mut self, entries: &[RawEntry]) {
         self.more = entries.len() == self.count;
         if entries.is_empty() {
@@ -192,7 +196,7 @@ impl ReadWindow {
         self.count = (READ_COST / average.max(1)).min(self.count * 4).clamp(1, LARGEST_COUNT);
     }
 
-    /// Asks for one entry next time. False if that is what was asked for.
+    /// Requests one entry next time. Returns false if the last read already requested one.
     fn narrow(&mut self) -> bool {
         self.more = true;
         std::mem::replace(&mut self.count, 1) > 1

@@ -1,4 +1,4 @@
-//! What the intake does when its stores, the stream or the directory say no.
+//! The intake while its stores, the stream or the directory fail.
 
 mod batches;
 mod directory;
@@ -20,10 +20,10 @@ use super::*;
 use crate::dispatch::dispatch;
 use crate::fixtures::{Recorded, STREAM, World, down, intent, locked, now, policy, refused, timed_out};
 
-/// By the clock of the runtime, which stands while anything is at work.
+/// The bound of a run, by the paused clock of the runtime, which advances only while no task is running.
 const BOUND: Duration = Duration::from_secs(600);
 const BLOCK: Duration = Duration::from_millis(10);
-/// No record is older.
+/// Longer than the age of any record.
 const RETENTION: Duration = Duration::MAX;
 const FIRST_COUNT: usize = 16;
 
@@ -75,7 +75,7 @@ async fn run_intake_until(intake: WorldIntake, world: &World, done: impl Fn(&Wor
     timeout(BOUND, running).await.expect("it stops").expect("it does not panic");
 }
 
-/// The parts of a leader that has found out where to resume.
+/// The parts of a leader that has determined where to resume.
 async fn begin(intake: &WorldIntake) -> Work<'_, Intents, Database, Cache, Directory, Arc<ManualClock>> {
     let mut work = Work::new(intake, 1);
     let resumed = work.keeper.resume(&work.reader).await;
@@ -117,7 +117,7 @@ fn names(world: &World) -> Vec<String> {
     outcomes(world).iter().map(name).collect()
 }
 
-/// The outcomes in each committed transaction.
+/// The number of outcomes in each committed transaction.
 fn transactions(world: &World) -> Vec<usize> {
     let calls = world.script.calls_of("accept");
     calls.iter().filter(|call| call.succeeded).map(|call| call.elements.len()).collect()
@@ -127,7 +127,7 @@ fn records(world: &World) -> Vec<String> {
     world.database.records().iter().map(ToString::to_string).collect()
 }
 
-/// The store refuses every transaction that accepts this entry.
+/// Makes the store refuse every transaction that accepts this entry.
 fn poison(world: &World, number: u64) {
     let poisoned = format!("{number}-0 accepted");
     world.script.on("accept", move |call| match call.elements.contains(&poisoned) {
@@ -136,7 +136,7 @@ fn poison(world: &World, number: u64) {
     });
 }
 
-/// Every transaction with this entry waits for a lock in vain.
+/// Makes every transaction with this entry time out on a lock.
 fn lock_row(world: &World, number: u64) {
     let entry = format!("{number}-0 ");
     world.script.on("accept", move |call| match call.elements.iter().any(|row| row.starts_with(&entry)) {

@@ -1,8 +1,8 @@
-//! How instruments are made, the same way in every part of the service.
+//! Builders of instruments, shared by every part of the service.
 
 use opentelemetry::metrics::{AsyncInstrument, Counter, Gauge, Histogram, Meter};
 
-/// Bucket bounds in seconds: fine up to the latency that is expected, coarse beyond it.
+/// Bucket bounds in seconds: fine up to the expected latency, coarse beyond it.
 pub const SECONDS: [f64; 16] =
     [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0];
 
@@ -11,7 +11,7 @@ pub const SECONDS: [f64; 16] =
 pub struct Instruments<'a>(&'a Meter);
 
 impl<'a> Instruments<'a> {
-    /// Makes those of `meter`.
+    /// Makes instruments of `meter`.
     pub fn new(meter: &'a Meter) -> Self {
         Self(meter)
     }
@@ -21,17 +21,18 @@ impl<'a> Instruments<'a> {
         self.0.u64_counter(name).with_description(what).build()
     }
 
-    /// A number of `unit`, which in braces names what is counted.
+    /// A gauge of a number of `unit`, which in braces names the counted thing.
     pub fn gauge(&self, name: &'static str, unit: &'static str, what: &'static str) -> Gauge<u64> {
         self.0.u64_gauge(name).with_unit(unit).with_description(what).build()
     }
 
-    /// A time in seconds.
+    /// A gauge of a time in seconds.
     pub fn age(&self, name: &'static str, what: &'static str) -> Gauge<f64> {
         self.0.f64_gauge(name).with_unit("s").with_description(what).build()
     }
 
-    /// As [`Instruments::gauge`], but `read` is asked for the values whenever the metrics are read. It must not block.
+    /// Same as [`Instruments::gauge`], but calls `read` for the values whenever the metrics are read. `read`
+    /// must not block.
     pub fn observed_gauge(
         &self,
         name: &'static str,
@@ -43,7 +44,8 @@ impl<'a> Instruments<'a> {
         builder.with_callback(read).build();
     }
 
-    /// As [`Instruments::age`], but `read` is asked for the values whenever the metrics are read. It must not block.
+    /// Same as [`Instruments::age`], but calls `read` for the values whenever the metrics are read. `read`
+    /// must not block.
     pub fn observed_age(
         &self,
         name: &'static str,
@@ -54,13 +56,13 @@ impl<'a> Instruments<'a> {
         builder.with_callback(read).build();
     }
 
-    /// Durations in seconds, in buckets up to each of `bounds`.
+    /// A histogram of durations in seconds, in buckets up to each of `bounds`.
     pub fn duration(&self, name: &'static str, bounds: &[f64], what: &'static str) -> Histogram<f64> {
         let builder = self.0.f64_histogram(name).with_unit("s").with_description(what);
         builder.with_boundaries(bounds.to_vec()).build()
     }
 
-    /// Numbers of `unit`, in buckets up to each of `bounds`.
+    /// A histogram of numbers of `unit`, in buckets up to each of `bounds`.
     pub fn sizes(
         &self,
         name: &'static str,

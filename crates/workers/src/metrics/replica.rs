@@ -1,7 +1,7 @@
-//! What a replica knows by itself: how its workers are, and how its connections are used.
+//! Metrics that a replica reports without a store: the status of its workers and the use of its connections.
 //!
-//! It is asked for when the metrics are read, and measured by no worker. So it is current whenever it is read, and it shows a worker
-//! that is hung, that of the gauges too.
+//! They are computed when the metrics are read, not by a worker. So they are always current, and they also
+//! show a hung worker, including the worker of the gauges.
 
 use std::time::Duration;
 
@@ -13,7 +13,8 @@ use super::instruments::Instruments;
 use crate::health::WorkerStatus;
 use crate::reporter::ReplicaHealth;
 
-/// Shows `workers`, and the connections of the PostgreSQL pool: `pool_usage` returns the open and the idle ones.
+/// Reports the status of `workers`, and the connections of the PostgreSQL pool: `pool_usage` returns the
+/// numbers of open and idle ones.
 pub fn observe_replica(
     meter: &Meter,
     workers: &ReplicaHealth,
@@ -44,7 +45,7 @@ pub fn observe_replica(
     );
 }
 
-/// For each worker the time since an event of its status; 0 if there was none.
+/// Reports for each worker the time since an event of its status; 0 if there was none.
 fn observe(
     workers: &ReplicaHealth,
     gauge: &dyn AsyncInstrument<f64>,

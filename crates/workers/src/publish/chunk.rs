@@ -1,5 +1,5 @@
-//! The stages of one chunk of routes: encoded, leased, appended, completed. Every call is repeated until it is
-//! answered; the output of a stage is the input of the next.
+//! The stages of one chunk of routes: encode, lease, append, complete. Every call is repeated until it gets a
+//! response. The output of a stage is the input of the next.
 
 use std::collections::HashSet;
 
@@ -21,10 +21,11 @@ use crate::traces::PublishSpan;
 
 /// The size limit of one append.
 const CHUNK_BYTES: usize = 1024 * 1024;
-/// How often leases of a chunk may expire before their append; after that, the rest is left to the scan.
+/// The number of times that leases of a chunk may expire before their append. After that, the rest is left to
+/// the scan.
 const MAX_LEASE_RETRIES: usize = 3;
 
-/// A route with the entry that is to be appended for it.
+/// A route, with the entry to append for it.
 struct Encoded<'a> {
     route: &'a LiveRoute,
     entry: OutboundEntry<'a>,
@@ -48,9 +49,9 @@ pub(super) struct Appended {
 /// The result of publishing, for the scan.
 #[derive(Debug, Default)]
 pub(super) struct Report {
-    /// Another replica holds some of the routes, or their leases expired.
+    /// True if another replica holds some of the routes, or if their leases expired.
     pub(super) contended: bool,
-    /// When the first of the failed routes is retried.
+    /// The time at which the first of the failed routes is retried.
     pub(super) retry_at: Option<Timestamp>,
 }
 
@@ -70,7 +71,8 @@ where
     J: Jitter,
     T: Tokens,
 {
-    /// Publishes a batch in chunks. Routes whose leases expired before the append are read again and retried at once.
+    /// Publishes a batch in chunks. Routes whose leases expired before the append are read again and retried
+    /// at once.
     pub(super) async fn publish(&self, batch: Batch, shared: &PublisherState) -> Result<Report, Stopped> {
         let (mut report, mut lost) = self.publish_once(&batch, shared).await?;
         for _ in 0..MAX_LEASE_RETRIES {
@@ -87,7 +89,7 @@ where
         Ok(report)
     }
 
-    /// The routes of a batch, chunk by chunk; gives back the keys of those whose lease was lost.
+    /// Publishes the routes of a batch, chunk by chunk. Also returns the keys of routes whose lease was lost.
     async fn publish_once(
         &self,
         batch: &Batch,
@@ -108,7 +110,8 @@ where
         Ok((report, lost))
     }
 
-    /// As many of the first routes as make a chunk: their entries, and those that cannot be encoded.
+    /// Encodes as many of the first routes as make a chunk. Returns their entries, and the routes that cannot
+    /// be encoded.
     fn encode<'a>(&self, routes: &'a [LiveRoute]) -> (Vec<Encoded<'a>>, Vec<Failed>) {
         let mut encoded = Vec::with_capacity(routes.len().min(self.settings.batch_size));
         let mut failed = Vec::new();
@@ -129,7 +132,8 @@ where
         (encoded, failed)
     }
 
-    /// The stages of one chunk. `traced` is there if traces are on: its routes, and when it was begun.
+    /// Runs the stages of one chunk. `traced` is `Some` if traces are on: the routes of the chunk, and the
+    /// time at which it began.
     async fn publish_chunk(
         &self,
         encoded: Vec<Encoded<'_>>,
@@ -148,8 +152,9 @@ where
             let (leased, receipts) = self.lease(encoded, token.clone(), shared).await?;
             report.contended = leased.routes.len() + receipts.len() < asked;
             outcomes.published = receipts;
-            // The receipt of another publisher could have ended since the route was read, and it may have been half as old
-            // already: whether the route is still to be published is asked again.
+            // The marker of another publisher may have expired since the route was read, because it may have
+            // been half its TTL old then. So PostgreSQL is queried again whether the route is still to be
+            // published.
             let appended = if read_at.elapsed() > self.settings.dedupe_ttl / 2 {
                 let live = self.read_again(&leased, shared).await?;
                 let (routes, failed) = self.encode(&live);
@@ -174,8 +179,8 @@ where
         Ok((report, lost))
     }
 
-    /// Acquires the leases of a chunk. Routes whose leases another replica holds are dropped; a route with a receipt counts as
-    /// appended.
+    /// Acquires the leases of a chunk. Routes whose leases another replica holds are dropped. A route with a
+    /// marker counts as appended.
     async fn lease<'a>(
         &self,
         encoded: Vec<Encoded<'a>>,
@@ -200,7 +205,8 @@ where
         Ok((Leased { token, routes: won }, receipts))
     }
 
-    /// Those of the routes that are still live, at their present version; the leases of the others are released.
+    /// Returns the routes that are still live, at their current version, and releases the leases of the
+    /// others.
     async fn read_again(
         &self,
         leased: &Leased<'_>,
@@ -214,7 +220,7 @@ where
         Ok(live)
     }
 
-    /// Those of the routes that are live, read in as few parts as PostgreSQL answers in time.
+    /// Returns the routes that are live, read in as few parts as PostgreSQL can read in time.
     async fn live_routes(
         &self,
         keys: &[&RouteKey],
@@ -240,7 +246,8 @@ where
         Ok(live)
     }
 
-    /// Appends the leased routes. An append that Redis cannot perform at present is retried under the same token.
+    /// Appends the leased routes. An append that Redis cannot perform at present is retried under the same
+    /// token.
     async fn append(&self, leased: Leased<'_>, shared: &PublisherState) -> Result<Appended, Stopped> {
         let Leased { token, mut routes } = leased;
         let mut appended = Appended::default();
@@ -285,7 +292,7 @@ where
         Ok(appended)
     }
 
-    /// What follows a failed attempt.
+    /// Returns the completion of a failed attempt: a retry or a dead letter.
     fn failed(&self, route: &LiveRoute, classification: &'static str, message: String) -> Failed {
         let after = route.after_failure(self.clock.now(), &self.settings.backoff, self.jitter.fraction());
         let (attempt_count, retry_at) = match after {

@@ -1,9 +1,10 @@
-//! Completions: recording the results of routes in PostgreSQL.
+//! Completions record the results of routes in PostgreSQL.
 //!
-//! One row that cannot be written delays no other. A statement that is refused as a whole is repeated in halves, and the
-//! completion of the row that remains is deferred ([`super::deferred`]). The completions of a statement that takes too long are
-//! deferred together: they are retried beside the loop of the channel, which continues. During an outage this code waits: until the
-//! completions of a chunk are committed or deferred, the channel takes no new work.
+//! One row that cannot be written does not delay another. A statement that is refused as a whole is repeated
+//! in halves, and the completion of the row that remains is deferred ([`super::deferred`]). The completions
+//! of a statement that takes too long are deferred together: they are retried beside the loop of the channel,
+//! which continues. During an outage this code waits: until the completions of a chunk are committed or
+//! deferred, the channel takes no new work.
 
 use std::collections::{HashMap, VecDeque};
 use std::convert::Infallible;
@@ -25,9 +26,11 @@ use super::deferred::{Cause, Change};
 use super::state::PublisherState;
 use crate::health::Stopped;
 
-/// How long the loop of a channel waits for one statement. What takes longer is retried beside it, without this bound.
+/// The longest time that the loop of a channel waits for one statement. Slower completions are retried beside
+/// the loop, without this bound.
 const MAX_COMMIT_WAIT: Duration = Duration::from_secs(1);
-/// How many times as long as a retry took the next one waits, so that slow rows take little of PostgreSQL's time.
+/// The pause after a retry, as a multiple of the time that the retry took, so that slow rows take little of
+/// PostgreSQL's time.
 const REST_FACTOR: u32 = 3;
 /// The longest such pause.
 const MAX_REST: Duration = Duration::from_secs(10);
@@ -38,7 +41,7 @@ trait Completable: Clone + Send + Sync {
 
     fn change(self) -> Change;
 
-    /// The routes whose receipts must exist until the change is committed.
+    /// The routes whose markers must exist until the change is committed.
     fn appended(changes: &[Self]) -> &[Published];
 
     /// The changes, if they depend on an acknowledgement of Redis.
@@ -123,7 +126,8 @@ impl<T> Committed<T> {
     }
 }
 
-/// The statement is cancelled when it is given up; whether it was committed shows at the next attempt.
+/// The error of a statement that is cancelled after [`MAX_COMMIT_WAIT`]. The next attempt shows whether it
+/// was committed.
 fn too_slow() -> StoreError {
     StoreError::TimedOut {
         operation: "complete routes",
@@ -140,7 +144,8 @@ where
     J: Jitter,
     T: Tokens,
 {
-    /// Completes a chunk whose first acknowledgement is not older than `acknowledged_at`; what cannot be committed is deferred.
+    /// Completes a chunk whose first acknowledgement is not older than `acknowledged_at`. Defers completions
+    /// that cannot be committed.
     pub(super) async fn complete(
         &self,
         appended: Appended,
@@ -159,7 +164,8 @@ where
         Ok(())
     }
 
-    /// Commits changes in parts as large as PostgreSQL takes them. During an outage it waits and keeps receipts alive.
+    /// Commits changes in parts as large as PostgreSQL accepts. During an outage it waits and keeps markers
+    /// alive.
     async fn commit<X: Completable>(
         &self,
         changes: Vec<X>,
@@ -263,8 +269,8 @@ where
         }
     }
 
-    /// Commits deferred changes, and separates those that are still refused or too slow. During an outage they are postponed: the
-    /// loop of the channel waits for its end.
+    /// Commits deferred changes, and separates those that are still refused or too slow. During an outage
+    /// they are postponed: the loop of the channel waits until it is over.
     async fn retry<X: Completable>(&self, changes: Vec<X>, shared: &PublisherState) -> Committed<X> {
         let mut committed = Committed { done: Vec::with_capacity(changes.len()), deferred: Vec::new() };
         let mut parts = vec![changes];
@@ -304,7 +310,8 @@ where
         committed
     }
 
-    /// Defers what could not be committed, and removes what now is. `failures` is how often a change has failed.
+    /// Defers changes that could not be committed, and removes those that now are. `failures` returns the
+    /// number of times that a change has failed.
     fn defer<X: Completable>(
         &self,
         committed: Committed<X>,

@@ -1,7 +1,8 @@
 //! Confirmation of acknowledgements: an append is valid only on the server that acknowledged it (ADR 0045).
 //!
-//! A completion that waited, because PostgreSQL was down or its row was locked, may have outlived that server. Before it is
-//! committed, the publisher looks for its entry: an entry that is gone is published again, and its completion is dropped.
+//! A completion that waited, because PostgreSQL was down or its row was locked, may have outlived that
+//! server. Before the completion is committed, the publisher looks for its entry. If the entry is missing,
+//! the completion is dropped and the route is published again.
 
 use std::time::Duration;
 
@@ -16,18 +17,20 @@ use domain::route::RouteKey;
 use super::RoutePublisher;
 use super::state::PublisherState;
 
-/// How old an acknowledgement may be when its completion is sent to PostgreSQL. A comparison of the streams begins later after a
-/// change of server ([`crate::republish`]), so it sees the completions that were sent before the change.
+/// The longest age of an acknowledgement whose completion is sent to PostgreSQL without confirmation. After a
+/// change of server, a comparison of the streams begins later than this ([`crate::republish`]), so it sees
+/// the completions that were sent before the change.
 pub(super) const MAX_UNCONFIRMED: Duration = Duration::from_secs(1);
 
 /// Completions whose acknowledgements were confirmed.
 #[derive(Debug, Default)]
 struct Confirmed {
-    /// To be committed.
+    /// Completions to commit.
     published: Vec<Published>,
-    /// Without an entry on the present server.
+    /// Routes without an entry on the current server.
     lost: Vec<RouteKey>,
-    /// Trimmed or deleted on another server than the one that acknowledged them: consumers may have processed them.
+    /// The number of entries that were trimmed or deleted on another server than the one that acknowledged
+    /// them: consumers may have processed them.
     unknown: usize,
 }
 
@@ -40,8 +43,8 @@ where
     J: Jitter,
     T: Tokens,
 {
-    /// Keeps those of the completions whose entries may be in the stream, and lets the scan publish the other routes again. If it
-    /// fails, all are kept, and none may be committed.
+    /// Keeps the completions whose entries may be in the stream, and lets the scan publish the other routes
+    /// again. If it fails, all are kept, and none may be committed.
     pub(super) async fn confirm(
         &self,
         published: &mut Vec<Published>,
@@ -61,7 +64,8 @@ where
     }
 
     async fn confirm_chunk(&self, chunk: &[Published], confirmed: &mut Confirmed) -> Result<(), StoreError> {
-        // An id that cannot be read is of no entry that this service appended; PostgreSQL decides about it.
+        // An unparsable id does not belong to an entry that this service appended; PostgreSQL decides about
+        // it.
         let readable = |route: &Published| route.entry.entry_id.parse::<EntryId>().unwrap_or(EntryId::ZERO);
         let entries: Vec<(&RouteKey, EntryId)> =
             chunk.iter().map(|route| (&route.key, readable(route))).collect();
@@ -84,7 +88,8 @@ where
         Ok(())
     }
 
-    /// The routes are still live in PostgreSQL, and no receipt of them is renewed, so the scan finds them.
+    /// Leaves routes to the scan, which finds them: they are still live in PostgreSQL, and their markers are
+    /// no longer renewed.
     fn publish_again(&self, lost: &[RouteKey], shared: &PublisherState) {
         shared.receipts.stop_renewing(lost.iter());
         let deferred = {

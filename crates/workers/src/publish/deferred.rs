@@ -1,10 +1,10 @@
-//! Deferred completions, which cannot be committed for now because of their own row: another transaction has locked it,
-//! PostgreSQL refuses it, or its statement takes too long.
+//! Deferred completions cannot be committed for now because of their own row: another transaction has locked
+//! it, PostgreSQL refuses it, or its statement takes too long.
 //!
-//! They wait here, and are retried with growing pauses beside the other work of the channel. Until one is committed,
-//! this replica does not publish its route again, and renews its receipt, so that no other replica appends it.
-//! The list is bounded; when it is full, the channel takes no new work. After a crash of this replica the routes are still due:
-//! the next publisher finds their receipts and defers them, too.
+//! They wait here, and are retried with growing pauses beside the other work of the channel. Until one is
+//! committed, this replica does not publish its route again, and renews its marker, so that no other replica
+//! appends it. The list is bounded; when it is full, the channel takes no new work. After a crash of this
+//! replica the routes are still due: the next publisher finds their markers and defers them, too.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -13,15 +13,15 @@ use domain::ports::{Failed, Published, StoreError, error_chain};
 use domain::route::RouteKey;
 use tokio::time::Instant;
 
-/// The most completions of a channel that wait.
+/// The most deferred completions of a channel.
 pub(super) const DEFERRED_MAX: usize = 4_096;
-/// The most that are tried again together.
+/// The most completions in one retry.
 const RETRIED_AT_ONCE: usize = 64;
-/// The pause before the first retry, and the longest.
+/// The pause before the first retry, and the longest pause.
 const RETRY_MIN: Duration = Duration::from_secs(1);
 const RETRY_MAX: Duration = Duration::from_secs(30);
 
-/// What is to be written about a route.
+/// The change to write about a route.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Change {
     Published(Published),
@@ -37,19 +37,20 @@ impl Change {
     }
 }
 
-/// Why a completion was not committed.
+/// The reason why a completion was not committed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Cause {
     /// Another transaction has locked the row.
     Locked,
-    /// It takes too long by itself.
+    /// The completion takes too long by itself.
     TimedOut,
-    /// PostgreSQL refuses it, with this message.
+    /// PostgreSQL refuses the completion, with this message.
     Refused(String),
 }
 
 impl Cause {
-    /// Why this error concerns the completions of one statement; `None` for an outage, which concerns all.
+    /// Returns the cause if the error concerns the completions of one statement; `None` for an outage, which
+    /// concerns all.
     pub(super) fn of(error: &StoreError) -> Option<Self> {
         match error {
             StoreError::Unavailable { .. } => None,
@@ -62,7 +63,7 @@ impl Cause {
     }
 }
 
-/// The completions that wait.
+/// The deferred completions.
 #[derive(Debug, Default)]
 pub(super) struct Deferred {
     waiting: HashMap<RouteKey, Waiting>,
@@ -71,13 +72,14 @@ pub(super) struct Deferred {
 #[derive(Debug)]
 struct Waiting {
     change: Change,
-    /// How often it was refused or too slow; a lock does not count, it ends when its transaction does.
+    /// The number of times that the change was refused or too slow. A lock does not count: it ends when its
+    /// transaction does.
     failures: u32,
     retry_at: Instant,
 }
 
 impl Deferred {
-    /// Adds a completion, or one whose retry failed. True if it is new in the list.
+    /// Adds a completion, or one whose retry failed. Returns true if it is new in the list.
     pub(super) fn add(&mut self, change: Change, cause: &Cause, failures: u32, now: Instant) -> bool {
         let failures = failures + u32::from(*cause != Cause::Locked);
         let factor = 2_u32.saturating_pow(failures.saturating_sub(1).min(16));
@@ -111,12 +113,13 @@ impl Deferred {
         self.len() >= DEFERRED_MAX
     }
 
-    /// When the first of them is to be tried again.
+    /// Returns the time of the next retry.
     pub(super) fn next_at(&self) -> Option<Instant> {
         self.waiting.values().map(|waiting| waiting.retry_at).min()
     }
 
-    /// Those to be tried again now, with how often they have failed. They stay in the list meanwhile.
+    /// Returns the completions to retry now, with the number of their failures. They stay in the list
+    /// meanwhile.
     pub(super) fn due(&self, now: Instant) -> Vec<(Change, u32)> {
         let due = self.waiting.values().filter(|waiting| waiting.retry_at <= now);
         due.take(RETRIED_AT_ONCE).map(|waiting| (waiting.change.clone(), waiting.failures)).collect()

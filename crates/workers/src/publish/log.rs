@@ -1,5 +1,5 @@
-//! Log lines about single routes: attempts that failed and completions that are deferred, a few lines of each kind in
-//! a second, and then how many more there were. The tables have them all.
+//! Log lines about single routes: failed attempts and deferred completions. A few lines of each kind are
+//! logged in a second, and then the number of further ones. The tables contain all of them.
 
 use domain::ports::Failed;
 use domain::route::{Channel, RouteKey};
@@ -11,7 +11,7 @@ use crate::log_limiter::LogLimiter;
 #[derive(Debug)]
 pub(super) struct RouteLog {
     channel: &'static str,
-    /// By result and classification.
+    /// Lines by result and classification.
     failed: LogLimiter<(&'static str, &'static str)>,
     deferred: LogLimiter<DeferredKind>,
 }
@@ -29,7 +29,7 @@ impl RouteLog {
         Self { channel: channel.as_str(), failed: LogLimiter::new(), deferred: LogLimiter::new() }
     }
 
-    /// An attempt failed and this has been written down.
+    /// Logs an attempt that failed and whose failure is committed.
     pub(super) fn attempt_failed(&mut self, route: &Failed) {
         self.report_suppressed(false);
         let result = if route.retry_at.is_some() { "failed" } else { "dead_letter" };
@@ -40,7 +40,7 @@ impl RouteLog {
         }
     }
 
-    /// A completion is deferred that was not before.
+    /// Logs a completion that is deferred for the first time.
     pub(super) fn deferred(&mut self, key: &RouteKey, cause: &Cause) {
         self.report_suppressed(false);
         let kind = match cause {
@@ -75,7 +75,7 @@ impl RouteLog {
         }
     }
 
-    /// Logs how many lines were not, once their second is over or none will follow (`ends`).
+    /// Logs the number of suppressed lines, once their second is over or if no lines follow (`ends`).
     pub(super) fn report_suppressed(&mut self, ends: bool) {
         let channel = self.channel;
         for ((result, classification), suppressed) in self.failed.suppressed(ends) {

@@ -1,4 +1,5 @@
-//! When the next route of each channel is due: one question to PostgreSQL for all publishers of a replica.
+//! The time at which the next route of each channel is due: one query to PostgreSQL for all publishers of a
+//! replica.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -9,10 +10,11 @@ use domain::route::Channel;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
 
-/// How long a publisher waits while another one asks. Then it asks by itself: the other one may have a connection that is dead.
+/// The longest time that a publisher waits while another one queries. Then it queries by itself, because the
+/// other one may have a dead connection.
 const SHARED_QUESTION_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// The last answer, which the publishers of a replica share.
+/// The last result of the query, which the publishers of a replica share.
 #[derive(Debug, Default)]
 pub struct NextDue {
     last: Mutex<Option<Answer>>,
@@ -24,18 +26,18 @@ struct Answer {
     due: HashMap<Channel, Timestamp>,
 }
 
-/// What is known of one channel.
+/// The result for one channel.
 #[derive(PartialEq, Eq, Debug)]
 pub(super) struct ChannelDue {
-    /// When the store was asked. What has become due since may be missing.
+    /// The time of the query. Routes that became due after it may be missing.
     pub(super) asked_at: Instant,
-    /// When the channel's first live route is due, or was; `None` if there is none.
+    /// The time at which the channel's first live route is due, or was; `None` if there is none.
     pub(super) at: Option<Timestamp>,
 }
 
 impl NextDue {
-    /// The last answer about `channel`, if the store was asked at `since` or later, else a new one. A publisher that comes while another
-    /// one asks waits for that answer, but not for long.
+    /// Returns the last result for `channel` if it was queried at `since` or later, else a new one. If
+    /// another publisher is querying, waits for its result, but not for long.
     pub(super) async fn of(
         &self,
         channel: Channel,

@@ -1,9 +1,9 @@
-//! Receipts of routes whose completion is not committed yet; they are renewed until it is.
+//! Markers of routes whose completion is not committed yet. They are renewed until it is.
 //!
-//! As long as the receipt exists, no replica appends the route again. It is written with the append and expires after the
-//! dedupe TTL. If the completion takes longer than one statement, it is renewed several times within the TTL. After a
-//! crash of this replica, receipts expire after one TTL at the latest; long before that, another replica finds the due route
-//! and its receipt.
+//! While the marker exists, no replica appends the route again. It is written with the append and expires
+//! after the dedupe TTL. If the completion takes longer than one statement, the marker is renewed several
+//! times within the TTL. After a crash of this replica, markers expire after one TTL at the latest; long
+//! before that, another replica finds the due route and its marker.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -15,14 +15,14 @@ use domain::route::RouteKey;
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
-/// How many times within their lifetime receipts are renewed.
+/// The number of times that markers are renewed within their TTL.
 const RENEWALS_PER_TTL: u32 = 4;
-/// The most receipts that are renewed by one call.
+/// The most markers that one call renews.
 const RENEWED_AT_ONCE: usize = 512;
-/// How soon a renewal that failed is tried again.
+/// The pause before a failed renewal is tried again.
 const RENEWAL_RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
-/// The receipts that are renewed.
+/// The markers that are renewed.
 #[derive(Debug, Default)]
 pub(super) struct Receipts {
     held: Mutex<HashMap<RouteKey, Acknowledged>>,
@@ -30,7 +30,7 @@ pub(super) struct Receipts {
 }
 
 impl Receipts {
-    /// Renews these from now on, the first time at once, because their age is not known.
+    /// Renews these markers from now on, the first time at once, because their age is not known.
     pub(super) fn hold<'a>(&self, published: impl Iterator<Item = &'a Published>) {
         let mut held = self.held();
         let before = held.len();
@@ -40,7 +40,7 @@ impl Receipts {
         }
     }
 
-    /// Stops renewing these; they expire by themselves.
+    /// Stops renewing these markers. They expire by themselves.
     pub(super) fn stop_renewing<'a>(&self, keys: impl Iterator<Item = &'a RouteKey>) {
         let mut held = self.held();
         if !held.is_empty() {
@@ -48,12 +48,12 @@ impl Receipts {
         }
     }
 
-    /// Renews what is held, for as long as it is polled.
+    /// Renews the held markers, for as long as it is polled.
     pub(super) async fn keep_alive<L: LeaseStore>(&self, leases: &L, ttl: Duration) -> Infallible {
         let interval = ttl / RENEWALS_PER_TTL;
         let mut wait = interval;
         loop {
-            // Elapsed or woken up, what is held is renewed.
+            // After the wait, or when a marker is added, the held markers are renewed.
             drop(timeout(wait, self.added.notified()).await);
             wait = match self.renew(leases, ttl).await {
                 Ok(()) => interval,
@@ -66,7 +66,8 @@ impl Receipts {
         }
     }
 
-    /// On another server than the one that acknowledged an entry, its receipt is renewed if it exists, and not written again.
+    /// Renews the held markers. If the server that acknowledged an entry has been replaced, its marker is
+    /// renewed only if it exists, and is not written again.
     async fn renew<L: LeaseStore>(&self, leases: &L, ttl: Duration) -> Result<(), StoreError> {
         let mut of_server: HashMap<ServerId, Vec<(RouteKey, String)>> = HashMap::new();
         for (key, entry) in self.held().iter() {
@@ -83,7 +84,7 @@ impl Receipts {
         Ok(())
     }
 
-    /// Nothing panics while the lock is held.
+    /// Locks the held markers. Nothing panics while the lock is held.
     fn held(&self) -> MutexGuard<'_, HashMap<RouteKey, Acknowledged>> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,31 +1,34 @@
-//! When the due routes of a channel are listed next, and from where: a state machine without I/O.
+//! The schedule of the due scan of a channel: the time of the next page and its position. A state machine
+//! without I/O.
 //!
-//! Idle, the scan sleeps until the next route is due. While pages are full there is a backlog, and pages alternate between
-//! both ends of the list: from the oldest route on, so that the backlog shrinks in order, and from the newest on, so that
-//! a route that just became due does not wait for all of it. Both sweeps start over after a short time: the oldest
-//! one if it met routes that another replica held (the leases of a crashed replica are at the front), the newest
-//! one always.
+//! When idle, the scan sleeps until the next route is due. While pages are full there is a backlog, and pages
+//! alternate between both ends of the list: from the oldest route on, so that the backlog shrinks in order,
+//! and from the newest on, so that a route that just became due does not wait for the whole backlog. Both
+//! sweeps start over after a short time: the oldest one if it met routes that another replica held (the
+//! leases of a crashed replica are at the front), the newest one always.
 
 use std::time::Duration;
 
 use domain::ports::{DueCursor, DueOrder};
 use tokio::time::Instant;
 
-/// The longest time between two scans while nothing is due, because routes of a crashed replica become due at any time.
+/// The longest time between two scans while nothing is due, because routes of a crashed replica become due at
+/// any time.
 const IDLE_SCAN_INTERVAL: Duration = Duration::from_secs(5);
-/// How soon a replica asks again for the scan lock that another replica holds.
+/// The interval at which a replica requests the scan lock again while another replica holds it.
 const SCAN_LOCK_POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// While there is a backlog, how soon a sweep returns to its start where that is worth it.
+/// The time after which, during a backlog, a sweep returns to its start if that is useful.
 const SWEEP_RESTART_INTERVAL: Duration = Duration::from_millis(500);
-/// While there is a backlog, how soon the sweep from the oldest route on returns to its start in any case. So rarely that
-/// rows at the start that no replica can publish do not keep it from the rows after them.
+/// The time after which, during a backlog, the sweep from the oldest route on always returns to its start. It
+/// is long, so that rows at the start that no replica can publish do not keep the sweep from the rows after
+/// them.
 const SWEEP_MAX: Duration = Duration::from_secs(5);
 
 /// The scan of one channel.
 #[derive(Debug)]
 pub(super) struct Scan {
     next_at: Instant,
-    /// When this publisher last made routes due, or may have.
+    /// The time at which this publisher last made routes due, or may have.
     changed_at: Instant,
     backlog: bool,
     order: DueOrder,
@@ -35,14 +38,14 @@ pub(super) struct Scan {
     poll_interval: Duration,
 }
 
-/// One way through the list.
+/// One pass through the list.
 #[derive(Debug)]
 struct Sweep {
     started: Instant,
     cursor: Option<DueCursor>,
-    /// It listed routes that could be read.
+    /// True if it listed routes that could be read.
     found: bool,
-    /// It met routes that this replica could not take.
+    /// True if it met routes that this replica could not lease.
     contended: bool,
 }
 
@@ -52,7 +55,7 @@ impl Sweep {
     }
 }
 
-/// What is listed next.
+/// The next page to list.
 #[derive(PartialEq, Eq, Debug)]
 pub(super) struct PageRequest {
     pub(super) order: DueOrder,
@@ -62,16 +65,16 @@ pub(super) struct PageRequest {
 /// The result of a page.
 #[derive(Debug)]
 pub(super) struct PageResult {
-    /// Where the next page begins; `None` if this was the last.
+    /// The start of the next page; `None` if this was the last.
     pub(super) next: Option<DueCursor>,
-    /// It held routes that were to be published.
+    /// True if it contained routes to publish.
     pub(super) found: bool,
-    /// Another replica held some of them, or their leases expired.
+    /// True if another replica held some of them, or if their leases expired.
     pub(super) contended: bool,
 }
 
 impl Scan {
-    /// A scan that is due at `now`. `lease_ttl` and `poll_interval` are configuration.
+    /// Creates a scan that is due at `now`. `lease_ttl` and `poll_interval` are configuration.
     pub(super) fn new(now: Instant, lease_ttl: Duration, poll_interval: Duration) -> Self {
         Self {
             next_at: now,
@@ -80,47 +83,49 @@ impl Scan {
             order: DueOrder::OldestFirst,
             oldest: Sweep::new(now),
             newest: Sweep::new(now),
-            // Another replica's new routes are due one lease TTL after their acceptance: looking that often finds them.
+            // Another replica's new routes are due one lease TTL after their acceptance, so a scan at this
+            // interval finds them.
             idle_interval: IDLE_SCAN_INTERVAL.min(lease_ttl),
             poll_interval,
         }
     }
 
-    /// When the next scan is due.
+    /// Returns the time of the next scan.
     pub(super) fn next_at(&self) -> Instant {
         self.next_at
     }
 
-    /// Whether the next scan may ask first if anything is due at all.
+    /// True if the next scan may first query whether anything is due.
     pub(super) fn is_idle(&self) -> bool {
         !self.backlog
     }
 
-    /// From when on an answer to the question what is due next will do. Half an interval of tolerance is enough for publishers
-    /// that begin at any time to end up asking together.
+    /// Returns the time from which on a result of the next-due query is recent enough. A tolerance of half an
+    /// interval is enough for publishers that begin at different times to end up sharing the queries.
     pub(super) fn answers_since(&self, now: Instant) -> Instant {
         now.checked_sub(self.idle_interval / 2).map_or(now, |since| since.max(self.changed_at))
     }
 
-    /// Nothing is due for `wait`, by an answer to a question of `asked_at`.
+    /// Records that nothing is due for `wait`, by the result of a query at `asked_at`.
     pub(super) fn nothing_due(&mut self, now: Instant, wait: Duration, asked_at: Instant) {
-        // What others make due is found within an interval of the question, also if another publisher asked it.
+        // Routes that others make due are found within an interval of the query, also if another publisher
+        // sent it.
         let ask_again_at = asked_at + self.idle_interval;
         self.next_at = now.checked_add(wait).map_or(ask_again_at, |due_at| due_at.min(ask_again_at));
     }
 
-    /// Another replica holds the scan lock.
+    /// Records that another replica holds the scan lock.
     pub(super) fn locked(&mut self, now: Instant) {
         self.next_at = now + SCAN_LOCK_POLL_INTERVAL;
     }
 
-    /// This publisher has made routes due at `at`, or may have: scans no later.
+    /// Records that this publisher has made routes due at `at`, or may have. The next scan is not later.
     pub(super) fn wake_by(&mut self, now: Instant, at: Instant) {
         self.changed_at = now;
         self.next_at = self.next_at.min(at);
     }
 
-    /// The page to list now.
+    /// Returns the page to list now.
     pub(super) fn next_page(&mut self, now: Instant) -> PageRequest {
         let order = self.order;
         let sweep = self.sweep();
@@ -132,7 +137,8 @@ impl Scan {
         PageRequest { order, after: self.sweep().cursor.clone() }
     }
 
-    /// The page was listed and its routes were dealt with. True if it ended a sweep over all that is due.
+    /// Records that the page was listed and its routes were processed. Returns true if this ended a sweep
+    /// over all due routes.
     pub(super) fn page_done(&mut self, now: Instant, page: PageResult) -> bool {
         let sweep = self.sweep();
         sweep.found |= page.found;
@@ -150,8 +156,8 @@ impl Scan {
             }
             None => {
                 self.changed_at = now;
-                // What is still due is held by another replica or waits for this interval. Rows that cannot be published
-                // are in no hurry.
+                // Routes that are still due are held by another replica, or wait for this interval. Rows that
+                // cannot be published are not urgent.
                 let found = self.oldest.found || self.newest.found;
                 self.next_at = now + if found { self.poll_interval } else { self.idle_interval };
                 let whole = self.order == DueOrder::OldestFirst;

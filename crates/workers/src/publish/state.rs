@@ -14,18 +14,18 @@ use super::receipts::Receipts;
 use crate::batch_limit::BatchLimit;
 use crate::health::{Health, Stopped};
 
-/// The state of a channel's publisher that its chunks, the retries and the loop share.
+/// The state of a channel's publisher that its chunks, its retries and its loop share.
 #[derive(Debug)]
 pub(super) struct PublisherState {
     pub(super) health: Health,
     pub(super) stop: CancellationToken,
     pub(super) receipts: Receipts,
     pub(super) deferred: Mutex<Deferred>,
-    /// Completions were deferred since the retries last looked.
+    /// Notified when completions are deferred, to wake the retries.
     pub(super) deferred_added: Notify,
-    /// Deferred completions were retried, or the scan is wanted.
+    /// Notified when deferred completions were retried, or when the scan is to run.
     pub(super) retried: Notify,
-    /// The scan is to run at once: routes are live again whose completions were dropped.
+    /// True if the scan is to run at once, because completions of routes that are live again were dropped.
     pub(super) scan_now: AtomicBool,
     pub(super) batch_limit: Mutex<BatchLimit>,
     pub(super) log: Mutex<RouteLog>,
@@ -37,7 +37,7 @@ impl PublisherState {
     }
 
     pub(super) fn mark_failed(&self, error: &StoreError) {
-        // The caller continues with something else.
+        // The caller continues with other work instead of the pause.
         let _pause: Duration = self.health.mark_failed(error);
     }
 
@@ -70,7 +70,7 @@ impl PublisherState {
     }
 }
 
-/// Nothing panics while one of these locks is held.
+/// Locks a mutex of the state. Nothing panics while one of these locks is held.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! What a publisher does when leases, streams and completions do not go its way.
+//! A publisher while leases, streams and completions fail.
 
 mod attempts;
 mod completions;
@@ -19,7 +19,7 @@ use crate::dispatch::{Dispatcher, Receiver, dispatch};
 use crate::fixtures::{World, acknowledged, down, refused, route, timed_out};
 
 const BOUND: Duration = Duration::from_secs(20);
-/// How long what another replica holds lives.
+/// The TTL of leases and locks that another replica holds.
 const OTHERS_TTL: Duration = Duration::from_secs(3_600);
 
 type Database = Scripted<MemoryDatabase>;
@@ -76,32 +76,32 @@ impl Fixture {
         }
     }
 
-    /// What became of the route with this number.
+    /// Returns the state of the route with this number.
     fn state(&self, number: u64) -> RouteState {
         self.world.database.route(&route(number, 0).key).expect("it was put there")
     }
 
-    /// Lets another replica hold the leases of these routes.
+    /// Makes another replica hold the leases of these routes.
     async fn hold(&self, keys: &[RouteKey]) {
         let keys: Vec<&RouteKey> = keys.iter().collect();
         let won = LeaseStore::acquire_leases(&*self.world.publishing, &keys, &another(), OTHERS_TTL).await;
         assert_eq!(won.expect("it is there"), vec![Lease::Won; keys.len()]);
     }
 
-    /// Lets it release them.
+    /// Makes the other replica release them.
     async fn release(&self, keys: &[RouteKey]) {
         let keys: Vec<&RouteKey> = keys.iter().collect();
         LeaseStore::release_leases(&*self.world.publishing, &keys, &another()).await.expect("it is there");
     }
 
-    /// Lets another replica hold the scan lock.
+    /// Makes another replica hold the scan lock.
     async fn hold_scan_lock(&self) {
         let (store, token) = (&*self.world.publishing, another());
         let held = LeaseStore::acquire_scan_lock(store, Channel::Push, &token, OTHERS_TTL).await;
         assert!(held.expect("it is there"));
     }
 
-    /// Every lease expires just before each of the next `times` appends.
+    /// Makes every lease expire just before each of the next `times` appends.
     fn lose_leases_before_appends(&self, times: usize) {
         let (publishing, mut left) = (self.world.publishing.clone(), times);
         self.world.script.on("append", move |_| {
@@ -113,7 +113,7 @@ impl Fixture {
         });
     }
 
-    /// Statements that read more than `most` routes take too long.
+    /// Makes statements that read more than `most` routes time out.
     fn time_out_reads_above(&self, most: usize) {
         let rule = move |routes| match routes > most {
             true => Effect::Fail(timed_out("read")),
@@ -124,7 +124,7 @@ impl Fixture {
         self.world.script.on("get_live_routes", move |call| rule(call.elements.len()));
     }
 
-    /// The store refuses every statement that completes one of these routes.
+    /// Makes the store refuse every statement that completes one of these routes.
     fn refuse_completions<const N: usize>(&self, numbers: [u64; N]) {
         let keys = numbers.map(|number| route(number, 0).key.to_string());
         for operation in ["complete_routes_published", "complete_routes_failed"] {
@@ -138,7 +138,7 @@ impl Fixture {
         }
     }
 
-    /// The store takes every completion again.
+    /// Makes the store accept every completion again.
     fn allow_completions(&self) {
         for operation in ["complete_routes_published", "complete_routes_failed"] {
             self.world.script.off(operation);
@@ -171,7 +171,7 @@ impl Fixture {
     }
 }
 
-/// What a dead replica had accepted and not published yet becomes due behind a backlog of older routes.
+/// Routes that a dead replica accepted and did not publish become due after a backlog of older routes.
 // INV-11
 #[tokio::test(start_paused = true)]
 async fn what_has_just_become_due_does_not_wait_for_the_end_of_a_backlog() {
@@ -260,7 +260,7 @@ async fn a_question_that_gets_no_answer_keeps_no_other_publisher() {
     let of = async |channel| next_due.of(channel, start, &fixture.world.database).await;
     let hanging = of(Channel::Email);
     let other = async {
-        // The first question is on its way.
+        // The first query is in progress.
         fixture.until(|world| world.script.count("next_due") == 1).await;
         of(Channel::Push).await.expect("is there")
     };
@@ -302,7 +302,7 @@ async fn a_stop_breaks_off_what_takes_too_long() {
 async fn a_route_that_waited_longer_than_receipts_live_is_read_again_before_it_is_appended() {
     let fixture = Fixture::default();
     let (publisher, receiver, dispatcher) = fixture.publisher();
-    // It is no longer live: another replica published it, and the receipt has expired.
+    // The route is no longer live: another replica published it, and the marker has expired.
     dispatcher.give(Channel::Push, Batch { routes: vec![route(1, 0)], read_at: Instant::now() });
     tokio::time::advance(publisher.settings.dedupe_ttl).await;
     let stop = CancellationToken::new();

@@ -1,8 +1,9 @@
-//! Rows of due routes that cannot be read. Each is reported once, however many there are and however often they are
-//! listed.
+//! Rows of due routes that cannot be read. Each is reported once, however many there are and however often
+//! they are listed.
 //!
-//! Rows with the same problem share a line, and only so many lines are written in a second; the other rows are reported
-//! when they are listed again. A row that was corrected is forgotten, so that it is reported when it breaks again.
+//! Rows with the same problem share a line, and the number of lines in a second is bounded; the other rows
+//! are reported when they are listed again. A row that was corrected is forgotten, so it is reported again if
+//! it breaks again.
 
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeMap, HashSet};
@@ -16,14 +17,14 @@ use tokio::time::Instant;
 const ROWS_PER_LINE: usize = 20;
 /// The most lines in a second.
 const LINES_PER_SECOND: usize = 10;
-/// The most rows that are remembered as reported; further ones are not reported.
+/// The most rows that are remembered as reported. Further ones are not reported.
 const REMEMBERED_MAX: usize = 1_000_000;
 
-/// What was reported.
+/// The rows that were reported.
 #[derive(Debug)]
 pub(super) struct UnreadableRows {
     reported: HashSet<u64>,
-    /// Those listed since the last sweep over all due routes ended.
+    /// The rows that were listed since the last sweep over all due routes ended.
     listed: HashSet<u64>,
     second: Instant,
     lines: usize,
@@ -41,7 +42,7 @@ impl UnreadableRows {
         Self { reported: HashSet::new(), listed: HashSet::new(), second: now, lines: 0 }
     }
 
-    /// The lines to write about the rows of a page.
+    /// Returns the lines to write about the rows of a page.
     pub(super) fn report(&mut self, rows: &[StoreError], now: Instant) -> Vec<Report> {
         if now.duration_since(self.second) >= Duration::from_secs(1) {
             (self.second, self.lines) = (now, 0);
@@ -70,7 +71,7 @@ impl UnreadableRows {
         reports
     }
 
-    /// All that is due was listed: what was not among it can be read again.
+    /// Records that all due routes were listed. Reported rows that were not among them can be read again.
     pub(super) fn sweep_done(&mut self) {
         let listed = std::mem::take(&mut self.listed);
         self.reported.retain(|hash| listed.contains(hash));

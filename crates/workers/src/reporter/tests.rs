@@ -1,4 +1,4 @@
-//! When a replica reports itself, and what.
+//! The times at which a replica reports itself, and the content of its reports.
 
 use domain::entry::EntryId;
 use memory_stores::Effect;
@@ -7,7 +7,7 @@ use tokio::time::advance;
 use super::*;
 use crate::fixtures::{World, down};
 
-/// Starts a reporter; returns the stores, what it reports, and its stop.
+/// Starts a reporter. Returns the stores, the workers that it reports, and its stop.
 fn start() -> (World, ReplicaHealth, CancellationToken, tokio::task::JoinHandle<()>) {
     let world = World::new(Timestamp::from_millis(1_000_000).expect("in range"));
     let (workers, stop) = (ReplicaHealth::default(), CancellationToken::new());
@@ -23,12 +23,12 @@ fn start() -> (World, ReplicaHealth, CancellationToken, tokio::task::JoinHandle<
     (world, workers, stop, running)
 }
 
-/// What the replica says it did.
+/// The reported activity of the replica.
 fn activity(world: &World) -> Activity {
     world.replicas.activity().remove("a").unwrap_or_default()
 }
 
-/// Lets the reporter do what is due.
+/// Waits, so that the reporter does its due work.
 async fn pass(time: Duration) {
     tokio::time::sleep(time).await;
 }

@@ -25,23 +25,23 @@ use super::{Republisher, Suspect, TOUCH_INTERVAL};
 use crate::batch_limit::BatchLimit;
 use crate::passes::pause;
 
-/// How much earlier than the window a record may have been accepted whose routes are compared: its routes may have been published
-/// late, and the clock of the replica that accepted it may be behind PostgreSQL's.
+/// The time before the window in which a compared record may have been accepted: its routes may have been
+/// published late, and the clock of the replica that accepted it may lag PostgreSQL's.
 const ACCEPTED_EARLIER: Duration = Duration::from_secs(3_600);
-/// Records that are listed together.
+/// The number of records in one page.
 const PAGE_RECORDS: usize = 256;
-/// Routes whose content is read and appended together.
+/// The number of routes whose content is read and appended together.
 const APPEND_ROUTES: usize = 64;
 /// The most bytes of one append.
 const APPEND_BYTES: usize = 1024 * 1024;
-/// The longest pause between two pages, which otherwise is as long as the page before took.
+/// The longest pause between two pages. A shorter one is as long as the page before took.
 const MAX_REST: Duration = Duration::from_secs(1);
 
-/// A comparison that has not come to its end.
+/// A comparison that is not complete.
 pub(super) struct Comparison {
-    /// The streams that are compared, and what was found in the pages before.
+    /// The compared streams, and the findings in the pages so far.
     streams: Vec<(Suspect, Tally)>,
-    /// The records before this place are left to compare.
+    /// The position in the records. Those before it are left to compare.
     before: RecordCursor,
     limit: BatchLimit,
 }
@@ -52,7 +52,7 @@ impl Comparison {
         Self { streams, before: newest, limit: BatchLimit::new(PAGE_RECORDS) }
     }
 
-    /// Whether its pages are valid for these streams: no other change followed, and no other replica has
+    /// True if its pages are valid for these streams: no other change followed, and no other replica has
     /// compared them.
     fn is_of(&self, suspects: &[Suspect]) -> bool {
         let is_same = |((before, _), suspect): (&(Suspect, Tally), &Suspect)| {
@@ -63,8 +63,8 @@ impl Comparison {
         self.streams.len() == suspects.len() && self.streams.iter().zip(suspects).all(is_same)
     }
 
-    /// Removes what was found in a page that is compared again. What was appended stays: the page finds it in
-    /// the stream then.
+    /// Removes the findings of a page that is compared again. Appended entries stay counted: the page then
+    /// finds them in the stream.
     fn forget_page(&mut self, before: &[Tally]) {
         for ((_, tally), before) in self.streams.iter_mut().zip(before) {
             tally.forget_page(before);
@@ -79,9 +79,9 @@ where
     O: OutboundInspection,
     C: Clock,
 {
-    /// Begins a comparison, or continues the `unfinished` one of the same streams; true if it is complete.
-    /// What is left is `unfinished`: after an error and at the stop the page that was not compared, and all
-    /// of it if routes were held.
+    /// Begins a comparison, or continues the `unfinished` one of the same streams. Returns true if it is
+    /// complete. The rest is stored in `unfinished`: after an error or a stop, from the page that was not
+    /// compared on; the whole comparison if routes were held.
     pub(super) async fn compare(
         &self,
         mut suspects: Vec<Suspect>,
@@ -124,8 +124,9 @@ where
         Ok(is_complete)
     }
 
-    /// Page after page, down to the oldest record. What is accepted meanwhile is before the first page: it is
-    /// published to the present server. False if the service stops before the last page.
+    /// Compares page after page, down to the oldest record. Records that are accepted meanwhile are before
+    /// the first page: they are published to the current server. Returns false if the service stops before
+    /// the last page.
     async fn compare_pages(
         &self,
         comparison: &mut Comparison,
@@ -145,7 +146,7 @@ where
             let tallies: Vec<Tally> = comparison.streams.iter().map(|(_, tally)| *tally).collect();
             let compared = self.compare_page(&page.entries, &mut comparison.streams, losses, stop).await;
             self.health.mark_progress();
-            // What is left of a page at the stop was not compared.
+            // After a stop, the rest of the page was not compared.
             if compared.is_err() || stop.is_cancelled() {
                 comparison.forget_page(&tallies);
                 return compared.map(|()| false);
@@ -167,7 +168,7 @@ where
     ) -> Result<(), StoreError> {
         for (suspect, tally) in streams {
             let (channel, former) = (suspect.now.channel, losses.former(suspect));
-            // Those of a page are appended in the order of acceptance.
+            // The entries of a page are appended in the order of acceptance.
             let of_channel: Vec<&PublishedEntry> =
                 entries.iter().rev().filter(|entry| entry.channel == channel).collect();
             for chunk in of_channel.chunks(MAX_FOUND_ENTRIES) {
@@ -217,7 +218,8 @@ where
         Ok(())
     }
 
-    /// Appends the entries of routes again, and records their new ids. Routes that were deleted meanwhile are left out.
+    /// Appends the entries of routes again, and records their new ids. Routes that were deleted meanwhile are
+    /// left out.
     async fn republish(
         &self,
         channel: Channel,
@@ -289,8 +291,9 @@ where
         outage.map_or(Ok(()), Err)
     }
 
-    /// Records the new ids, in halves if PostgreSQL takes too long or refuses some. A row that is locked or too slow, or that comes
-    /// after the stop, is left to the next comparison, which finds its receipt; one that is refused keeps its old id.
+    /// Records the new ids, in halves if PostgreSQL takes too long or refuses some. A row that is locked or
+    /// too slow, or that comes after the stop, is left to the next comparison, which finds its marker. A row
+    /// that is refused keeps its old id.
     async fn record(
         &self,
         channel: Channel,
@@ -316,7 +319,8 @@ where
                 Err(error) => error,
             };
             match (error, part) {
-                // The table, or what a trigger waits for: halves would wait as long, one after the other.
+                // The table is locked, or a trigger waits for something: halves would wait as long, one after
+                // the other.
                 (StoreError::Locked { .. }, _) | (StoreError::TimedOut { .. }, [_]) => {
                     tally.held += part.len() as u64;
                 }
@@ -336,7 +340,7 @@ where
     }
 }
 
-/// Whether all routes of the channel were published to this stream.
+/// True if all routes of the channel were published to this stream.
 fn has_one_name(suspect: &Suspect, names: &[(Channel, String)], accepted_since: Timestamp) -> bool {
     let (channel, stream) = (suspect.now.channel, suspect.now.seen.stream.as_str());
     let other = names.iter().find(|(of, name)| *of == channel && name != stream);
@@ -348,7 +352,7 @@ fn has_one_name(suspect: &Suspect, names: &[(Channel, String)], accepted_since: 
     other.is_none()
 }
 
-/// Logs what changed; a comparison that is repeated was logged before.
+/// Logs the change. Does nothing if a comparison is repeated, because its change was logged before.
 fn report_begin(Suspect { now, former, .. }: &Suspect, accepted_since: Timestamp) {
     let (channel, seen) = (now.channel.as_str(), &now.seen);
     if let Some(former) = former {
@@ -361,7 +365,7 @@ fn report_begin(Suspect { now, former, .. }: &Suspect, accepted_since: Timestamp
     }
 }
 
-/// Logs how many rows cannot be read, and why the first of them cannot.
+/// Logs the number of rows that cannot be read, and the error of the first of them.
 fn report_corrupt(corrupt: &[StoreError]) {
     if let Some(first) = corrupt.first() {
         tracing::error!(

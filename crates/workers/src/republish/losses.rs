@@ -7,7 +7,7 @@ use super::Suspect;
 use super::tally::Tally;
 use crate::metrics::Metrics;
 
-/// Losses that this replica has reported: the last one of each stream.
+/// The losses that this replica has reported: the last one of each stream.
 #[derive(Default)]
 pub(super) struct Losses(Vec<Loss>);
 
@@ -15,20 +15,21 @@ pub(super) struct Losses(Vec<Loss>);
 struct Loss {
     /// The stream before the change.
     former: SeenStream,
-    /// How many lost entries the log has, and how many the metric.
+    /// The number of lost entries in the log, and the number in the metric.
     logged: u64,
     counted: u64,
 }
 
 impl Losses {
-    /// The stream before the change that is compared, or whose comparison is repeated. `None` if another replica compared it first.
+    /// Returns the stream before the change that is compared, or whose comparison is repeated. `None` if
+    /// another replica compared it first.
     pub(super) fn former<'a>(&'a self, suspect: &'a Suspect) -> Option<&'a SeenStream> {
         let of_stream = |loss: &&Loss| loss.former.stream == suspect.now.seen.stream;
         suspect.former.as_ref().or_else(|| Some(&self.0.iter().find(of_stream)?.former))
     }
 
-    /// Logs what was not logged before, and counts it if the comparison `is_complete`: if it is not, another replica may
-    /// complete it.
+    /// Logs losses that were not logged before, and counts them if the comparison `is_complete`. If it is not
+    /// complete, another replica may complete it.
     pub(super) fn report(&mut self, suspect: &Suspect, tally: &Tally, is_complete: bool, metrics: &Metrics) {
         let lost = tally.lost + tally.without_stream + tally.refused;
         let former = self.former(suspect).cloned().unwrap_or_else(|| suspect.now.seen.clone());
@@ -54,7 +55,7 @@ impl Losses {
         }
     }
 
-    /// How many lost entries were counted.
+    /// The number of lost entries that were counted.
     #[cfg(test)]
     pub(super) fn counted(&self) -> u64 {
         self.0.iter().map(|loss| loss.counted).sum()
@@ -78,7 +79,8 @@ fn log(suspect: &Suspect, tally: &Tally) {
     }
 }
 
-/// Whether the loss of the entry `id` was there when the stream was observed before the change, so that it was reported then.
+/// True if the entry `id` was already lost when the stream was observed before the change, so that its loss
+/// was reported then.
 pub(super) fn is_known(
     former: Option<&SeenStream>,
     id: EntryId,

@@ -1,30 +1,30 @@
-//! What a comparison found in each stream, and its lines in the log.
+//! The findings of a comparison in each stream, and the log lines about them.
 
 use domain::entry::EntryId;
 
 use super::Suspect;
 
-/// What a comparison found in one channel.
+/// The findings of a comparison in one channel.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Tally {
     pub(super) present: u64,
     pub(super) trimmed: u64,
     pub(super) deleted: u64,
     pub(super) without_stream: u64,
-    /// Entries that the stream lost before its present first entry, and the lowest and the highest of their
-    /// ids.
+    /// The number of entries that the stream lost before its current first entry, and the lowest and highest
+    /// of their ids.
     pub(super) lost: u64,
     pub(super) lost_range: Option<(EntryId, EntryId)>,
-    /// Entries that had been lost, and were reported, before the change.
+    /// Entries that had already been lost and reported before the change.
     pub(super) lost_before: u64,
     /// Lost entries that cannot be encoded, or that the stream refused.
     pub(super) refused: u64,
-    /// Routes that a publisher or another transaction held: the comparison begins again.
+    /// Routes that a publisher or another transaction held. The comparison begins again because of them.
     pub(super) held: u64,
-    /// Entries that were appended again, and how many of them the log has.
+    /// The number of entries that were appended again, and how many of them are logged.
     republished: u64,
     logged: u64,
-    /// The lowest and the highest id among those that the log does not have.
+    /// The lowest and the highest id among those that are not logged.
     range: Option<(EntryId, EntryId)>,
 }
 
@@ -34,21 +34,21 @@ pub(super) fn widen(range: &mut Option<(EntryId, EntryId)>, id: EntryId) {
 }
 
 impl Tally {
-    /// Counts an entry that was appended again, by the id that it had.
+    /// Counts an entry that was appended again, by its old id.
     pub(super) fn republished(&mut self, lost: EntryId) {
         self.republished += 1;
         widen(&mut self.range, lost);
     }
 
-    /// Removes what was found in a page that is compared again. What was appended stays: the page finds it in
-    /// the stream then.
+    /// Removes the findings of a page that is compared again. Appended entries stay counted: the page then
+    /// finds them in the stream.
     pub(super) fn forget_page(&mut self, before: &Self) {
         let Self { republished, logged, range, .. } = *self;
         *self = Self { republished, logged, range, ..*before };
     }
 }
 
-/// Logs the result for each stream; unless it `is_whole`, the comparison ended before the oldest record and
+/// Logs the result for each stream. Unless it `is_whole`, the comparison ended before the oldest record and
 /// continues later.
 pub(super) fn report(streams: &mut [(Suspect, Tally)], is_whole: bool) {
     for (Suspect { now, .. }, tally) in streams {

@@ -1,4 +1,4 @@
-//! When a comparison follows, what it appends, and what is left when it does not come to its end.
+//! The conditions for a comparison, the entries that it appends, and the rest when it is not complete.
 
 mod changes;
 mod comparison;
@@ -25,7 +25,7 @@ use super::*;
 use crate::fixtures::{World, down, intent, locked, refused, timed_out};
 
 const WINDOW: Duration = Duration::from_secs(600);
-/// The call that writes down what was appended again.
+/// The call that stores the new ids of entries that were appended again.
 const REPLACE: &str = "replace_published_entries";
 
 /// The stores, with a gateway stream and no mail stream.
@@ -58,7 +58,7 @@ impl Fixture {
         Self { world: World::new(Timestamp::from_millis(10_000_000).expect("in range")) }
     }
 
-    /// Accepts an intent; its push route.
+    /// Accepts an intent and returns its push route.
     async fn accept(&self, number: u64) -> LiveRoute {
         let (policy, now) = (policy(), self.world.clock.now());
         let entry = intent(10 + number, &format!("key-{number}"), "u-1");
@@ -79,7 +79,7 @@ impl Fixture {
         self.publish_after(number, 0).await;
     }
 
-    /// As [`Fixture::publish`], after as many failed attempts.
+    /// Same as [`Fixture::publish`], after `failures` failed attempts.
     async fn publish_after(&self, number: u64, failures: u32) {
         let (mut route, now) = (self.accept(number).await, self.world.clock.now());
         for attempt_count in 1..=failures {
@@ -101,7 +101,7 @@ impl Fixture {
         self.complete(published).await;
     }
 
-    /// Accepts an intent and appends the entry of its push route, whose completion is not committed.
+    /// Accepts an intent and appends the entry of its push route, without committing the completion.
     async fn append(&self, number: u64) -> Published {
         let route = self.accept(number).await;
         self.append_route(&route).await
@@ -130,7 +130,7 @@ impl Fixture {
         self.world.publishing.entries(Channel::Push).into_iter().map(|(id, _)| id).collect()
     }
 
-    /// The attempts that the entries say.
+    /// The attempts in the entries.
     fn attempts(&self) -> Vec<String> {
         let entries = self.world.publishing.entries(Channel::Push).into_iter();
         let attempt = |fields: Vec<(String, String)>| fields.into_iter().find(|(name, _)| name == "attempt");
@@ -147,14 +147,14 @@ impl Fixture {
         self.world.database.route(&key(number)).expect("it was published").published_entry_id
     }
 
-    /// How often each published route is in the stream.
+    /// The number of entries of each published route in the stream.
     fn counts(&self) -> Vec<usize> {
         let appended = self.world.appended();
         let count = |key: &RouteKey| appended.iter().filter(|name| **name == key.to_string()).count();
         self.published().iter().map(count).collect()
     }
 
-    /// Whether each published route's entry is under its id.
+    /// True if the entry of each published route is in the stream under the route's id.
     fn is_consistent(&self) -> bool {
         let names = self.ids().into_iter().map(|id| id.to_string()).zip(self.world.appended());
         let entries: std::collections::HashMap<String, String> = names.collect();
@@ -164,7 +164,7 @@ impl Fixture {
         })
     }
 
-    /// How the streams were seen when that was saved last.
+    /// The streams as they were saved last.
     async fn saved(&self) -> Vec<SavedStream> {
         let streams = Channel::ALL.map(Channel::as_str);
         RepublishStore::load_outbound_streams(&*self.world.database, &streams).await.expect("it is there")
@@ -175,13 +175,13 @@ impl Fixture {
         self.saved().await[0].seen.server.run_id.to_string()
     }
 
-    /// What each listing asked for: accepted before, accepted since.
+    /// The arguments of each listing: accepted before, accepted since.
     fn listings(&self) -> Vec<Vec<String>> {
         let calls = self.world.script.calls_of("list_published_entries");
         calls.into_iter().map(|call| call.elements).collect()
     }
 
-    /// Lets time pass, for the replica and for the servers.
+    /// Advances the time of the replica and of the servers.
     async fn pass(&self, time: Duration) {
         tokio::time::sleep(time).await;
         self.world.clock.advance(time);
@@ -192,7 +192,7 @@ impl Fixture {
     }
 }
 
-/// One replica: it looks when it is told to.
+/// One replica, which observes when a test calls it.
 struct Replica {
     republisher: Republisher<
         Scripted<MemoryElection>,
@@ -221,7 +221,7 @@ impl Replica {
         self.republisher.run_once(&mut self.watch, &CancellationToken::new()).await
     }
 
-    /// Looks, lets the time pass that completions are given, and looks again.
+    /// Observes, waits for the time that completions need, and observes again.
     async fn notice(&mut self) -> Result<(), StoreError> {
         self.look().await?;
         tokio::time::advance(SETTLE_TIME).await;
@@ -230,12 +230,12 @@ impl Replica {
     }
 }
 
-/// Ten published entries, seen and saved by a replica.
+/// Creates ten published entries, observed and saved by a replica.
 async fn published() -> (Fixture, Replica) {
     published_after(0).await
 }
 
-/// As [`published`]; attempts of the last route failed before.
+/// Same as [`published`], but `failures` attempts of the last route failed before.
 async fn published_after(failures: u32) -> (Fixture, Replica) {
     let fixture = Fixture::new();
     for number in 1..=9 {

@@ -1,8 +1,9 @@
 //! The deletion of idempotency keys that have expired.
 //!
-//! A key says itself when it expires, by the clock of the database: a claim when its lock TTL ends, a stored answer when its
-//! retention TTL ends. A chunk is one statement, which leaves out what another transaction holds. So a crash leaves the chunks
-//! before it deleted, and an operator's open transaction delays the keys that it holds and no others.
+//! The row of a key contains its expiry, by the clock of the database: for a claim the end of its lock TTL,
+//! for a stored response the end of its retention TTL. A chunk is one statement, which skips rows that
+//! another transaction holds. So a crash leaves the chunks before it deleted, and an operator's open
+//! transaction delays only the keys that it holds.
 
 use ambient::Clock;
 use domain::ports::{Election, KeySweep, StoreError};
@@ -12,14 +13,15 @@ use tokio_util::sync::CancellationToken;
 use super::{CHUNK_TARGET_TIME, Retention, TablePass, rest};
 use crate::batch_limit::BatchLimit;
 
-/// The table, in metrics and in the log.
+/// The name of the table in metrics and in the log.
 pub(super) const TABLE: &str = "idempotency_keys";
-/// The keys of the first chunk, and of the smallest one that is not caused by a timeout.
+/// The number of keys in the first chunk, and in the smallest one that is not caused by a timeout.
 const MIN_CHUNK_KEYS: usize = 32;
 /// The most keys of a chunk.
 const MAX_CHUNK_KEYS: usize = 1_024;
 
-/// How many keys are deleted at once. Their answers differ a lot in size, so the time of a chunk decides.
+/// The number of keys to delete at once. Their stored responses differ a lot in size, so the duration of a
+/// chunk determines it.
 pub(super) fn chunk_limit() -> BatchLimit {
     BatchLimit::with_target(MIN_CHUNK_KEYS, MAX_CHUNK_KEYS, CHUNK_TARGET_TIME)
 }

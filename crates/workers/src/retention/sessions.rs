@@ -1,4 +1,4 @@
-//! The deletion of sessions of the console that have ended. There are a few a day.
+//! The deletion of console sessions that have ended. There are a few a day.
 
 use ambient::Clock;
 use domain::ports::{Election, SessionSweep, StoreError};
@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Retention, TablePass, rest};
 
-/// The table, in metrics and in the log.
+/// The name of the table in metrics and in the log.
 pub(super) const TABLE: &str = "console_sessions";
 /// The most sessions of a chunk.
 const MAX_CHUNK_SESSIONS: usize = 256;

@@ -1,4 +1,4 @@
-//! How chunks are cut, what becomes of a chunk that fails, and that a pass ends when it is told to.
+//! The cut of chunks, the handling of a chunk that fails, and the end of a pass at a stop.
 
 mod stores;
 
@@ -13,7 +13,7 @@ use opentelemetry::global::meter;
 use self::stores::{KeptBack, Keys, Store};
 use super::*;
 
-/// How long rows are kept. All rows of these tests are older.
+/// The retention of rows. All rows of these tests are older.
 const AGE: Duration = Duration::from_secs(3_600);
 const MIB: u64 = 1024 * 1024;
 
@@ -75,7 +75,7 @@ async fn malformed_intents_of_megabytes_go_in_chunks_that_end_in_time_and_the_ne
     store.malformed().times_out_above = 5 * MIB as usize;
     let retention = retention(store);
     let mut limits = Limits::default();
-    // Deletions of small rows are quick, and large ones follow.
+    // Deletions of small rows are fast, and large ones follow.
     limits.malformed_intents.chunk.succeeded(usize::MAX, Duration::ZERO);
     for _ in 0..10 {
         let size = limits.malformed_intents.chunk.get();

@@ -1,4 +1,4 @@
-//! Reading and claiming the keys of submissions, and giving claims up.
+//! Reads and claims the keys of submissions, and releases claims.
 
 use std::iter;
 use std::time::Duration;
@@ -19,38 +19,40 @@ use super::queue::{FairQueue, Kind};
 use super::{Key, MAX_GROUP, SubmissionIntake, Waiting};
 use crate::passes::pause;
 
-/// The most claims that wait to be given up. Those beyond it expire by themselves.
+/// The most claims that wait to be released. Further ones expire by themselves.
 const MAX_ABANDONED: usize = 16_384;
-/// Between two attempts to give a claim up.
+/// The interval of attempts to release a claim.
 const ABANDON_RETRY_INTERVAL: Duration = Duration::from_secs(1);
-/// Between two questions to PostgreSQL whether it is back.
+/// The interval of queries whether PostgreSQL is available again.
 const RECOVERY_INTERVAL: Duration = Duration::from_secs(1);
-/// How long a claim whose fate is unknown may still be on its way to PostgreSQL: longer than any statement takes.
+/// The time for which a claim whose outcome is unknown may still be on its way to PostgreSQL: longer than any
+/// statement takes.
 const CLAIM_ARRIVAL_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Takes what the stages leave to be done later: claims to be given up, and an outage whose end is to be noticed. Clones share
-/// it.
+/// Receives work that the stages leave for later: claims to be released, and outages whose end is to be
+/// noticed. Clones share it.
 #[derive(Clone, Debug)]
 pub(super) struct ClaimKeeper {
     abandoned: mpsc::Sender<Claim>,
     outage: mpsc::Sender<()>,
 }
 
-/// The claims to be given up.
+/// The claims to be released.
 #[derive(Debug)]
 pub(super) struct Abandoned(mpsc::Receiver<Claim>);
 
-/// Tells that PostgreSQL has failed.
+/// Receives a notification when PostgreSQL has failed.
 #[derive(Debug)]
 pub(super) struct Outages(mpsc::Receiver<()>);
 
-/// A claim to be given up.
+/// A claim to be released.
 #[derive(Debug)]
 struct Claim {
     scope: IdempotencyScope,
     token: ClaimToken,
     since: Instant,
-    /// Whether it is unknown if it was won. If not, it may reach PostgreSQL after it was given up.
+    /// True if it is unknown whether the claim was won. If it is not won yet, it may reach PostgreSQL after
+    /// its release.
     is_unsure: bool,
 }
 
@@ -61,7 +63,7 @@ impl ClaimKeeper {
         (Self { abandoned, outage }, Abandoned(claims), Outages(outages))
     }
 
-    /// Gives a claim up, soon. If too many wait for that already, it expires by itself.
+    /// Releases a claim soon. If too many claims wait for that, it expires by itself.
     pub(super) fn give_up(&self, scope: IdempotencyScope, token: ClaimToken) {
         self.send(scope, token, false);
     }
@@ -72,13 +74,13 @@ impl ClaimKeeper {
 }
 
 impl Claim {
-    /// Whether it is tried again after `outcome`; after a failure that is `None`.
+    /// True if the release is tried again after `outcome`, which is `None` after a failure.
     fn is_retried(&self, outcome: Option<Abandonment>, lock_ttl: Duration) -> bool {
         let at_most = match outcome {
             Some(Abandonment::Freed) => return false,
             Some(Abandonment::NotFound) if self.is_unsure => CLAIM_ARRIVAL_TIMEOUT,
             Some(Abandonment::NotFound) => return false,
-            // After that it has expired.
+            // After that time the claim has expired.
             Some(Abandonment::Busy) | None => lock_ttl,
         };
         self.since.elapsed() < at_most
@@ -112,8 +114,8 @@ where
         }
     }
 
-    /// Reads the keys of a group. Returns the submissions that may be accepted if their keys are still free then; the others are
-    /// answered.
+    /// Reads the keys of a group. Returns the submissions that may be accepted if their keys are still free
+    /// then. Responds to the others.
     async fn read_group(&self, reading: Vec<Waiting>, keeper: &ClaimKeeper) -> Vec<Waiting> {
         if reading.is_empty() {
             return reading;
@@ -133,7 +135,7 @@ where
         }
     }
 
-    /// Claims the keys of a group. Returns the submissions that may be accepted; the others are answered.
+    /// Claims the keys of a group. Returns the submissions that may be accepted. Responds to the others.
     pub(super) async fn claim_group(&self, claiming: Vec<Waiting>, keeper: &ClaimKeeper) -> Vec<Waiting> {
         if claiming.is_empty() {
             return claiming;
@@ -152,7 +154,7 @@ where
                 self.admit(claiming.into_iter().zip(keys).zip(outcomes), keeper)
             }
             Err(error) => {
-                // Which keys were claimed is unknown: all are given up.
+                // It is unknown which keys were claimed, so all claims are released.
                 for claim in &claims {
                     keeper.send(claim.scope.clone(), claim.token, true);
                 }
@@ -162,8 +164,8 @@ where
         }
     }
 
-    /// Returns the submissions whose key is free or claimed now, as `Key` says, and those whose record must be read; the others
-    /// are answered.
+    /// Returns the submissions whose key is free or claimed now, according to `Key`, and those whose record
+    /// must be read. Responds to the others.
     fn admit(
         &self,
         group: impl Iterator<Item = ((Waiting, Key), Option<ClaimOutcome>)>,
@@ -179,7 +181,8 @@ where
                     waiting.in_progress = None;
                     key
                 }
-                // Another intent was answered: which one, and in what it differs, its record says.
+                // Another intent has a stored response under this key. Its record shows which intent, and how
+                // it differs.
                 Some(ClaimOutcome::OtherIntent) => Key::Taken,
                 Some(ClaimOutcome::InProgress(free_in)) => {
                     self.answer(waiting, SubmissionOutcome::InProgress(free_in), keeper);
@@ -195,7 +198,7 @@ where
         admitted
     }
 
-    /// PostgreSQL has failed: tells all callers of the group.
+    /// Marks the failure of PostgreSQL, and reports it to all callers of the group.
     fn refuse(&self, group: Vec<Waiting>, error: &StoreError, keeper: &ClaimKeeper) {
         self.mark_failed(error, keeper);
         self.metrics.claimed("failed", group.len() as u64);
@@ -205,15 +208,15 @@ where
         }
     }
 
-    /// PostgreSQL has failed: logs it, and has its return noticed.
+    /// Logs the failure of PostgreSQL, and has its recovery noticed.
     pub(super) fn mark_failed(&self, error: &StoreError, keeper: &ClaimKeeper) {
         self.health.mark_failed(error);
-        // One that waits already is enough.
+        // One waiting notification is enough.
         let _ = keeper.outage.try_send(());
     }
 
-    /// After a failure, asks PostgreSQL until it answers: the next submission, which would show it, may be long in coming. Ends when
-    /// there is no keeper any more.
+    /// After a failure, queries PostgreSQL until it responds, because the next submission, which would show
+    /// that, may be long in coming. Ends when there is no keeper any more.
     pub(super) async fn notice_recovery(&self, mut outages: Outages, stop: &CancellationToken) {
         while outages.0.recv().await.is_some() {
             while self.health.status().blocked.is_some() && pause(stop, RECOVERY_INTERVAL).await {
@@ -224,13 +227,14 @@ where
         }
     }
 
-    /// Gives claims up until there is no keeper any more. After `stop` none is tried again: what is left expires.
+    /// Releases claims until there is no keeper any more. After `stop` no release is tried again: the
+    /// remaining claims expire.
     pub(super) async fn abandon(&self, mut abandoned: Abandoned, stop: &CancellationToken) {
         let (mut failed, mut open, mut retry_at) = (Vec::new(), true, Instant::now());
         while open || !failed.is_empty() {
             let room = MAX_GROUP.min(MAX_ABANDONED.saturating_sub(failed.len()));
             let mut claims = Vec::new();
-            // What comes in does not cause another attempt with all that have failed.
+            // New claims do not cause another attempt with all that have failed.
             tokio::select! {
                 count = abandoned.0.recv_many(&mut claims, room), if open && room > 0 => open = count > 0,
                 () = sleep_until(retry_at), if !failed.is_empty() => claims.append(&mut failed),
@@ -248,7 +252,7 @@ where
         }
     }
 
-    /// Tries to give these claims up; those that are tried again.
+    /// Tries to release these claims. Returns those to try again.
     async fn abandon_once(&self, mut claims: Vec<Claim>) -> Vec<Claim> {
         let mut retried = Vec::new();
         while !claims.is_empty() {

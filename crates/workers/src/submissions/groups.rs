@@ -1,7 +1,8 @@
-//! Accepting groups of submissions, each group in one transaction.
+//! Accepts groups of submissions, each group in one transaction.
 //!
-//! While a transaction runs, further submissions gather for the next one. If it takes long, because it waits for a lock, the next
-//! one does not wait for it. A group that is refused, locked or too slow is divided, and its parts are accepted apart.
+//! While a transaction runs, further submissions gather for the next one. If a transaction takes long,
+//! because it waits for a lock, the next one does not wait for it. A group that is refused, locked or too
+//! slow is divided, and its parts are accepted separately.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -30,12 +31,12 @@ use super::{
 };
 use crate::intake::{MAX_BATCH_COST, MAX_BATCH_ROUTES};
 
-/// A transaction that takes longer than this is not waited for: the next group begins.
+/// The time after which the next group no longer waits for a running transaction.
 const SLOW_GROUP: Duration = Duration::from_millis(100);
-/// How often a group may meet a key that was taken meanwhile.
+/// The number of times that a group may meet a key that was taken meanwhile.
 const MAX_CONFLICT_RETRIES: usize = 5;
 
-/// How many are accepted together, and how many groups at a time.
+/// The number of submissions that are accepted together, and the number of concurrent groups.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct GroupLimits {
     elements: usize,
@@ -43,28 +44,28 @@ pub(super) struct GroupLimits {
 }
 
 impl GroupLimits {
-    /// Of single intents.
+    /// The limits of single intents.
     pub(super) const SINGLE: Self = Self { elements: MAX_GROUP, concurrent: MAX_CONCURRENT_GROUPS };
-    /// Of elements of batches.
+    /// The limits of elements of batches.
     pub(super) const ELEMENTS: Self =
         Self { elements: MAX_ELEMENT_GROUP, concurrent: MAX_CONCURRENT_ELEMENT_GROUPS };
 }
 
-/// What one transaction is tried with.
+/// The submissions of one transaction.
 type Group = Vec<LookedUp>;
 
-/// What is decided about an element.
+/// The decision about an element.
 struct Decided {
-    /// What its caller is told, once what is decided about the group is committed.
+    /// The response to its caller, once the decisions about the group are committed.
     outcome: SubmissionOutcome,
-    /// What is written, if it is accepted.
+    /// The rows to write, if the element is accepted.
     written: Option<Outcome>,
-    /// Whether it is not accepted because of the directory.
+    /// True if it is not accepted because of the directory.
     directory_objects: bool,
 }
 
 impl Decided {
-    /// The answer that is stored, if it is accepted and its key is claimed.
+    /// Returns the response to store, if the element is accepted and its key is guarded.
     fn answer(&self) -> Option<&StoredAnswer> {
         match &self.outcome {
             SubmissionOutcome::Accepted { answer, .. } => answer.as_ref(),
@@ -73,19 +74,19 @@ impl Decided {
     }
 }
 
-/// What became of one attempt with a group.
+/// The result of one attempt with a group.
 enum Tried {
-    /// What is to be accepted is committed.
+    /// The accepted elements are committed.
     Decided(Vec<Decided>),
-    /// Nothing is committed, because of one element at least.
+    /// Nothing is committed, because of at least one element.
     Impossible(Impossible),
 }
 
-/// Why a group cannot be accepted.
+/// The reason why a group cannot be accepted.
 enum Impossible {
-    /// PostgreSQL refuses it, with this message.
+    /// PostgreSQL refuses the group, with this message.
     Refused(String),
-    /// The claim of an element has expired, or its key is not free any more.
+    /// The claim of an element has expired, or its key is no longer free.
     AnswerRefused,
     /// Another transaction holds a row.
     Locked(String),
@@ -93,10 +94,10 @@ enum Impossible {
     ForNow(String),
 }
 
-/// What became of the transaction of a group.
+/// The result of the transaction of a group.
 enum Ended {
     Answered,
-    /// It is accepted in parts.
+    /// The group is accepted in parts.
     Divided(Group, Group),
 }
 
@@ -107,7 +108,8 @@ where
     C: Clock,
     T: Tokens,
 {
-    /// Accepts what has been looked up, until no more comes. Each group first lets `singles` pass.
+    /// Accepts submissions that have been looked up, until no more arrive. Each group first lets `singles`
+    /// pass.
     pub(super) async fn accept(
         &self,
         mut looked_up: mpsc::Receiver<LookedUp>,
@@ -151,7 +153,7 @@ where
         }
     }
 
-    /// Accepts a group in one transaction, and answers all of it.
+    /// Accepts a group in one transaction, and responds to all of it.
     async fn accept_group(
         &self,
         mut group: Group,
@@ -169,7 +171,7 @@ where
             !abandoned
         });
         if group.is_empty() {
-            // Nothing was asked, so nothing is known of PostgreSQL.
+            // Nothing was sent to PostgreSQL, so its state is unknown.
             return Ended::Answered;
         }
         let mut tried = self.try_group(&group).await;
@@ -187,7 +189,8 @@ where
                     self.answer(element.waiting, decided.outcome, keeper);
                     written.extend(decided.written);
                 }
-                // After the answers: a channel without room keeps the next group waiting, but no caller.
+                // Dispatched after the responses: a channel without room then delays the next group, but no
+                // caller.
                 self.dispatch(&written).await;
                 Ended::Answered
             }
@@ -209,8 +212,8 @@ where
         }
     }
 
-    /// The same group, with claims where keys were free. It claims whatever is left of them, so that each caller learns what its
-    /// key is taken by; those are answered.
+    /// Returns the same group, with claims for keys that were free. If a key is taken, its caller receives
+    /// the reason, and its submission leaves the group.
     async fn claim_free(&self, group: Group, keeper: &ClaimKeeper) -> Group {
         let (free, mut others): (Group, Group) = group.into_iter().partition(LookedUp::has_free_key);
         let claiming = free.into_iter().map(LookedUp::into_waiting).collect();
@@ -219,10 +222,11 @@ where
         others
     }
 
-    /// `Err` if PostgreSQL is unavailable: then no element is to blame, and whether any was accepted is unknown.
+    /// Tries to accept a group. Returns `Err` if PostgreSQL is unavailable: then no element is the cause, and
+    /// elements may or may not have been accepted.
     async fn try_group(&self, group: &Group) -> Result<Tried, StoreError> {
         let mut decided = self.decide(group, &HashMap::new());
-        // What becomes of a replay never depends on the directory.
+        // The outcome of a replay never depends on the directory.
         let doubtful = |(element, decided): (&LookedUp, &Decided)| {
             element.waiting.key == Key::Taken || decided.directory_objects
         };
@@ -254,7 +258,7 @@ where
         Ok(Tried::Impossible(Impossible::ForNow(cause)))
     }
 
-    /// What is decided about each element, at the present time.
+    /// Decides about each element, at the current time.
     fn decide(&self, group: &Group, known: &HashMap<IdempotencyScope, AcceptedRequest>) -> Vec<Decided> {
         let now = self.clock.now();
         let schedule = self.policy.schedule(now, !self.dispatcher.is_blocked());
@@ -278,7 +282,7 @@ where
         group.iter().map(decide).collect()
     }
 
-    /// One transaction, if there is something to accept.
+    /// Commits the accepted elements in one transaction. Does nothing if there are none.
     async fn commit(&self, group: &Group, decided: &[Decided]) -> Result<Commit, StoreError> {
         let answer = |(element, decided): (&LookedUp, &Decided)| {
             let fingerprint = &element.waiting.submission.intent.fingerprint;
@@ -307,8 +311,8 @@ where
         self.metrics.overflowed(left);
     }
 
-    /// What the caller of the only element is told. PostgreSQL may refuse everything: then the refusal shows nothing about the
-    /// element (ADR 0023).
+    /// Returns the outcome for a group of one. If PostgreSQL refuses a valid row too, the refusal shows
+    /// nothing about the element (ADR 0023).
     async fn blame(&self, group: &Group, cause: Impossible) -> SubmissionOutcome {
         let message = match cause {
             Impossible::Locked(cause) | Impossible::ForNow(cause) => {
@@ -336,7 +340,8 @@ where
     }
 }
 
-/// As many of the first elements as fit into one transaction, at least one and up to `most`. No two have the same key: see queue.rs.
+/// Takes as many of the first elements as fit into one transaction, at least one and up to `most`. No two
+/// have the same key: see queue.rs.
 fn cut_group(queue: &mut VecDeque<LookedUp>, most: usize, policy: &Policy) -> Group {
     let (mut cost, mut routes) = (0, 0);
     let mut group = Vec::new();

@@ -1,4 +1,4 @@
-//! Looking up the recipients of submissions, each by itself.
+//! Looks up the recipients of submissions, each separately.
 
 use std::collections::HashMap;
 
@@ -10,19 +10,20 @@ use tokio::sync::mpsc;
 
 use super::{Key, SubmissionIntake, Waiting};
 
-/// The most submissions whose recipients are looked up at a time. Those that name the same user share its look-up.
+/// The most submissions whose recipients are looked up at a time. Submissions that name the same user share
+/// its lookup.
 const MAX_LOOK_UPS: usize = 1_024;
 
 /// A submission whose recipients have been looked up.
 #[derive(Debug)]
 pub(super) struct LookedUp {
     pub(super) waiting: Waiting,
-    /// What the directory said of each recipient.
+    /// The lookup of each recipient.
     pub(super) users: HashMap<String, Lookup>,
 }
 
 impl LookedUp {
-    /// The same with its recipients; `None` if they are not known.
+    /// Takes the recipients of a submission; `None` if they are not looked up.
     pub(super) fn of(mut waiting: Waiting) -> Option<Self> {
         let users = waiting.users.take()?;
         Some(Self { waiting, users })
@@ -32,7 +33,7 @@ impl LookedUp {
         Waiting { users: Some(self.users), ..self.waiting }
     }
 
-    /// Whether its key was read and not claimed.
+    /// True if the key was read and not claimed.
     pub(super) fn has_free_key(&self) -> bool {
         self.waiting.key == Key::Free
     }
@@ -45,7 +46,7 @@ where
     C: Clock,
     T: Tokens,
 {
-    /// Passes each submission on when its look-up has ended, until no more come.
+    /// Passes each submission on when its lookup has ended, until no more arrive.
     pub(super) async fn look_up(
         &self,
         mut claimed: mpsc::Receiver<Waiting>,
@@ -74,7 +75,7 @@ where
         LookedUp { waiting, users }
     }
 
-    /// What the directory says of the recipients, if it need not be asked.
+    /// Returns the lookups of the recipients, if the directory can recall all of them without a request.
     pub(super) fn recall_recipients(&self, waiting: &Waiting) -> Option<HashMap<String, Lookup>> {
         let users = waiting.submission.intent.audience.users();
         if users.is_empty() {

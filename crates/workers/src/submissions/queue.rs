@@ -1,8 +1,10 @@
-//! The submissions that wait, in fair order.
+//! The queue of submissions, in fair order.
 //!
-//! Single intents and elements of batches wait apart, and are accepted apart: however many elements wait, a single intent is taken with
-//! the next group. Within each, producers take turns, so that one waits for a few of each other producer, not for all of them. What has
-//! the key of a submission that is in progress is passed by those after it; it is taken when that one is decided.
+//! Single intents and elements of batches wait separately, and are accepted separately: however many elements
+//! wait, a single intent is taken with the next group. Within each kind, producers alternate, so that a
+//! producer waits for a few submissions of each other producer, not for all of them. A submission with the
+//! key of one that is in progress is overtaken by later ones. It is taken when the one in progress is
+//! decided.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::mem;
@@ -16,19 +18,20 @@ use tokio::time::Instant;
 
 use super::Waiting;
 
-/// The most submissions of a producer, single ones or elements, that wait; further callers wait to be admitted.
+/// The most submissions of a producer that wait, for single intents and for elements. Further callers wait to
+/// be admitted.
 pub(super) const MAX_WAITING: usize = 1_024;
 
-/// A kind of submissions, which wait together.
+/// A kind of submission. Submissions of one kind share a queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
-    /// Those whose answer is stored.
+    /// Single intents, whose response is stored.
     Single,
     /// Elements of batches.
     Element,
 }
 
-/// The submissions that wait. Clones share them.
+/// The waiting submissions. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct FairQueue(Arc<Shared>);
 
@@ -37,9 +40,10 @@ struct Shared {
     state: Mutex<State>,
     single: Notify,
     element: Notify,
-    /// How many single intents wait or are in progress. Not in `state`: one whose caller has gone is dropped while that is locked.
+    /// The number of single intents that wait or are in progress. It is not in `state`, because an intent
+    /// whose caller has gone is dropped while `state` is locked.
     singles: AtomicUsize,
-    /// Wakes what waits until no single intent is in progress.
+    /// Notified when no single intent is in progress.
     no_single: Notify,
 }
 
@@ -47,20 +51,20 @@ struct Shared {
 struct State {
     single: Producers,
     element: Producers,
-    /// The keys of those that were taken and are not decided.
+    /// The keys of submissions that were taken and are not decided.
     in_progress: HashSet<IdempotencyScope>,
-    /// The time at which the last single intent came.
+    /// The time at which the last single intent arrived.
     last_single: Option<Instant>,
     is_closed: bool,
 }
 
-/// The submissions of one kind that wait.
+/// The waiting submissions of one kind.
 #[derive(Debug, Default)]
 struct Producers {
-    /// Those of whom something waits, in the order of their turns.
+    /// The producers with a waiting submission, in the order in which they are served.
     order: VecDeque<String>,
     waiting: HashMap<String, VecDeque<Queued>>,
-    /// What bounds how many of each wait.
+    /// The bound of the waiting submissions of each producer.
     room: HashMap<String, Arc<Semaphore>>,
 }
 
@@ -89,7 +93,7 @@ impl FairQueue {
         SingleInProgress(self.clone())
     }
 
-    /// Whether a single intent came in the last `time`.
+    /// True if a single intent arrived within the last `time`.
     pub(super) fn had_single_within(&self, time: Duration) -> bool {
         self.state().last_single.is_some_and(|at| at.elapsed() < time)
     }
@@ -105,7 +109,8 @@ impl FairQueue {
         }
     }
 
-    /// Adds a submission, once there is room for one more of its producer. Gives it back if the queue is closed.
+    /// Adds a submission, once there is room for one more of its producer. Returns it as `Err` if the queue
+    /// is closed.
     pub(super) async fn push(&self, waiting: Waiting) -> Result<(), Waiting> {
         let (kind, producer) = (waiting.kind(), waiting.submission.intent.producer.clone());
         let room = {
@@ -138,7 +143,7 @@ impl FairQueue {
         self.0.element.notify_one();
     }
 
-    /// Takes up to `most` that wait, at least one; none once the queue is closed and empty.
+    /// Takes up to `most` waiting submissions, at least one; none once the queue is closed and empty.
     pub(super) async fn take(&self, kind: Kind, most: usize) -> Vec<Waiting> {
         loop {
             let arrived = self.arrived(kind).notified();
@@ -172,7 +177,7 @@ impl FairQueue {
                         producers.order.push_back(producer);
                     }
                 }
-                // All that are left wait for keys.
+                // All remaining submissions of this producer wait for keys.
                 None if !queue.is_empty() => passed.push_back(producer),
                 None => {}
             }
@@ -182,7 +187,7 @@ impl FairQueue {
         taken
     }
 
-    /// Whether a submission with this key is in progress.
+    /// True if a submission with this key is in progress.
     pub(super) fn is_in_progress(&self, scope: &IdempotencyScope) -> bool {
         self.state().in_progress.contains(scope)
     }

@@ -1,22 +1,24 @@
-//! Single intents before elements of batches: both share the database, and a batch has no caller that waits for one element.
+//! Precedence of single intents over elements of batches: both share the database, and a batch has no caller
+//! that waits for one element.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::queue::FairQueue;
 
-/// How long a group of elements waits for single intents.
+/// The longest time that a group of elements waits for single intents.
 pub(super) const MAX_YIELD: Duration = Duration::from_millis(25);
-/// The most elements in a group while single intents come: one that comes during its transaction waits for few.
+/// The most elements in a group while single intents arrive: an intent that arrives during the transaction of
+/// the group then waits only briefly.
 const MAX_SMALL_ELEMENT_GROUP: usize = 32;
-/// Single intents come while the last one is less than this ago.
+/// The longest time since the last single intent during which single intents count as arriving.
 const MAX_SINGLE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The precedence of single intents.
 #[derive(Debug)]
 pub(super) struct SinglesFirst {
     queue: FairQueue,
-    /// Whether the last wait ended although single intents were left.
+    /// True if the last wait ended while single intents were left.
     was_in_vain: AtomicBool,
 }
 
@@ -31,8 +33,9 @@ impl SinglesFirst {
         self.was_in_vain.store(!have_passed, Ordering::Relaxed);
     }
 
-    /// The most elements in the next group. While some single intent is always in progress, for example one whose look-up takes
-    /// seconds, small groups would not help it, and elements would starve: so a group after a wait in vain is a `full` one.
+    /// Returns the most elements of the next group. If a single intent is always in progress, for example one
+    /// whose lookup takes seconds, small groups do not help it, and elements would starve. So after a wait in
+    /// vain the group is a `full` one.
     pub(super) fn group_size(&self, full: usize) -> usize {
         let singles_come = self.queue.had_single_within(MAX_SINGLE_INTERVAL);
         if singles_come && !self.was_in_vain.load(Ordering::Relaxed) { MAX_SMALL_ELEMENT_GROUP } else { full }

@@ -1,4 +1,4 @@
-//! What callers are told, and when, while stores and neighbours fail.
+//! The outcomes that callers receive, and when, while stores and neighbours fail.
 
 mod claims;
 mod fairness;
@@ -24,14 +24,14 @@ use super::*;
 use crate::dispatch::dispatch;
 use crate::fixtures::{World, down, intent as entry, locked, now, policy, refused, timed_out};
 
-/// By the clock of the runtime, which stands while anything is at work.
+/// The bound of a run, by the paused clock of the runtime, which advances only while no task is running.
 const BOUND: Duration = Duration::from_secs(600);
 const LOCK_TTL: Duration = Duration::from_secs(60);
-/// How long a slow look-up takes.
+/// The duration of a slow lookup.
 const SLOW: Duration = Duration::from_secs(5);
-/// The user whose look-up is slow.
+/// The user whose lookup is slow.
 const SLOW_USER: &str = "u-slow";
-/// The first token is that of the first claim.
+/// The seed of the tokens. The first token is that of the first claim.
 const SEED: u64 = 7;
 
 type WorldIntake =
@@ -71,7 +71,7 @@ impl Running {
         timeout(BOUND, self.queue.submit(submission)).await.expect("it is answered")
     }
 
-    /// Submits all at one moment.
+    /// Submits all of them at once.
     async fn submit_all(&self, submissions: impl IntoIterator<Item = Submission>) -> Vec<SubmissionOutcome> {
         join_all(submissions.into_iter().map(|submission| self.submit(submission))).await
     }
@@ -106,13 +106,13 @@ fn world_with_slow_look_up(time: Duration) -> World {
     world
 }
 
-/// An intent for one user that stores its answer.
+/// An intent for one user whose response is stored.
 fn submission(key: &str, user: &str) -> Submission {
     let intent = intent::decode(&entry(1, key, user).fields, &Catalog::built_in()).expect("well-formed");
     Submission { intent, stores_answer: true, request_trace: None, held: Held::default() }
 }
 
-/// An intent for one user that claims no key.
+/// An intent for one user that does not claim a key.
 fn unclaimed(key: &str, user: &str) -> Submission {
     Submission { stores_answer: false, ..submission(key, user) }
 }
@@ -121,7 +121,7 @@ fn scope(key: &str) -> IdempotencyScope {
     submission(key, "u-1").intent.scope()
 }
 
-/// Submissions with the keys `key-1` and so on, each for a user of its own.
+/// Submissions with the keys `key-1` and so on, each for a different user.
 fn several(count: usize) -> Vec<Submission> {
     (1..=count).map(|number| submission(&format!("key-{number}"), &format!("u-{number}"))).collect()
 }
@@ -155,7 +155,7 @@ fn names(outcomes: &[SubmissionOutcome]) -> Vec<&'static str> {
     outcomes.iter().map(name).collect()
 }
 
-/// How many intents each committed transaction accepted.
+/// The number of intents that each committed transaction accepted.
 fn transactions(world: &World) -> Vec<usize> {
     let calls = world.script.calls_of("accept").into_iter().filter(|call| call.succeeded);
     calls.map(|call| call.elements.iter().filter(|text| text.ends_with(" accepted")).count()).collect()
@@ -263,7 +263,7 @@ async fn a_write_conflict_decides_the_group_again() {
     let world = world();
     let (database, taken) = ((*world.database).clone(), submission("key-1", "u-1"));
     world.script.on("accept", move |_| {
-        // Another replica is first. After that, its key is taken there, too.
+        // Another replica accepts the intent first. In later calls its key is already taken.
         match accept_elsewhere(&database, &taken).now_or_never() {
             Some(Commit::Committed | Commit::WriteConflict) => Effect::Pass,
             other => panic!("{other:?}"),

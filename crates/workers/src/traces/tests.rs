@@ -1,4 +1,4 @@
-//! What the spans of an intent and of a batch say.
+//! The content of the spans of an intent and of a batch.
 
 use domain::record::Content;
 use opentelemetry::Value;
@@ -12,7 +12,7 @@ const GIVEN: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 const UNSAMPLED: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00";
 const REQUEST: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
-/// The spans that `work` makes; all traces are recorded.
+/// Returns the spans that `work` creates. All traces are recorded.
 fn spans_of(work: impl FnOnce(&Traces)) -> Vec<SpanData> {
     let (traces, exporter) = recorded_traces();
     work(&traces);
@@ -157,7 +157,7 @@ fn failed(route: &LiveRoute) -> Failed {
     }
 }
 
-/// Makes the span of a chunk of which the first routes were published and these others failed.
+/// Creates the span of a chunk in which the first `first` routes were published and `others` failed.
 fn publish(traces: &Traces, chunk: &[LiveRoute], first: usize, others: &[LiveRoute]) {
     let (done, failures): (Vec<_>, Vec<_>) =
         (chunk[..first].iter().map(published).collect(), others.iter().map(failed).collect());

@@ -39,12 +39,12 @@ const COMPLETE: &str = "UPDATE routes SET status = 'published', next_attempt_at 
 pub(super) struct Publisher {
     redis: MultiplexedConnection,
     stream: &'static str,
-    /// The SHA-1 of each script, by which Redis runs it.
+    /// The SHA-1 of each script, with which Redis runs it.
     leases: String,
     append: String,
 }
 
-/// A chunk that was appended.
+/// An appended chunk.
 pub(super) struct Appended {
     chunk: Batch,
     entry_ids: Vec<String>,

@@ -1,7 +1,7 @@
 //! A client of the HTTP API: one kept connection, and requests that are encoded in advance.
 //!
-//! It shares the cores with the service, so it does what a client must do and no more: it writes the bytes of a request and reads
-//! the status, the headers that it needs and the body.
+//! It shares the cores with the service, so it does the minimum of a client: it writes the bytes of a request
+//! and reads the status, the headers that it needs and the body.
 
 use anyhow::{Context, bail, ensure};
 use domain::intent::{IntentDraft, Recipients};
@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 
 use crate::load;
 
-/// The longest answer that is read, in bytes.
+/// The longest response that is read, in bytes.
 const MAX_ANSWER_BYTES: usize = 4 * 1024 * 1024;
 const HEAD_END: &[u8] = b"\r\n\r\n";
 
@@ -21,14 +21,14 @@ pub(crate) const ROUTES: u32 = 2;
 /// A connection that is kept open between requests.
 pub(crate) struct Connection {
     stream: TcpStream,
-    /// The bytes of the latest answer.
+    /// The bytes of the latest response.
     received: Vec<u8>,
 }
 
-/// An answer.
+/// A response.
 pub(crate) struct Answer<'a> {
     pub(crate) status: u16,
-    /// Whether it was stored for an earlier request.
+    /// True if the response was stored for an earlier request.
     pub(crate) is_replayed: bool,
     pub(crate) body: &'a [u8],
 }
@@ -54,7 +54,7 @@ impl Connection {
         Ok(Self { stream, received: Vec::new() })
     }
 
-    /// Sends a request and reads its answer.
+    /// Sends a request and reads its response.
     pub(crate) async fn exchange(&mut self, request: &[u8]) -> anyhow::Result<Answer<'_>> {
         self.stream.write_all(request).await?;
         self.received.clear();
@@ -63,7 +63,7 @@ impl Connection {
         let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
         let status = status.context("an answer without a status")?;
         let length = match header(head, "content-length") {
-            // No Content.
+            // Status 204 has no body.
             None if status == 204 => 0,
             length => length.context("an answer without a length")?.parse::<usize>()?,
         };
@@ -103,7 +103,7 @@ fn header<'a>(head: &'a str, name: &str) -> Option<&'a str> {
     head.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
 }
 
-/// A request for something, with a token.
+/// A GET request with a token.
 pub(crate) fn get(path: &str, token: &str) -> Vec<u8> {
     format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {token}\r\n\r\n").into_bytes()
 }
@@ -139,7 +139,7 @@ pub(crate) fn post(path: &str, token: &str, headers: &str, body: &str) -> Vec<u8
     .into_bytes()
 }
 
-/// An intent as a body, without its key: the producer is that of the token.
+/// An intent as a body, without its key; the token determines the producer.
 fn intent(draft: IntentDraft, body_bytes: usize) -> Value {
     let mut payload: Map<String, Value> = serde_json::from_str(&draft.payload_json).unwrap_or_default();
     let recipients = match draft.recipients {

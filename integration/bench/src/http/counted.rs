@@ -1,8 +1,9 @@
-//! What many connections cost: transactions of PostgreSQL, and memory of the service.
+//! The cost of many connections: transactions of PostgreSQL, and memory of the service.
 //!
-//! PostgreSQL counts its transactions, and, in this run only, its statements. Publishing completes each chunk of routes with one
-//! statement, which is a transaction by itself; those are left out. Everything else counts, the start of the service too. A server
-//! process reports what it has counted at its end at the latest, so the service is stopped before that is read.
+//! PostgreSQL counts its transactions, and, in this run only, its statements. Publishing completes each chunk
+//! of routes with one statement, which is a transaction by itself; those are excluded. Everything else
+//! counts, including the start of the service. A server process reports its counts when it ends, at the
+//! latest, so the service is stopped before they are read.
 
 use anyhow::Context;
 use tokio_postgres::Client;
@@ -15,13 +16,13 @@ use crate::measure::{peak_memory_mb, present_memory_mb};
 use crate::testbed::{ROLE, Testbed};
 use crate::watch::{wait_for_completions, wait_for_entries};
 
-/// The most transactions for an intent.
+/// The most transactions per intent.
 const TRANSACTIONS: f64 = 0.1;
-/// The most memory that is added.
+/// The most added memory.
 const MEMORY_MB: f64 = 60.0;
 const BODY_BYTES: usize = 1_024;
 
-/// What PostgreSQL has counted.
+/// The counts of PostgreSQL.
 struct Counted {
     acceptances: i64,
     completions: i64,
@@ -51,7 +52,7 @@ pub(super) async fn run(
     wait_for_entries(&mut testbed.redis().await?, u64::from(intents * ROUTES)).await?;
     let added = peak_memory_mb(api.service.pid()) - memory;
     generator.end().await?;
-    // It completes what it has published before it ends.
+    // The service completes its published routes before it ends.
     api.stop(testbed).await;
     let transactions = self::transactions(&superuser).await? - transactions;
     let counted = counted(&superuser).await?;
@@ -75,13 +76,13 @@ pub(super) async fn run(
     ])
 }
 
-/// Transactions that were committed in the database so far.
+/// The number of transactions committed in the database so far.
 async fn transactions(superuser: &Client) -> anyhow::Result<i64> {
     let sql = "SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()";
     Ok(superuser.query_one(sql, &[]).await.context("PostgreSQL has not counted transactions")?.get(0))
 }
 
-/// Statements of the service so far.
+/// The statements of the service so far.
 async fn counted(superuser: &Client) -> anyhow::Result<Counted> {
     let sql = "SELECT
         coalesce(sum(calls) FILTER (WHERE query LIKE 'INSERT INTO \"records\"%'), 0)::bigint,

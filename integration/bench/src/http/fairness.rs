@@ -1,5 +1,5 @@
-//! The latency of one producer's single intents beside what another producer sends: alone, beside batches, beside one key that is repeated,
-//! and beside bodies that are announced and do not come.
+//! The latency of one producer's single intents while another producer sends: nothing, batches, one repeated
+//! key, or bodies that are announced and never sent.
 
 use std::time::Duration;
 
@@ -22,11 +22,11 @@ use crate::testbed::Testbed;
 pub(super) const OTHER_PRODUCER: &str = "game_lobby";
 /// Intents per second of the producer whose latency counts.
 const RATE: u32 = 50;
-/// The highest accepted ratio of its p99 to that alone.
+/// The highest accepted ratio of its p99 to that without a neighbour.
 const P99_RATIO: f64 = 3.0;
 /// Elements of a batch of the other producer.
 const BATCH: u32 = 1_000;
-/// How long a body that does not come is announced before the next one.
+/// The time for which a body is announced and not sent, before the next one.
 const ANNOUNCED_FOR: Duration = Duration::from_secs(12);
 
 /// The behaviour of the other producer meanwhile.
@@ -45,7 +45,7 @@ impl Neighbour {
         (Self::AnnouncedBodies, "8 bodies of 8 MiB of another producer that do not come", 8),
     ];
 
-    /// One of its callers, until it is dropped.
+    /// Runs one caller of the other producer, until the future is dropped.
     async fn call(self, addr: String, token: String, caller: u32) -> anyhow::Result<()> {
         match self {
             Self::Nothing => Ok(()),
@@ -74,7 +74,7 @@ impl Neighbour {
                 stream.write_all(head.as_bytes()).await?;
                 stream.write_all(&[b' '; 20 * 1_024]).await?;
                 let mut answer = Vec::new();
-                // An end is as good as the time.
+                // The service may close the connection before the time is over.
                 let _ = tokio::time::timeout(ANNOUNCED_FOR, stream.read_to_end(&mut answer)).await;
             },
         }
@@ -118,7 +118,7 @@ async fn measure(
     Ok(latency)
 }
 
-/// Measures alternating rounds alone and beside each neighbour.
+/// Measures alternating rounds alone and with each neighbour.
 pub(crate) async fn run(testbed: &mut Testbed, scale: Scale) -> anyhow::Result<Section> {
     let (rounds, seconds) = (scale.latency_rounds, scale.seconds);
     let (mut alone, mut beside) = (Vec::new(), Neighbour::LOUD.map(|_| Vec::new()));

@@ -1,7 +1,8 @@
-//! The load generator: sends requests over many connections, each as soon as the previous one of its connection was answered.
+//! The load generator: sends requests over many connections; each connection sends its next request as soon
+//! as the previous one has a response.
 //!
-//! It is a process of its own, with one thread, so that its processor time can be told from that of the rest. Requests are encoded
-//! and connections opened before the time counts.
+//! It is a process of its own, with one thread, so that its processor time can be separated from the rest.
+//! Requests are encoded and connections opened before the time counts.
 
 use std::cell::Cell;
 use std::time::Instant;
@@ -16,12 +17,12 @@ use crate::measure::percentile;
 
 /// The name with which this program runs as the load generator.
 pub(crate) const NAME: &str = "generator";
-/// How often a request is sent at most.
+/// The most times that a request is sent.
 const MAX_ATTEMPTS: u32 = 10;
 /// The step that sends the requests of the load.
 pub(crate) const SEND: &str = "send";
 
-/// What is to be sent.
+/// The requests to be sent.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct Load {
     pub(crate) connections: u32,
@@ -30,11 +31,11 @@ pub(crate) struct Load {
     pub(crate) intents: u32,
     /// Intents of one request; 0 for one intent without a batch.
     pub(crate) batch: u32,
-    /// The least length of the body of a single intent.
+    /// The minimum length of the body of a single intent.
     pub(crate) body_bytes: usize,
 }
 
-/// A load, and where it is sent.
+/// A load and its target.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Order {
     pub(crate) addr: String,
@@ -42,16 +43,16 @@ pub(crate) struct Order {
     pub(crate) load: Load,
 }
 
-/// What the answers said.
+/// The results of the responses.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct Answers {
-    /// Intents that were accepted by this request.
+    /// Intents that were accepted by the request.
     pub(crate) accepted: u32,
-    /// Intents whose stored answer was replayed.
+    /// Intents whose stored response was replayed.
     pub(crate) replayed: u32,
-    /// Requests that were sent again, because not all of them could be decided in time.
+    /// Requests that were sent again, because some of their intents could not be decided in time.
     pub(crate) repeats: u32,
-    /// From a request to its answer, in milliseconds; repeats are part of it.
+    /// Percentiles of the time from a request to its response, in milliseconds, including repeats.
     pub(crate) p50: f64,
     pub(crate) p99: f64,
 }
@@ -63,7 +64,7 @@ struct Prepared {
     connections: Vec<Connection>,
 }
 
-/// Reads orders and steps, one a line, until the input ends.
+/// Reads orders and steps, one per line, until the input ends.
 pub(crate) fn serve() -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut prepared = None;
@@ -76,7 +77,7 @@ pub(crate) fn serve() -> anyhow::Result<()> {
             println!("{}", json!({ "phase": "done", "answers": answers }));
         } else {
             let order: Order = serde_json::from_str(&line).context("neither an order nor a step")?;
-            // The connections of the order before are closed first.
+            // The connections of the previous order are closed first.
             drop(prepared.take());
             prepared = Some(runtime.block_on(prepare(&order))?);
             println!("{}", json!({ "phase": "prepared" }));
@@ -140,7 +141,7 @@ fn take<'a>(requests: &'a [Vec<u8>], next: &Cell<usize>) -> Option<(usize, &'a V
     Some((place, requests.get(place)?))
 }
 
-/// How many intents the request at `place` has.
+/// The number of intents of the request at `place`.
 fn of_request(load: &Load, place: usize) -> u32 {
     if load.batch == 0 {
         return 1;
@@ -149,11 +150,11 @@ fn of_request(load: &Load, place: usize) -> u32 {
     load.batch.min(load.intents.saturating_sub(before))
 }
 
-/// What an answer means for the client.
+/// The meaning of a response for the client.
 enum Judgement {
     /// Every intent of the request is accepted, now or before.
     Accepted { is_replay: bool },
-    /// Some are not decided: the client is to ask again.
+    /// Some intents are undecided: the client must send the request again.
     Undecided,
 }
 
@@ -173,7 +174,7 @@ fn judge(answer: &Answer<'_>, is_batch: bool) -> anyhow::Result<Judgement> {
     Ok(if undecided == 0 { Judgement::Accepted { is_replay: false } } else { Judgement::Undecided })
 }
 
-/// How often `part` is in `text`.
+/// The number of occurrences of `part` in `text`.
 pub(crate) fn count(text: &[u8], part: &[u8]) -> u32 {
     let found = text.windows(part.len()).filter(|window| *window == part).count();
     u32::try_from(found).unwrap_or(u32::MAX)

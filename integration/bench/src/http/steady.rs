@@ -24,10 +24,10 @@ const P99_RATIO: f64 = 2.0;
 /// Connections for requests that are due while earlier ones are processed.
 const CONNECTIONS: usize = 64;
 
-/// Rounds that alternated.
+/// Alternating rounds.
 pub(super) struct Latency {
     stream: Vec<Percentiles>,
-    /// To the last entry, and to the answer.
+    /// The latencies to the last entry, and to the response.
     http: Vec<Percentiles>,
     answers: Vec<Percentiles>,
 }
@@ -89,7 +89,7 @@ async fn of_stream(testbed: &mut Testbed, load: Steady) -> anyhow::Result<Percen
     Ok(whole)
 }
 
-/// To the last entry, and to the answer.
+/// The latency to the last entry, and to the response.
 async fn of_http(testbed: &mut Testbed, load: Steady) -> anyhow::Result<(Percentiles, Percentiles)> {
     let dsn = testbed.fresh().await?;
     let api = ApiService::start(testbed, &dsn).await?;

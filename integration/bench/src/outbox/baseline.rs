@@ -1,9 +1,10 @@
 //! The baseline of the relay: the minimal correct program that moves the events of an outbox to the stream.
 //!
-//! It gives what the relay promises while nothing fails: one claim at a time, which takes the earliest events of a partition key and
-//! none of a key that another claim holds; appends under receipts, in order; marks after that. It has one connection to each server
-//! and sends without waiting: while a batch is appended, the one before is marked and the next one is claimed. It has no validation, no
-//! normal form, no leases that end, no retries, no limits of size, no types and no telemetry.
+//! It keeps the promises of the relay as long as nothing fails: one claim at a time, which takes the earliest
+//! events of a partition key and none of a key that another claim holds; appends with markers, in order;
+//! updates of the outbox after that. It has one connection to each server and sends without waiting: while a
+//! batch is appended, the previous one is marked and the next one is claimed. It has no validation, no normal
+//! form, no expiring leases, no retries, no size limits, no types and no telemetry.
 
 use std::time::SystemTime;
 
@@ -20,13 +21,13 @@ use crate::baseline;
 use crate::contender::Servers;
 use crate::testbed::{INTENTS, connect_redis};
 
-/// As the relay has it by default.
+/// The default batch of the relay.
 const BATCH: i64 = 500;
 const RECEIPT_MILLIS: u64 = 120_000;
 
 const BEGIN: &str = "BEGIN; SELECT pg_advisory_xact_lock(1)";
-/// A row for each event, and one without a place for how far it looked. `head` takes the earliest events of each key; one that is
-/// DELIVERING sorts first.
+/// One row for each event, and one without `place` that contains the end of the examined range. `head` takes
+/// the earliest events of each key; an event that is DELIVERING sorts first.
 const CLAIM: &str = "WITH slot AS MATERIALIZED (
         SELECT row_number() OVER (ORDER BY available_at, created_at, event_id) AS place, due.* FROM (
             SELECT event_id, available_at, created_at, coalesce(partition_key, '') AS key
@@ -60,7 +61,7 @@ const MARK: &str = "UPDATE openoutbox_events SET status = 'DELIVERED', delivered
         updated_at = now()
     WHERE event_id = ANY ($1::text[]::uuid[])";
 
-/// `ARGV`: the TTL of a receipt, the number of names and values of an entry, then these.
+/// `ARGV`: the TTL of a marker, the number of names and values of an entry, then these.
 const APPEND: &str = "
 local n = tonumber(ARGV[2])
 for i = 2, #KEYS do
@@ -83,7 +84,7 @@ struct Body<'a> {
     request_id: &'a str,
 }
 
-/// An event that is claimed.
+/// A claimed event.
 struct Event {
     place: i64,
     row: tokio_postgres::Row,
@@ -134,20 +135,20 @@ impl Baseline {
         let (mut appended, mut claimed) = (Vec::new(), Vec::new());
         let mut left = events as usize;
         while left > 0 {
-            // On their connection the mark goes first.
+            // The update of the marked events precedes the claim on their connection.
             let (marked, added, (next, reached)) =
                 tokio::try_join!(biased; self.mark(&appended), self.append(&claimed), self.claim(&after))?;
             ensure!(marked == appended.len() as u64, "{marked} of {} events were marked", appended.len());
             ensure!(added == claimed.len(), "{added} of {} events were appended", claimed.len());
             left -= appended.len();
-            // Behind the end, what another batch held back is left.
+            // After the end, the scan restarts for events that another batch held back.
             after = reached.unwrap_or_default();
             appended = std::mem::replace(&mut claimed, next);
         }
         Ok(())
     }
 
-    /// Claims a batch. Returns it in its order, and how far it looked unless that was the end.
+    /// Claims a batch. Returns it in order, and the end of the examined range unless the outbox ended there.
     async fn claim(&self, after: &Position) -> anyhow::Result<(Vec<Event>, Option<Position>)> {
         let Position { available_at, created_at, event_id } = after;
         let parameters: [&(dyn ToSql + Sync); 4] = [available_at, created_at, event_id, &BATCH];
@@ -173,7 +174,7 @@ impl Baseline {
         Ok((events, reached))
     }
 
-    /// Appends a batch under its receipts. Returns its length.
+    /// Appends a batch with its markers. Returns its length.
     async fn append(&self, events: &[Event]) -> anyhow::Result<usize> {
         if events.is_empty() {
             return Ok(0);
@@ -190,7 +191,7 @@ impl Baseline {
         Ok(call.query_async(&mut self.redis.clone()).await?)
     }
 
-    /// Marks a batch. Returns how many events were marked.
+    /// Marks a batch as delivered. Returns the number of marked events.
     async fn mark(&self, events: &[Event]) -> anyhow::Result<u64> {
         if events.is_empty() {
             return Ok(0);

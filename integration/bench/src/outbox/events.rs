@@ -1,7 +1,8 @@
-//! Outbox tables with events in them, and what became of these.
+//! Outbox tables with events in them, and checks of the events' outcomes.
 //!
-//! An event carries the intent of the other scenarios, a third of a kilobyte, in mode `intents`. Half of the events have no partition
-//! key; the others have one of ten thousand, drawn at random. They were created a millisecond apart.
+//! An event carries the intent of the other scenarios, a third of a kilobyte, in mode `intents`. Half of the
+//! events have no partition key; the others have one of ten thousand, drawn at random. They were created a
+//! millisecond apart.
 
 use std::collections::HashMap;
 use std::time::Instant;
@@ -16,11 +17,11 @@ use tokio_postgres::Client;
 use crate::testbed::{INTENTS, Testbed};
 use crate::watch::{BOUND, POLL};
 
-/// The producer whose outbox it is.
+/// The producer that owns the outbox.
 pub(super) const PRODUCER: &str = "game_master";
 /// The partition keys of the events that have one.
 pub(super) const KEYS: u32 = 10_000;
-/// Where inserts are announced.
+/// The channel on which inserts are announced.
 const CHANNEL: &str = "outbox";
 /// Events that are loaded in one transaction.
 const CHUNK: u32 = 50_000;
@@ -44,7 +45,7 @@ impl Outbox {
         Ok(Self { dsn: dsn.to_owned(), table, listening: false })
     }
 
-    /// Announces inserts, and lets the relay listen.
+    /// Announces inserts, and makes the relay listen.
     pub(super) async fn listening(self, testbed: &Testbed) -> anyhow::Result<Self> {
         let client = testbed.postgres(&self.dsn).await?;
         let trigger = notify_sql(&self.table, &ChannelName::parse(CHANNEL)?);
@@ -74,7 +75,8 @@ impl Outbox {
         self.table.to_string()
     }
 
-    /// Inserts `events` events that are due, and vacuums the table, as autovacuum would have done for so many.
+    /// Inserts `events` events that are due, and vacuums the table, as autovacuum would have done for so
+    /// many.
     pub(super) async fn load(&self, testbed: &Testbed, events: u32) -> anyhow::Result<()> {
         let client = testbed.postgres(&self.dsn).await?;
         let text = format!(
@@ -113,7 +115,8 @@ impl Outbox {
         crate::watch::observer(testbed, &self.dsn).await
     }
 
-    /// Waits until no event is PENDING or DELIVERING. Call it when all are in the stream: then the query reads little.
+    /// Waits until no event is PENDING or DELIVERING. Call it when all events are in the stream: then the
+    /// query reads few rows.
     pub(super) async fn wait_until_marked(&self, client: &Client) -> anyhow::Result<()> {
         let of = |status: &str, order: &str| {
             format!("(SELECT FROM {} WHERE status = '{status}' ORDER BY {order} LIMIT 1)", self.quoted())
@@ -130,7 +133,8 @@ impl Outbox {
         Ok(())
     }
 
-    /// Checks that every event is DELIVERED and once in the stream, and those of each partition key in their order.
+    /// Checks that every event is DELIVERED and occurs once in the stream, and that the events of each
+    /// partition key are in order.
     pub(super) async fn confirm(&self, testbed: &Testbed, events: u32) -> anyhow::Result<()> {
         let places = places(&mut testbed.redis().await?).await?;
         let client = testbed.postgres(&self.dsn).await?;

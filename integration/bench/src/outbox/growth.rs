@@ -1,7 +1,8 @@
-//! What an event costs when a million are pending, to what it costs when 20,000 are.
+//! The cost of an event when a million are pending, compared with 20,000.
 //!
-//! Both tables are in one database, and rounds alternate. A round starts the relay and ends when as many events as the short backlog has
-//! are in the stream. The processor time of PostgreSQL with its background workers, of Redis and of the relay is counted.
+//! Both tables are in one database, and rounds alternate. A round starts the relay and ends when the stream
+//! has as many events as the short backlog. The processor time of PostgreSQL with its background workers, of
+//! Redis and of the relay is counted.
 
 use super::events::{Outbox, wait_for_intents};
 use crate::figure::Figure;
@@ -11,7 +12,7 @@ use crate::testbed::{INTENTS, Testbed};
 /// The highest accepted ratio of processor time per event.
 const RATIO: f64 = 1.15;
 
-/// The amounts.
+/// The numbers of events and rounds.
 pub(super) struct Size {
     pub(super) short: u32,
     pub(super) long: u32,
@@ -24,7 +25,7 @@ pub(super) async fn run(testbed: &mut Testbed, size: &Size) -> anyhow::Result<[F
     let short = Outbox::create(testbed, &dsn, "short").await?;
     let long = Outbox::create(testbed, &dsn, "long").await?;
     println!("outbox: loading {} events", size.long);
-    // So many are pending at the end of the last round.
+    // The long backlog still has `size.long` events at the end of the last round.
     let moved = size.short * u32::try_from(size.rounds)?;
     long.load(testbed, size.long + moved).await?;
     let (mut of_short, mut of_long) = (Vec::new(), Vec::new());

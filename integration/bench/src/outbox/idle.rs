@@ -1,4 +1,5 @@
-//! What a relay with nothing to do costs: by polling, and while it listens. PostgreSQL counts the statements itself.
+//! The cost of a relay with nothing to do: with polling, and with LISTEN. PostgreSQL counts the statements
+//! itself.
 
 use super::TABLE;
 use super::events::{Outbox, wait_for_intents};
@@ -6,7 +7,8 @@ use crate::figure::Figure;
 use crate::idle::{self, Idled};
 use crate::testbed::Testbed;
 
-/// Statements per second: one claim an interval of 500 ms and at most 0.5 besides; while it listens.
+/// The most statements per second: with polling, one claim per interval of 500 ms and at most 0.5 others;
+/// with LISTEN.
 const POLLING: f64 = 2.5;
 const LISTENING: f64 = 1.0;
 /// Events that are moved before the measurement.

@@ -1,7 +1,8 @@
-//! The time from commit to stream at a steady rate, by polling and by LISTEN.
+//! The time from commit to stream at a steady rate, with polling and with LISTEN.
 //!
-//! Producers insert each event in a transaction of its own when it is due, committed earlier ones or not. The time counts from when a
-//! producer knows that its transaction is committed, to when a blocked reader has the entry.
+//! Producers insert each event in a transaction of its own when it is due, whether or not earlier ones are
+//! committed. The time counts from the moment at which a producer receives the commit to the moment at which
+//! a blocked reader has the entry.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -23,7 +24,7 @@ use crate::testbed::{INTENTS, Testbed};
 const RATE: u32 = 500;
 /// The highest accepted p99 with LISTEN, in milliseconds.
 const LISTEN_P99: f64 = 20.0;
-/// Connections of producers, which are used in turn.
+/// Connections of producers, which are used alternately.
 const PRODUCERS: usize = 8;
 
 const INSERT: &str = "INSERT INTO openoutbox_events (event_id, event_type, partition_key, payload)
@@ -68,7 +69,7 @@ async fn of(testbed: &mut Testbed, seconds: u32, listens: bool) -> anyhow::Resul
     Ok(percentiles)
 }
 
-/// A connection that inserts.
+/// A connection that inserts events.
 #[derive(Clone)]
 struct Producer {
     client: std::sync::Arc<Client>,
@@ -82,7 +83,7 @@ impl Producer {
         Ok(Self { client: std::sync::Arc::new(client), insert })
     }
 
-    /// Inserts event `n`. Returns its id, and when it was known to be committed.
+    /// Inserts event `n`. Returns its id, and the time at which its commit was confirmed.
     async fn insert(&self, n: u32) -> anyhow::Result<(String, Instant)> {
         let id = event_id();
         let key = (n % 2 == 1).then(|| format!("game-{}", n % 1_000));
@@ -95,7 +96,7 @@ impl Producer {
     }
 }
 
-/// An open loop: each event is inserted when it is due. Returns when each was committed, by its id.
+/// An open loop: each event is inserted when it is due. Returns the commit time of each by its id.
 async fn insert(producers: &[Producer], events: u32) -> anyhow::Result<HashMap<String, Instant>> {
     let started = tokio::time::Instant::now();
     let (mut inserting, mut committed) = (JoinSet::new(), HashMap::new());

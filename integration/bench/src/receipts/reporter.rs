@@ -1,8 +1,9 @@
-//! The load generator: reports what became of routes, in batches, over several connections.
+//! The load generator: reports outcomes of routes, in batches, over several connections.
 //!
-//! It is a process of its own, with one thread, so that its processor time can be told from that of the rest. Requests are encoded and
-//! connections opened before the time counts. Every route is reported of several times, each time with the next higher status, so that each
-//! report is recorded; of the first time its receipt is inserted, later it is replaced.
+//! It is a process of its own, with one thread, so that its processor time can be separated from the rest.
+//! Requests are encoded and connections opened before the time counts. Every route is reported several times,
+//! each time with the next higher status, so that each report is recorded: the first report inserts its
+//! receipt, later ones replace it.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -19,32 +20,33 @@ use crate::measure::percentile;
 
 /// The name with which this program runs as this load generator.
 pub(crate) const NAME: &str = "reporter";
-/// The step that sends what is prepared.
+/// The step that sends the prepared requests.
 pub(crate) const SEND: &str = "send";
 /// Reports of one request.
 pub(crate) const BATCH: usize = 100;
 
-/// What is to be sent, and where.
+/// The reports to be sent, and their target.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Order {
     pub(crate) addr: String,
     pub(crate) token: String,
-    /// The routes, by the ids under which consumers know them.
+    /// The ids of the routes, as consumers receive them.
     pub(crate) ids: Vec<String>,
     pub(crate) connections: u32,
-    /// Reports per second; without it, a connection sends the next request as soon as the one before is answered.
+    /// Reports per second; without a rate, a connection sends the next request as soon as the previous one
+    /// has a response.
     pub(crate) rate: Option<u32>,
     pub(crate) seconds: u32,
 }
 
-/// What was sent, and what was answered.
+/// The numbers of reports sent and of responses.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct Reported {
-    /// Reports that were recorded: all of them.
+    /// Recorded reports: all reports.
     pub(crate) reports: u32,
-    /// Until the last answer, in seconds.
+    /// The time until the last response, in seconds.
     pub(crate) seconds: f64,
-    /// From when a request was due to its answer, in milliseconds.
+    /// Percentiles of the time from the due time of a request to its response, in milliseconds.
     pub(crate) p50: f64,
     pub(crate) p99: f64,
 }
@@ -53,12 +55,12 @@ pub(crate) struct Reported {
 struct Prepared {
     requests: Vec<Vec<u8>>,
     connections: Vec<Connection>,
-    /// Between two requests, if they have a rate.
+    /// The time between two requests, if they have a rate.
     interval: Option<Duration>,
     time: Duration,
 }
 
-/// Reads orders and steps, one a line, until the input ends.
+/// Reads orders and steps, one per line, until the input ends.
 pub(crate) fn serve() -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut prepared = None;

@@ -1,4 +1,4 @@
-//! Closed loops: each connection sends the next element as soon as the one before is answered.
+//! Closed loops: each connection sends the next element as soon as the previous one has a response.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -14,20 +14,20 @@ use crate::http::client::Connection;
 use crate::measure::{Cpu, percentile};
 use crate::testbed::{Testbed, connect_postgres};
 
-/// What a loop did. Processor time is in microseconds for each element.
+/// The results of a loop. Processor time is in microseconds for each element.
 pub(super) struct Driven {
-    /// Elements a second.
+    /// Elements per second.
     pub(super) rate: f64,
-    /// To an answer, in milliseconds.
+    /// Percentiles of the time to a response, in milliseconds.
     pub(super) p50: f64,
     pub(super) p99: f64,
     pub(super) postgres: f64,
     pub(super) service: f64,
-    /// Of this process.
+    /// The processor time of this process.
     pub(super) sender: f64,
 }
 
-/// Connections of the service's role.
+/// Opens connections as the superuser.
 pub(super) async fn clients(testbed: &Testbed, dsn: &str, connections: u32) -> anyhow::Result<Vec<Client>> {
     let dsn = testbed.postgres.superuser_dsn(Testbed::database_of(dsn));
     try_join_all((0..connections).map(|_| connect_postgres(&dsn))).await

@@ -1,4 +1,4 @@
-//! What is measured: each operation as a request and as the statement that the state store sends for it.
+//! The measured operations: each as a request and as the statement that the state store sends for it.
 
 use anyhow::Context;
 use serde_json::{Value, json};
@@ -8,7 +8,7 @@ use tokio_postgres::types::ToSql;
 
 /// The declared indexes.
 pub(super) const INDEXES: &str = "(progress)::numeric,(deadline_at)::timestamptz";
-/// How many different elements are sent, in turn.
+/// The number of different elements, which are sent cyclically.
 const ELEMENTS: u32 = 500;
 /// Keys of one `batchGet`.
 const BATCH: u32 = 100;
@@ -33,7 +33,7 @@ pub(super) enum Operation {
     QueryPrefix,
 }
 
-/// A request, and the status of its answer.
+/// A request, and the expected status of its response.
 pub(super) struct Request {
     pub(super) bytes: Vec<u8>,
     pub(super) status: u16,
@@ -41,11 +41,11 @@ pub(super) struct Request {
 
 type Parameters = Vec<Box<dyn ToSql + Sync + Send>>;
 
-/// Statements that do the same.
+/// The statements with the same effect.
 pub(super) enum Statements {
     /// One text, with parameters.
     Prepared { text: String, parameters: Vec<Parameters> },
-    /// Texts with their values: a query is planned with them.
+    /// Texts that contain their values, with which a query is planned.
     Texts(Vec<String>),
 }
 
@@ -156,7 +156,7 @@ impl Operation {
         match self {
             Self::QueryEquality => json!({ "filter": { "order": order(n) } }),
             Self::QueryTimes => {
-                // A minute for each document, of which the clock of a day has no more.
+                // One minute for each document.
                 let from = n.min(documents.saturating_sub(PAGE));
                 let filter = json!({ "$after": deadline(from), "$before": deadline(from + PAGE) });
                 json!({ "filter": { "deadline_at": filter }, "limit": PAGE })
@@ -208,14 +208,14 @@ fn progress(n: u32) -> u32 {
     n / OF_PROGRESS
 }
 
-/// Document `n` is due `n` minutes after the year began.
+/// The deadline of document `n`: `n` minutes after the start of the year.
 fn deadline(n: u32) -> String {
     let at =
         ambient::Timestamp::UNIX_EPOCH + std::time::Duration::from_secs(1_767_225_600 + 60 * u64::from(n));
     at.to_string()
 }
 
-/// About 300 bytes.
+/// Document `n`, of about 300 bytes.
 fn document(n: u32) -> Value {
     json!({
         "status": "running", "order": order(n), "progress": progress(n), "deadline_at": deadline(n),

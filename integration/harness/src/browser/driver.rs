@@ -1,7 +1,7 @@
-//! The part of the WebDriver protocol that the tests need: JSON over HTTP, a request at a time.
+//! The part of the WebDriver protocol that the tests need: JSON over HTTP, one request at a time.
 //!
-//! Not a library: those that there are bring an HTTP client of their own, and one that was tried adds an operator to `String` that keeps
-//! `String + &String` from compiling wherever the harness is used.
+//! Not a library: the existing ones bring an HTTP client of their own, and one that was tried adds an
+//! operator to `String` that keeps `String + &String` from compiling wherever the harness is used.
 
 use std::time::Duration;
 
@@ -10,13 +10,13 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-/// How long a command may take, the loading of a page included.
+/// The time limit of a command, including the loading of a page.
 const ANSWER_BOUND: Duration = Duration::from_secs(60);
 
 /// The member that names an element, by the standard.
 const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
 
-/// Why a command failed, in the driver's words.
+/// The reason why a command failed, in the driver's words.
 pub(super) type Failure = String;
 
 /// A session of ChromeDriver.
@@ -24,7 +24,7 @@ pub(super) type Failure = String;
 pub(super) struct Driver {
     addr: String,
     session: String,
-    /// What the session can do, as the driver says.
+    /// The capabilities of the session, as the driver reports them.
     pub(super) capabilities: Value,
 }
 
@@ -43,12 +43,12 @@ impl Driver {
         ask(&self.addr, "POST", &format!("/session/{}/{command}", self.session), parameters).await
     }
 
-    /// Asks for something.
+    /// Sends a GET request.
     pub(super) async fn get(&self, what: &str) -> Result<Value, Failure> {
         ask(&self.addr, "GET", &format!("/session/{}/{what}", self.session), &Value::Null).await
     }
 
-    /// Deletes something; the session itself if `what` is empty.
+    /// Sends a DELETE request; it deletes the session itself if `what` is empty.
     pub(super) async fn delete(&self, what: &str) -> Result<Value, Failure> {
         let path = format!("/session/{}/{what}", self.session);
         ask(&self.addr, "DELETE", path.trim_end_matches('/'), &Value::Null).await
@@ -61,7 +61,7 @@ impl Driver {
         Ok(ids.map(str::to_owned).collect())
     }
 
-    /// A command of the developer tools.
+    /// Runs a command of the developer tools.
     pub(super) async fn devtools(&self, method: &str, parameters: &Value) -> Result<Value, Failure> {
         self.post("goog/cdp/execute", &json!({"cmd": method, "params": parameters})).await
     }
@@ -77,7 +77,7 @@ impl Driver {
     }
 }
 
-/// The member `value` of the answer.
+/// Sends a request. Returns the member `value` of the response.
 async fn ask(addr: &str, method: &str, path: &str, body: &Value) -> Result<Value, Failure> {
     let body = if method == "POST" { body.to_string() } else { String::new() };
     let exchange = timeout(ANSWER_BOUND, exchange(addr, method, path, &body)).await;
@@ -88,7 +88,8 @@ async fn ask(addr: &str, method: &str, path: &str, body: &Value) -> Result<Value
     if is_done { Ok(value) } else { Err(format!("{}: {}", value["error"], value["message"])) }
 }
 
-/// Whether the status is 200, and the body. The driver closes no connection, so the length says where the body ends.
+/// Sends a request. Returns true if the status is 200, and the body. The driver keeps connections open, so
+/// the length determines the end of the body.
 async fn exchange(addr: &str, method: &str, path: &str, body: &str) -> std::io::Result<(bool, Vec<u8>)> {
     let mut stream = BufReader::new(TcpStream::connect(addr).await?);
     let length = body.len();

@@ -1,4 +1,4 @@
-//! Acceptance is a committed row, or nothing; the durable checkpoint moves with it or not at all.
+//! Acceptance commits its rows or nothing; the durable checkpoint moves in the same commit or not at all.
 
 use domain::accept::Known;
 
@@ -10,7 +10,7 @@ use domain::record::IdempotencyScope;
 
 use super::accepted::{STREAM, at, broken, commit, decide, decode, entry, id};
 
-/// A store to try, and what a test must see of it.
+/// A store under test, and a test's observations of it.
 pub trait AcceptanceFixture {
     /// The store.
     fn store(&self) -> &(impl AcceptanceStore + CheckpointStore);
@@ -101,7 +101,7 @@ pub async fn a_key_that_was_taken_meanwhile_leaves_nothing_of_the_batch(fixture:
 }
 
 pub async fn a_key_that_is_twice_in_a_batch_leaves_nothing_of_it(fixture: impl AcceptanceFixture) {
-    // No decision has a key twice; the store does not rely on it.
+    // A decision never contains a key twice; the store does not rely on that.
     let mut outcomes = unknown([entry(1, "key-1", 54)]);
     outcomes.extend(unknown([entry(2, "key-1", 54)]));
     assert_eq!(commit(fixture.store(), &outcomes, to(1, None, 2)).await, Commit::WriteConflict);
@@ -225,7 +225,7 @@ pub async fn a_checkpoint_moves_back_only_from_the_expected_entry_and_not_under_
     let witness = fixture.store().load_witness(STREAM).await.expect("the store is there");
     let fingerprint = Some((id(4), "of the entry".to_owned()));
     assert_eq!(witness, Witness { server: Some(server.clone()), fingerprint });
-    // A batch that expects the former checkpoint, whose reply was lost, is not committed any more.
+    // A batch that expects the previous checkpoint, and whose reply was lost, is not committed later.
     assert_eq!(commit(fixture.store(), &batch, to(7, Some(9), 12)).await, Commit::CheckpointMoved);
 }
 

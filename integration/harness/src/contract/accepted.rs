@@ -16,7 +16,7 @@ use domain::recipient::{Lookup, User};
 use crate::turn_ready;
 
 pub(super) const STREAM: &str = "notification:intents";
-/// How long after its acceptance a route becomes due.
+/// The time after its acceptance at which a route becomes due.
 pub(super) const HEAD_START: Duration = Duration::from_secs(5);
 
 pub(super) fn id(number: u64) -> EntryId {

@@ -1,4 +1,4 @@
-//! A key has one claim at a time, and its answer is stored with what it tells of or not at all.
+//! A key has one claim at a time, and its response is stored together with its intents or not at all.
 
 use std::time::Duration;
 
@@ -14,19 +14,19 @@ use domain::submission::{AcceptedRequest, StoredAnswer};
 
 use super::accepted::{accept, at, decide, entry};
 
-/// How long a key is claimed.
+/// The lifetime of a claim.
 const LOCK_TTL: Duration = Duration::from_secs(60);
-/// How long an answer is kept.
+/// The retention of a response.
 const KEPT_FOR: Duration = Duration::from_secs(3_600);
 /// The fingerprint of an intent that no test accepts.
 const OTHER: &str = "another fingerprint";
 
-/// A store to try, and what a test must do to it.
+/// A store under test, and a test's actions on it.
 pub trait AnswersFixture {
     /// The store.
     fn store(&self) -> &(impl AcceptanceStore + AnswerStore);
 
-    /// Ends the claim of a key, or the time for which its answer is kept.
+    /// Ends the claim of a key, or the retention of its response.
     fn expire(&self, scope: &IdempotencyScope) -> impl Future<Output = ()>;
 }
 
@@ -90,7 +90,7 @@ async fn claim(fixture: &impl AnswersFixture, claims: &[(u64, &str, u8)]) -> Vec
     fixture.store().claim_answers(&claims, LOCK_TTL).await.expect("the store is there")
 }
 
-/// Accepts the intents with these numbers, and stores an answer to each that has a token.
+/// Accepts the intents with these numbers, and stores a response for each that has a token.
 async fn commit(fixture: &impl AnswersFixture, intents_by: &[(u64, Option<u8>)]) -> Commit {
     let outcomes = intents(intents_by.iter().map(|(number, _)| *number));
     let stored = |(number, by): &(u64, Option<u8>)| {
@@ -106,7 +106,7 @@ async fn commit(fixture: &impl AnswersFixture, intents_by: &[(u64, Option<u8>)])
     fixture.store().accept(batch).await.expect("the store is there")
 }
 
-/// Accepts the intents with these numbers, with an answer to each whose key must be free.
+/// Accepts the intents with these numbers, with a response for each, whose key must be free.
 async fn commit_free(fixture: &impl AnswersFixture, numbers: &[u64], by: &str) -> Commit {
     let outcomes = intents(numbers.iter().copied());
     let stored = |number: &u64| AnswerToStore {
@@ -120,7 +120,7 @@ async fn commit_free(fixture: &impl AnswersFixture, numbers: &[u64], by: &str) -
     fixture.store().accept(batch).await.expect("the store is there")
 }
 
-/// What requests with these numbers and fingerprints are told by a look-up.
+/// The outcomes of a lookup for requests with these numbers and fingerprints.
 async fn lookup(fixture: &impl AnswersFixture, keys: &[(u64, &str)]) -> Vec<Option<ClaimOutcome>> {
     let scopes: Vec<_> = keys.iter().map(|(number, _)| scope(*number)).collect();
     let keys: Vec<_> =
@@ -133,7 +133,7 @@ async fn abandon(fixture: &impl AnswersFixture, claims: &[(u64, u8)]) -> Vec<Aba
     fixture.store().abandon_answers(&claims).await.expect("the store is there")
 }
 
-/// The numbers of the keys, of 1 to 3, that accepted intents have.
+/// The numbers of the keys, from 1 to 3, that accepted intents have.
 async fn accepted(fixture: &impl AnswersFixture) -> Vec<u64> {
     let scopes: Vec<_> = (1..=3).map(scope).collect();
     let found = fixture.store().find_requests(&scopes).await.expect("the store is there");

@@ -1,4 +1,4 @@
-//! What of the intents stream has no outcome yet, counted within bounds.
+//! The entries of the intents stream without an outcome, counted within bounds.
 
 use domain::checkpoint::StreamState;
 use domain::entry::{EntryId, RawFields};
@@ -7,9 +7,9 @@ use domain::query::{Counted, EntryLook, FoundEntry, MAX_UNREAD_ENTRIES, StreamBa
 
 use super::streams::StreamsFixture;
 
-/// A stream to ask about.
+/// A stream under test.
 pub trait BacklogFixture: StreamsFixture {
-    /// What is asked.
+    /// The queries on the stream.
     fn queries(&self) -> &impl StreamQueries;
 }
 
@@ -43,7 +43,7 @@ async fn append(fixture: &impl StreamsFixture, entries: usize) -> Vec<EntryId> {
     ids
 }
 
-/// The backlog, of which there is some if there are unread entries.
+/// The backlog after a checkpoint. It has a first entry exactly if there are unread entries.
 async fn after(fixture: &impl BacklogFixture, checkpoint: EntryId) -> StreamBacklog {
     let backlog = fixture.queries().backlog(checkpoint).await.expect("the stream can be asked");
     let has_unread = fixture.queries().has_unread(checkpoint).await.expect("the stream can be asked");

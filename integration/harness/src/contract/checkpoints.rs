@@ -5,12 +5,12 @@ use domain::ports::{CheckpointCache, Swap};
 
 use super::accepted::{STREAM, id};
 
-/// A cache to try, and what a test must do to it.
+/// A cache under test, and a test's actions on it.
 pub trait CheckpointsFixture {
     /// The cache.
     fn cache(&self) -> &impl CheckpointCache;
 
-    /// Makes the checkpoint of `stream` something that is no checkpoint.
+    /// Replaces the checkpoint of `stream` with a value that is not a checkpoint.
     fn garble(&self, stream: &str) -> impl Future<Output = ()>;
 }
 

@@ -1,13 +1,13 @@
-//! An answer for each user, in the order asked.
+//! Lookups return a result for each user, in the requested order.
 
 use domain::ports::{Lookup, User, UserDirectory};
 
-/// A directory to try.
+/// A directory under test.
 pub trait DirectoryFixture {
-    /// It.
+    /// The directory.
     fn directory(&self) -> &impl UserDirectory;
 
-    /// Answers this about a user from now on; of [`Lookup::Unavailable`] the cause is the directory's.
+    /// Sets the result of lookups of a user; for [`Lookup::Unavailable`] the directory chooses the cause.
     fn set(&self, user_id: &str, lookup: &Lookup) -> impl Future<Output = ()>;
 }
 

@@ -1,4 +1,4 @@
-//! Drafts that are accepted, and what becomes of their routes.
+//! Accepted drafts, and the outcomes of their routes.
 
 use std::collections::HashMap;
 

@@ -1,16 +1,16 @@
-//! One candidate leads, and every term has a higher fence than those before it.
+//! One candidate leads, and every term has a higher fence than earlier ones.
 
 use std::time::Duration;
 
 use domain::ports::{Election, Term, TermEnd};
 use tokio::time::timeout;
 
-/// An election to try.
+/// An election under test.
 pub trait ElectionFixture {
     /// A candidate for the one leadership of this fixture.
     fn candidate(&self) -> impl Election;
 
-    /// Ends the present term without its leader, as when its lease expires.
+    /// Ends the current term without its leader stepping down, as when its lease expires.
     fn end_term(&self) -> impl Future<Output = ()>;
 }
 
@@ -32,7 +32,8 @@ macro_rules! election_contract {
     };
 }
 
-/// Longer than a candidate waits before it campaigns again, and than a leader needs to notice that its term is over.
+/// The time limit of a wait: longer than a candidate waits before it campaigns again, and than a leader needs
+/// to notice that its term is over.
 const BOUND: Duration = Duration::from_secs(60);
 
 async fn win<E: Election>(candidate: &E) -> E::Term {

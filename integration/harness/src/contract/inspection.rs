@@ -1,4 +1,4 @@
-//! The outbound streams as a whole, and appending what they lost.
+//! The outbound streams as a whole, and appending lost entries again.
 
 use std::time::Duration;
 
@@ -13,18 +13,18 @@ use domain::route::{Channel, RouteKey};
 
 use super::publishing::PublishingFixture;
 
-/// Streams to try, and what a test must do to them.
+/// Streams under test, and a test's actions on them.
 pub trait InspectionFixture: PublishingFixture {
-    /// The streams as a whole.
+    /// The inspection of the streams.
     fn inspection(&self) -> &impl OutboundInspection;
 
-    /// Deletes an entry as a consumer does.
+    /// Deletes an entry, as a consumer does.
     fn delete(&self, channel: Channel, id: EntryId) -> impl Future<Output = ()>;
 
-    /// Deletes the key of a stream, and what is noted of its servers too if `with_changes`.
+    /// Deletes the key of a stream, and the record of its servers too if `with_changes`.
     fn delete_stream(&self, channel: Channel, with_changes: bool) -> impl Future<Output = ()>;
 
-    /// Starts the server again with all that it had.
+    /// Restarts the server with all its data.
     fn restart(&mut self) -> impl Future<Output = ()>;
 }
 
@@ -167,7 +167,7 @@ pub async fn a_stream_that_is_deleted_and_appended_to_at_once_has_lost_its_ids(
         let lost = id(&append_again(&fixture, &keys[..1]).await[0]);
         let before = state(&fixture, Channel::Push).await.expect("it exists");
         fixture.delete_stream(Channel::Push, with_changes).await;
-        // Nothing observes the stream before publishers append to it.
+        // The stream is not observed before publishers append to it.
         append_again(&fixture, &keys[1..2]).await;
         append_again(&fixture, &keys[2..]).await;
         let after = state(&fixture, Channel::Push).await.expect("it exists");

@@ -32,7 +32,7 @@ pub async fn a_key_is_traced_to_its_notification_and_to_the_newest_malformed_int
 
     let (last_entry_id, fingerprint) = (id(2), "of the entry");
     let move_to_2 = CheckpointMove { stream: STREAM, fence: 1, expected: None, last_entry_id, fingerprint };
-    // Of the same batch: the second entry says something else under the key of the first.
+    // Same batch: the second entry has different content under the key of the first.
     let outcomes = decide([entry(1, "key-1", 54), entry(2, "key-1", 55)], &Known::default(), at(1));
     let _ = commit(store, &outcomes, Some(move_to_2)).await;
     let accepted = trace("game_master", "key-1").await;

@@ -1,4 +1,4 @@
-//! Idempotency keys are deleted when they have expired, and not before.
+//! Idempotency keys are deleted after they have expired, and not before.
 
 use std::time::Duration;
 
@@ -7,12 +7,12 @@ use domain::record::IdempotencyScope;
 
 use super::answers::AnswersFixture;
 
-/// A store to try.
+/// A store under test.
 pub trait KeysFixture: AnswersFixture {
-    /// What deletes keys.
+    /// The sweep that deletes keys.
     fn sweep(&self) -> &impl KeySweep;
 
-    /// The keys that there are, sorted.
+    /// The existing keys, sorted.
     fn keys(&self) -> impl Future<Output = Vec<String>>;
 }
 

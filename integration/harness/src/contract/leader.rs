@@ -1,13 +1,13 @@
-//! Who leads, as everyone can look up.
+//! The current leader, as any process can look it up.
 
 use domain::ports::{Election, LeaderLookup, Term};
 use domain::query::LeaderTerm;
 
 use super::election::ElectionFixture;
 
-/// A leadership to look up.
+/// A leadership under test.
 pub trait LeaderFixture: ElectionFixture {
-    /// What is asked.
+    /// The lookup of the leader.
     fn lookup(&self) -> impl LeaderLookup;
 }
 

@@ -12,18 +12,18 @@ use super::accepted::{accept, at};
 use super::acknowledged;
 use memory_stores::RecordedAction;
 
-/// A store to try, and what a test must see of it or do to it.
+/// A store under test, and a test's observations of it and actions on it.
 pub trait OperationsFixture {
     /// A transaction that has locked a route.
     type Lock;
 
-    /// The store; acceptance and completions give it its rows.
+    /// The store; acceptance and completions create its rows.
     fn store(&self) -> &(impl AcceptanceStore + RouteStore + Operations);
 
-    /// What reads them.
+    /// The queries on the rows.
     fn queries(&self) -> &impl Queries;
 
-    /// Locks a route as another transaction does.
+    /// Locks a route as another transaction.
     fn lock(&self, key: &RouteKey) -> impl Future<Output = Self::Lock>;
 
     /// Ends that transaction without a change.
@@ -105,7 +105,7 @@ async fn select(store: &impl Operations, change: &DeadLetterChange, selection: &
     store.select_dead_letters(change, selection).await.expect("the store is there")
 }
 
-/// Selects and changes; what became of it.
+/// Selects dead letters and changes them. Returns the outcomes.
 async fn apply(
     store: &impl Operations,
     change: &DeadLetterChange,
@@ -195,7 +195,7 @@ pub async fn a_discarded_dead_letter_is_listed_apart_and_replayed_by_its_id_only
     assert_eq!(apply(fixture.store(), &REPLAY, by_ids([PUSH])).await, (1, NONE, vec![]));
     let found = route(fixture.queries(), PUSH).await;
     assert_eq!((found.status, found.discarded), (RouteStatus::Pending, None));
-    // Dead again, it needs attention again.
+    // A new dead letter needs attention again.
     fail(fixture.store(), &due(fixture.store(), Channel::Push).await.remove(0)).await;
     assert_eq!(listed(fixture.queries(), false).await, [PUSH]);
 }
@@ -216,7 +216,7 @@ pub async fn ids_that_name_no_route_are_unknown_and_routes_that_are_not_dead_sta
 pub async fn a_filter_selects_what_the_list_shows(fixture: impl OperationsFixture) {
     dead(fixture.store(), 1..=3).await;
     let filter = DeadLetterFilter { channel: Some(Channel::Email), ..DeadLetterFilter::default() };
-    // `discarded` is no condition of a change.
+    // The filter's `discarded` does not restrict a change.
     let filter = DeadLetterFilter { discarded: true, ..filter };
     let targets = select(fixture.store(), &REPLAY, &Selection::Filter(filter)).await;
     let keys: Vec<String> = targets.targets.iter().map(|target| target.key.to_string()).collect();
@@ -236,7 +236,8 @@ pub async fn targets_are_listed_page_by_page_as_the_filter_selects_them(fixture:
         let page = fixture.store().list_targets(&filter, after.as_ref(), 2).await;
         let page = page.expect("the store is there");
         assert!(page.items.len() <= 2);
-        // What was listed is changed before the next page, as a command does, and the next page is where it was.
+        // The listed dead letters are changed before the next page is read, as a command does; the next page
+        // still starts at its place.
         let changed =
             fixture.store().change_dead_letters(&REPLAY, &page.items, &action(everything()), at(20)).await;
         assert!(changed.expect("the store is there").iter().all(|outcome| *outcome == Completion::Applied));
@@ -309,7 +310,7 @@ pub async fn a_request_that_ended_early_continues_with_what_is_left(fixture: imp
     let changed = fixture.store().change_dead_letters(&REPLAY, first, &action(everything()), at(20)).await;
     assert_eq!(changed.expect("the store is there"), [Completion::Applied; 4]);
     assert_eq!(apply(fixture.store(), &REPLAY, everything()).await, (2, NONE, vec![]));
-    // By ids, too: what was replayed is neither unknown nor replayed again.
+    // Selection by ids: a replayed dead letter is neither unknown nor replayed again.
     let ids: Vec<String> = targets.targets.iter().map(|target| target.key.to_string()).collect();
     assert_eq!(apply(fixture.store(), &REPLAY, Selection::Ids(ids)).await, (0, NONE, vec![]));
 }

@@ -1,4 +1,4 @@
-//! Leases become receipts, and no entry is appended without the lease.
+//! Leases become markers, and no entry is appended without the lease.
 
 use std::time::Duration;
 
@@ -10,18 +10,18 @@ use domain::route::{Channel, RouteKey};
 
 use memory_stores::PublishedFields;
 
-/// A store to try, and what a test must see of it or do to it.
+/// A store under test, and a test's observations of it and actions on it.
 pub trait PublishingFixture {
-    /// Leases and receipts.
+    /// The leases and markers.
     fn leases(&self) -> &impl LeaseStore;
 
-    /// The streams that the receipts are of.
+    /// The streams to which the markers belong.
     fn outbound(&self) -> &impl Outbound;
 
-    /// Ends the lease or receipt of `key` as if its time had passed.
+    /// Expires the lease or marker of `key`.
     fn expire(&self, key: &RouteKey) -> impl Future<Output = ()>;
 
-    /// How long the lease or receipt of `key` still lives.
+    /// The remaining lifetime of the lease or marker of `key`.
     fn remaining(&self, key: &RouteKey) -> impl Future<Output = Option<Duration>>;
 
     /// The entries of a channel's stream.
@@ -56,7 +56,7 @@ macro_rules! publishing_contract {
 
 const LEASE_TTL: Duration = Duration::from_secs(60);
 const DEDUPE_TTL: Duration = Duration::from_secs(600);
-/// The longest that a real server may take between a call and a look at what it left.
+/// The most time that a real server may take between a call and the check of its effect.
 const SLACK: Duration = Duration::from_secs(20);
 
 fn key(n: u64) -> RouteKey {
@@ -91,7 +91,7 @@ fn id_of(append: Append) -> String {
     }
 }
 
-/// The server, as it acknowledges an entry of the other stream.
+/// The server's id, as acknowledged with an entry of the other stream.
 async fn server(fixture: &impl PublishingFixture) -> ServerId {
     assert_eq!(acquire(fixture, 99, "server", LEASE_TTL).await, Lease::Won);
     match append(fixture, Channel::Email, 99, "server").await {
@@ -134,7 +134,7 @@ pub async fn a_lease_is_released_by_its_own_token_only(fixture: impl PublishingF
     assert_eq!(acquire(&fixture, 1, "a", LEASE_TTL).await, Lease::Won);
     fixture.leases().release_leases(&[&key(1)], &token("b")).await.expect("the store is there");
     assert_eq!(acquire(&fixture, 1, "b", LEASE_TTL).await, Lease::Held);
-    // A key that does not exist is not in the way.
+    // A missing key does not disturb the others.
     fixture.leases().release_leases(&[&key(2), &key(1)], &token("a")).await.expect("the store is there");
     assert_eq!(acquire(&fixture, 1, "b", LEASE_TTL).await, Lease::Won);
 }

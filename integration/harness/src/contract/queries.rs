@@ -1,4 +1,4 @@
-//! Reading: lists in pages, one notification whole, and the status.
+//! Queries: lists in pages, single notifications with all details, and the status.
 
 use domain::accept::Known;
 use domain::outcome::Outcome;
@@ -16,12 +16,12 @@ use super::drafts::{
 };
 use crate::turn_ready;
 
-/// A store to try.
+/// A store under test.
 pub trait QueriesFixture {
-    /// The store; acceptance and completions give it its rows.
+    /// The store; acceptance and completions create its rows.
     fn store(&self) -> &(impl AcceptanceStore + RouteStore);
 
-    /// What reads them.
+    /// The queries on the rows.
     fn queries(&self) -> &impl Queries;
 }
 
@@ -62,7 +62,8 @@ async fn list(
     queries.list_notifications(filter, after, limit(items)).await.expect("the store is there")
 }
 
-/// The ids of all that a filter selects, in pages of two. Bounded: a list that does not end fails.
+/// The ids of all notifications that a filter selects, in pages of two. Bounded: a list that does not end
+/// fails.
 async fn ids(queries: &impl Queries, filter: &NotificationFilter) -> Vec<String> {
     let (mut found, mut after) = (Vec::new(), None);
     for _ in 0..100 {
@@ -334,7 +335,7 @@ pub async fn causes_are_counted_by_channel_and_by_producer_the_most_frequent_fir
     let empty = queries.count_dead_letters().await.expect("the store is there");
     assert_eq!((empty.counts.len(), empty.counted), (0, 0));
     for route in &live(&accept(store, 1..=3, at(0)).await) {
-        // Of the first notification only the push route; the others fail on both channels.
+        // The e-mail route of the first notification is published; all other routes fail.
         match (route.key.notification_id.as_str(), route.channel) {
             ("1-0", Channel::Email) => publish(store, route, at(1)).await,
             _ => fail(store, route, None, at(10)).await,
@@ -359,7 +360,7 @@ pub async fn causes_are_counted_by_channel_and_by_producer_the_most_frequent_fir
 
 pub async fn the_status_counts_what_is_due_what_fails_and_why(fixture: impl QueriesFixture) {
     let store = fixture.store();
-    // The causes are those of the last day by the clock of the store.
+    // The causes cover the last day by the clock of the store.
     let empty = fixture.queries().status(STREAM, at(0)).await.expect("the store is there");
     let now = empty.at;
     let routes = live(&accept(store, 1..=3, now).await);

@@ -1,4 +1,4 @@
-//! What consumers report of routes.
+//! Delivery receipts: reports of consumers on routes.
 
 use std::time::Duration;
 
@@ -20,12 +20,12 @@ const RECORDED: ReportOutcome = ReportOutcome::Known(Recorded::Recorded);
 const STALE: ReportOutcome = ReportOutcome::Known(Recorded::Stale);
 const UNKNOWN: ReportOutcome = ReportOutcome::UnknownRoute;
 
-/// A store to try, and what a test must see of it.
+/// A store under test, and a test's observations of it.
 pub trait ReceiptsFixture {
-    /// The store; acceptance gives it its rows.
+    /// The store; acceptance creates its rows.
     fn store(&self) -> &(impl AcceptanceStore + RouteStore + ReceiptStore + RetentionStore<NotificationId>);
 
-    /// What reads them.
+    /// The queries on the rows.
     fn queries(&self) -> &impl Queries;
 
     /// The ids of the routes that have a receipt, sorted.
@@ -133,7 +133,7 @@ pub async fn of_all_orders_of_all_statuses_each_ends_at_the_highest(fixture: imp
     accept(fixture.store(), 1..=60, at(0)).await;
     let routes: Vec<String> =
         (1..=60).flat_map(|number| Channel::ALL.map(|channel| id(number, channel))).collect();
-    // Half of the orders in one request each, the others one report a request.
+    // Half of the orders as one request each, the others with one report per request.
     for step in 0..=5 {
         let reports: Vec<RouteReport> = routes
             .iter()
@@ -162,7 +162,7 @@ pub async fn reports_at_once_end_at_the_highest_and_each_is_in_the_history(fixtu
     accept(fixture.store(), 1..=20, at(0)).await;
     let routes: Vec<String> =
         (1..=20).flat_map(|number| Channel::ALL.map(|channel| id(number, channel))).collect();
-    // Each caller reports one status of all routes, every other one in the opposite order.
+    // Each caller reports one status of all routes, every other caller in the opposite order.
     let callers = (0..10).map(|caller| {
         let mut reports: Vec<RouteReport> =
             routes.iter().map(|route| about(route, ReceiptStatus::ALL[caller % 5])).collect();
@@ -224,7 +224,7 @@ pub async fn the_notification_shows_the_receipt_of_each_route(fixture: impl Rece
     assert_eq!(receipt(fixture.queries(), &push).await, None);
 }
 
-/// Publishes all routes of an intent, so that its record may go.
+/// Publishes all routes of an intent, so that its record may be deleted.
 async fn publish(store: &impl RouteStore, outcome: &Outcome) {
     for route in outcome.acceptance().expect("accepted").live_routes() {
         let published = Published { key: route.key, version: route.version, entry: acknowledged("7-0") };
@@ -249,7 +249,7 @@ pub async fn receipts_go_with_their_record_and_no_other_does(fixture: impl Recei
     let removal = store.delete_expired(&[&NotificationId::from("1-0".to_owned())], cutoff).await;
     assert_eq!(removal.expect("the store is there").removed, 1);
     assert_eq!(fixture.receipts().await, [second, third]);
-    // The consumer is late.
+    // A report after the record was deleted.
     assert_eq!(record(store, &[about(&first, Opened)]).await, [UNKNOWN]);
     assert_eq!(fixture.receipts().await.len(), 2);
 }

@@ -1,4 +1,4 @@
-//! One row for each replica, and what it did added up.
+//! One row for each replica, and its activity added up.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,18 +13,18 @@ use domain::step_down::{StepDown, StepDownState};
 use memory_stores::RecordedAction;
 use serde_json::json;
 
-/// A store to try, and what a test must do to it or see of it.
+/// A store under test, and a test's observations of it and actions on it.
 pub trait ReplicasFixture {
-    /// It.
+    /// The store.
     fn store(&self) -> &(impl ReplicaStore + StepDownStore);
 
-    /// What reads the activity of all replicas together.
+    /// The queries on the activity of all replicas together.
     fn queries(&self) -> &impl ActivityQueries;
 
-    /// Each replica and what it leads, by name.
+    /// Each replica and its leaderships, by name.
     fn replicas(&self) -> impl Future<Output = Vec<(String, Vec<String>)>>;
 
-    /// What each replica did, by name.
+    /// The total activity of each replica, by name.
     fn activity(&self) -> impl Future<Output = BTreeMap<String, Activity>>;
 
     /// The rows of `operator_actions`, in order.
@@ -54,7 +54,7 @@ macro_rules! replicas_contract {
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
-/// A report with everything that it can have.
+/// A report with a value for everything that it can contain.
 pub fn report(replica: &str, leader_of: &[&str]) -> ReplicaReport {
     ReplicaReport {
         replica: replica.to_owned(),
@@ -167,7 +167,7 @@ pub async fn a_replica_reads_back_the_last_request_to_step_down(fixture: impl Re
     fixture.age(HOUR).await;
     let ago = state(&fixture, "a").await.requested_ago.expect("it was asked");
     assert!((HOUR..HOUR + HOUR / 4).contains(&ago), "{ago:?}");
-    // A report leaves the request, and a later request replaces it.
+    // A report keeps the request, and a later request replaces it.
     save(&fixture, "a", &["intake"]).await;
     assert!(state(&fixture, "a").await.requested_ago.expect("it was asked") >= HOUR);
     assert!(ask(&fixture, "a").await);
@@ -220,7 +220,7 @@ pub async fn the_activity_of_all_replicas_is_summed_by_minute_for_the_last_hour(
     let history = fixture.queries().activity().await.expect("the store is there");
     let (mut both, newest) = (of(1, 2), history.minutes.last().expect("a minute"));
     both += of(5, 7);
-    // The two may fall into two minutes.
+    // The two may fall into different minutes.
     let counted: Vec<Activity> = history.minutes.iter().map(|minute| minute.activity).collect();
     let sum = counted.iter().skip(1).fold(Activity::default(), |mut sum, activity| {
         sum += *activity;

@@ -1,4 +1,4 @@
-//! What was published, page by page, and its entry ids replaced.
+//! Published entries are listed page by page, and their entry ids replaced.
 
 use ambient::Timestamp;
 use domain::entry::EntryId;
@@ -13,9 +13,9 @@ use domain::route::{Channel, LiveRoute, RouteKey};
 use super::accepted::{HEAD_START, accept, at};
 use super::acknowledged;
 
-/// A store to try.
+/// A store under test.
 pub trait RepublishFixture {
-    /// It.
+    /// The store.
     fn store(&self) -> &(impl AcceptanceStore + RouteStore + RepublishStore);
 }
 
@@ -38,7 +38,7 @@ macro_rules! republish_contract {
     };
 }
 
-/// After every route here is due.
+/// A time after every route here is due.
 const LATE: i64 = 1_000;
 
 async fn live(fixture: &impl RepublishFixture) -> Vec<LiveRoute> {
@@ -51,7 +51,8 @@ async fn live(fixture: &impl RepublishFixture) -> Vec<LiveRoute> {
     routes
 }
 
-/// Publishes these routes, each head start after its acceptance, under an id with the number of its intent.
+/// Publishes these routes, each at its head start after acceptance, under an id with the number of its
+/// intent.
 async fn publish(fixture: &impl RepublishFixture, routes: &[LiveRoute]) {
     for route in routes {
         let number = route.key.notification_id.as_str().split('-').next().expect("a number");
@@ -66,7 +67,7 @@ async fn publish(fixture: &impl RepublishFixture, routes: &[LiveRoute]) {
     }
 }
 
-/// Intents `1..=count`, accepted a second apart, with both routes published.
+/// Accepts intents `1..=count`, a second apart, and publishes both routes of each.
 async fn published(fixture: &impl RepublishFixture, count: u64) {
     for number in 1..=count {
         accept(fixture.store(), [number], at(number.cast_signed())).await;

@@ -1,4 +1,4 @@
-//! What is old is removed, unless a route of it is live or another transaction has locked it.
+//! Old rows are removed, unless a route of theirs is live or another transaction has locked it.
 
 use std::time::Duration;
 
@@ -14,17 +14,17 @@ use domain::route::{Channel, Failed, Published, RouteKey, SkipReason, Start};
 use super::accepted::{accept, at, broken, commit, decide, entry};
 use super::acknowledged;
 
-/// A store to try, and what a test must see of it or do to it.
+/// A store under test, and a test's observations of it and actions on it.
 pub trait RetentionFixture {
     /// A transaction that has locked a route.
     type Lock;
 
-    /// The store; acceptance gives it its rows.
+    /// The store; acceptance creates its rows.
     fn store(
         &self,
     ) -> &(impl AcceptanceStore + RouteStore + RetentionStore<NotificationId> + RetentionStore<MalformedKey>);
 
-    /// Locks a route as another transaction does.
+    /// Locks a route as another transaction.
     fn lock(&self, key: &RouteKey) -> impl Future<Output = Self::Lock>;
 
     /// Ends that transaction without a change.
@@ -52,7 +52,7 @@ macro_rules! retention_contract {
     };
 }
 
-/// Removes what was written before `seconds`, by either clock: the database's own is months later.
+/// The cutoff for rows written before `seconds`, by either clock: the database's own is months later.
 fn before(seconds: i64) -> Cutoff {
     const MONTH: Duration = Duration::from_secs(30 * 24 * 60 * 60);
     Cutoff::new(at(seconds) + MONTH, MONTH)
@@ -136,7 +136,7 @@ pub async fn a_record_goes_with_its_routes_and_dead_letters(fixture: impl Retent
     assert_eq!(records(&fixture).await, ["2-0"]);
     let left = fixture.dependents().await;
     assert_eq!(left, ["2-0/email:user:u-1", "2-0/email:user:u-1", "2-0/push:user:u-1"]);
-    // What is gone already is not counted, and its key is free again.
+    // A deleted record is not counted again, and its key is free.
     assert_eq!(delete(&fixture, &["1-0"], before(1)).await, Removal::default());
     accept(fixture.store(), [1], at(1)).await;
 }
@@ -189,7 +189,7 @@ pub async fn a_record_that_is_not_old_enough_stays_even_if_it_is_named(fixture: 
 pub async fn a_record_whose_key_was_promised_for_longer_stays(fixture: impl RetentionFixture) {
     accept(fixture.store(), [1], at(0)).await;
     complete_all(&fixture).await;
-    // A replica that keeps records for a minute, and one that keeps them for a month.
+    // One replica keeps records for a minute, another for a month.
     let minute = Cutoff::new(at(120), Duration::from_secs(60));
     assert_eq!(delete(&fixture, &["1-0"], minute).await, Removal::default());
     assert_eq!(records(&fixture).await, ["1-0"]);

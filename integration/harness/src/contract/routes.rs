@@ -1,4 +1,4 @@
-//! The state of routes: what is due, and changes that apply to the version they were decided on.
+//! The state of routes: due routes, and changes that apply only to the version they were decided on.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -10,15 +10,15 @@ use domain::route::{Channel, Failed, LiveRoute, Published, RouteKey, Version};
 use super::accepted::{HEAD_START, accept, at};
 use super::acknowledged;
 
-/// A store to try, and what a test must see of it or do to it.
+/// A store under test, and a test's observations of it and actions on it.
 pub trait RoutesFixture {
     /// A transaction that has locked a route.
     type Lock;
 
-    /// The store; acceptance gives it its routes.
+    /// The store; acceptance creates its routes.
     fn store(&self) -> &(impl AcceptanceStore + RouteStore);
 
-    /// Locks a route as another transaction does.
+    /// Locks a route as another transaction.
     fn lock(&self, key: &RouteKey) -> impl Future<Output = Self::Lock>;
 
     /// Ends that transaction without a change.

@@ -1,4 +1,5 @@
-//! Operators' searches: hand-written filters with what they find, and drawn ones that find what the store in memory finds.
+//! Operators' searches: hand-written filters with their expected results, and random ones with the results of
+//! the store in memory.
 
 use domain::ports::{AcceptanceStore, Queries, RouteStore};
 use domain::query::{FilterFault, NotificationSummary, Page, PageLimit, SearchFilter, SearchOutcome};
@@ -33,12 +34,12 @@ macro_rules! search_contract {
     };
 }
 
-/// How many filters are drawn.
+/// The number of random filters.
 const DRAWN_FILTERS: usize = 300;
 /// More pages than any search of these cases has.
 const MAX_PAGES: usize = 100;
 
-/// Eight notifications, some of which were accepted at the same time, with routes in every state.
+/// Creates eight notifications, some accepted at the same time, with routes in every state.
 async fn populate(store: &(impl AcceptanceStore + RouteStore)) {
     let named = |name: &str, draft: domain::intent::IntentDraft| domain::intent::IntentDraft {
         payload_json: draft.payload_json.replace("Nova", name),
@@ -96,7 +97,7 @@ async fn search(
     }
 }
 
-/// All that a search finds, in pages of so many.
+/// All results of a search, in pages of so many items.
 async fn all(queries: &impl Queries, filter: &str, items: usize) -> Vec<NotificationSummary> {
     let (mut found, mut after): (Vec<NotificationSummary>, Option<RecordCursor>) = (Vec::new(), None);
     for _ in 0..MAX_PAGES {
@@ -211,7 +212,7 @@ pub async fn pages_of_a_search_list_every_notification_once_while_others_arrive(
     fixture: impl QueriesFixture,
 ) {
     populate(fixture.store()).await;
-    // By an index, and by the list.
+    // One filter that an index serves, and one that is checked along the list.
     for (filter, later, expected) in [
         (r#"{"recipient": "u-3"}"#, 21, vec!["8-0", "7-0", "2-0"]),
         (r#"{"payload.turn_number": {"$gt": 1}}"#, 22, vec!["21-0", "8-0", "7-0", "6-0", "2-0"]),
@@ -328,7 +329,8 @@ fn any_condition() -> impl Strategy<Value = String> {
         "payload.none",
     ];
     let times = ["accepted_at", "occurred_at", "route.published_at", "payload.game_name", "request_id"];
-    // Names and operands that do not go together find all or none, so some that do are drawn on purpose.
+    // Random names and operands that do not match find all or nothing, so some matching pairs are drawn on
+    // purpose.
     let fitting = [
         ("producer", "game_lobby"),
         ("idempotency_key", "key-1"),

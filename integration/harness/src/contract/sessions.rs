@@ -1,15 +1,15 @@
-//! A session of the console is found until it is deleted or its time is over.
+//! A session of the console is found until it is deleted or expires.
 
 use std::time::Duration;
 
 use domain::ports::{SessionHash, SessionStore, SessionSweep, StoreError, TokenHash};
 
-/// A store to try.
+/// A store under test.
 pub trait SessionsFixture {
-    /// It.
+    /// The store.
     fn store(&self) -> &(impl SessionStore + SessionSweep);
 
-    /// The ids of the sessions whose rows there are, sorted.
+    /// The ids of the sessions that have a row, sorted.
     fn sessions(&self) -> impl Future<Output = Vec<SessionHash>>;
 
     /// Makes all rows older.

@@ -1,19 +1,19 @@
-//! The intents stream: what a producer appends a reader reads, in order and within its limit.
+//! The intents stream: a reader reads the entries that a producer appends, in order and within its limit.
 
 use std::time::Duration;
 
 use domain::entry::{EntryId, RawEntry, RawFields};
 use domain::ports::{IntentProducer, IntentStream, Read, ReadLimit};
 
-/// A stream to try.
+/// A stream under test.
 pub trait StreamsFixture {
-    /// As its reader sees it.
+    /// The stream as its reader uses it.
     fn stream(&self) -> &impl IntentStream;
 
-    /// As its producers see it.
+    /// The stream as its producers use it.
     fn producer(&self) -> &impl IntentProducer;
 
-    /// Deletes its key.
+    /// Deletes the key of the stream.
     fn delete(&self) -> impl Future<Output = ()>;
 }
 
@@ -36,7 +36,7 @@ macro_rules! streams_contract {
 }
 
 const LIMIT: ReadLimit = ReadLimit { entries: 100, bytes: 1024 * 1024 };
-/// Longer than any case takes.
+/// A time longer than any case takes.
 const LONG: Duration = Duration::from_secs(60);
 
 fn fields(n: u8) -> RawFields {

@@ -1,4 +1,4 @@
-//! The database in memory, as each suite of a port on tables needs it.
+//! The fixtures of the database in memory, for each suite of a port on tables.
 
 use domain::ports::{
     AcceptanceStore, AnswerStore, CheckpointStore, KeySweep, MalformedKey, Operations, Queries, ReceiptStore,

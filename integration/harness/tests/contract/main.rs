@@ -318,7 +318,7 @@ fn every_case_of_a_suite_is_run() {
     }
 }
 
-/// What a server forgets when it restarts with an older state.
+/// The data that a server loses when it restarts with an older state.
 mod losses {
     use domain::checkpoint::StreamState;
     use domain::entry::RawFields;

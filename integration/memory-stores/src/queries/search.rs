@@ -1,4 +1,4 @@
-//! Searches in memory: every record is evaluated by itself.
+//! Searches in memory: each record is evaluated separately.
 
 use domain::query::{
     FilterFault, NotificationSummary, PageLimit, SEARCH_NAMES, SearchFilter, SearchName, SearchOutcome,
@@ -48,7 +48,7 @@ pub(super) fn search(
 /// A record that may match.
 struct Candidate<'a> {
     record: &'a Record,
-    /// `None` if it is no JSON.
+    /// `None` if the payload is not JSON.
     payload: Option<Json>,
     routes: Vec<&'a Row>,
 }

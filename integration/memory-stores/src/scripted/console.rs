@@ -1,4 +1,4 @@
-//! What the console reads and keeps, behind a script.
+//! The console's queries and sessions, behind a script.
 
 use std::time::Duration;
 

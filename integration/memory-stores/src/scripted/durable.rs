@@ -25,7 +25,7 @@ use domain::submission::AcceptedRequest;
 
 use super::{Scripted, texts};
 
-/// The id of the entry and what became of it; of a duplicate, which has no row, only that it is one.
+/// The id of the entry and its outcome; for a duplicate, which has no row, only the outcome.
 fn outcome(outcome: &Outcome) -> String {
     let code = outcome.failure_code().map_or(outcome.name(), |code| code.as_str());
     match (outcome.acceptance(), outcome.malformed_row()) {
@@ -43,10 +43,10 @@ impl<S: AcceptanceStore> AcceptanceStore for Scripted<S> {
 
     async fn accept(&self, batch: AcceptanceBatch<'_>) -> Result<Commit, StoreError> {
         let outcomes = batch.outcomes.iter().map(|given| outcome(given));
-        // What the ids do not tell: whose answers are stored.
+        // The keys whose responses are stored, which the ids do not show.
         let answers = batch.answers.iter().map(|answer| format!("answer {}", answer.scope.key));
         let outcomes = outcomes.chain(answers).collect();
-        // As with a server, other tasks continue meanwhile.
+        // Other tasks run meanwhile, as with a real server.
         tokio::task::yield_now().await;
         let place = self.script.begin("accept", outcomes).await?;
         let commit = self.store.accept(batch).await?;

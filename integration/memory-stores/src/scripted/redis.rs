@@ -19,7 +19,7 @@ impl<S: IntentStream> IntentStream for Scripted<S> {
     }
 
     async fn reconnect(&self) {
-        // It cannot fail: what the script says of it is only recorded.
+        // The call cannot fail: a scripted error is only recorded.
         drop(self.call("reconnect", Vec::new(), async { Ok(()) }).await);
         self.store.reconnect().await;
     }

@@ -1,4 +1,4 @@
-//! The four outcomes, and what comes out, as other services see it.
+//! The four outcomes of an intent, and its outbound entries, as other services see them.
 
 use domain::intent::IntentDraft;
 use redis::streams::StreamRangeReply;
@@ -108,7 +108,7 @@ async fn a_replay_of_the_whole_stream_writes_nothing_and_looks_up_no_user() {
     world.send(0..50).await;
     world.settled(50).await;
     service.kill().await;
-    // Neither store knows any more how far the intake was.
+    // Neither store has the checkpoint of the intake any more.
     world.execute("DELETE FROM intake").await;
     redis::cmd("DEL")
         .arg(CACHED_CHECKPOINT)

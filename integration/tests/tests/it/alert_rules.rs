@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 pub(crate) const RULES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/prometheus/alerts.yml");
 
-/// One rule, as it is written: the test needs no more of YAML than that.
+/// One rule as text: the test needs no other part of YAML.
 #[derive(Debug, Default)]
 pub(crate) struct Rule {
     pub(crate) alert: String,

@@ -1,4 +1,4 @@
-//! The HTTP API of the real service: what is accepted, replayed and refused, and what is read back.
+//! The HTTP API of the real service: accepted, replayed and rejected requests, and reads.
 
 use harness::{Answer, request, turn_ready, wait_for};
 use serde_json::{Value, json};
@@ -67,7 +67,7 @@ async fn what_is_malformed_leaves_its_key_free() {
     let mut wrong = body(54);
     wrong["colour"] = json!("red");
     is(&send(&service, "k-1", &wrong).await, 422, "malformed-intent", "unknown_field");
-    // The claim is given up beside the answer.
+    // The claim is abandoned concurrently with the response.
     wait_for("the key is free", BOUND, async || {
         (send(&service, "k-1", &body(54)).await.status == 202).then_some(())
     })

@@ -24,7 +24,7 @@ async fn an_operators_change_that_outlasts_its_request_is_made_once_and_a_repeat
         (world.number("SELECT count(*) FROM dead_letters").await == 2).then_some(())
     })
     .await;
-    // A change of a chunk takes three times as long as its request may.
+    // The change of a chunk takes three times as long as its request may.
     world
         .execute("CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(3); RETURN NEW; END'")
         .await;

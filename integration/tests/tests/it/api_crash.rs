@@ -1,4 +1,5 @@
-//! A replica that is killed while it accepts intents by HTTP: what is left, and what a repeated request is answered.
+//! A replica that is killed while it accepts intents by HTTP: the rows that remain, and the response to a
+//! repeated request.
 
 use harness::{Proxy, ServiceBuilder, wait_for};
 
@@ -75,7 +76,7 @@ async fn killed_after_the_claims_nothing_else_is_left_and_a_repeat_waits_until_t
     let waiting = send(&service, "k-1", &body(54)).await;
     is(&waiting, 409, "in-progress", "");
     assert!(waiting.header("retry-after").is_some());
-    // What the lock TTL does in time.
+    // Simulates that the lock TTL has passed.
     world.execute("UPDATE idempotency_keys SET expires_at = now() - interval '1 second'").await;
     assert_eq!(send(&service, "k-1", &body(54)).await.status, 202);
     world.settled(1).await;
@@ -117,7 +118,8 @@ async fn killed_after_the_commit_before_the_answer_a_repeat_gets_the_stored_answ
     let postgres = Proxy::start(world.database.port()).await;
     let tokens = TokensFile::new(&world);
     let service = with_api(world.service_via(world.redis.port(), postgres.port()), &tokens).start().await;
-    // The request with the routes has the COMMIT, too. The one before it has the answer, but no address.
+    // The request with the routes contains the COMMIT, too. The one before it contains the stored response,
+    // but no address.
     let committing = postgres.hold_reply(b"u-1@example.com");
     let (addr, intent) = (service.api_addr(), body(54).to_string());
     let asked = try_ask(&addr, PRODUCER, "POST", "/v1/intents", Some("k-1"), &intent);
@@ -139,7 +141,7 @@ async fn killed_after_the_commit_before_the_answer_a_repeat_gets_the_stored_answ
         assert_eq!((repeated.status, repeated.header("idempotency-replayed")), (202, Some("true")));
         assert_eq!(repeated.body, stored[0]);
     }
-    // Their dispatch was lost: they are due one lease TTL after acceptance.
+    // Their dispatch was lost: they become due one lease TTL after acceptance.
     world.settled(1).await;
     assert_eq!(world.outbound().await.len(), 4);
 }

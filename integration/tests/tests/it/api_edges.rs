@@ -1,4 +1,4 @@
-//! The HTTP API where something else is wrong: its files, its dependencies, its callers, and at its end.
+//! The HTTP API during faults of its files, its dependencies and its callers, and during its stop.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use tokio_rustls::TlsConnector;
 use crate::api::*;
 use crate::world::*;
 
-/// What is logged about a changed file that is wrong.
+/// The log message about a changed file that is wrong.
 const REFUSED: &str = "a changed file was refused; what was loaded before stays in force";
 /// A token that is added later, and its entry.
 const LATE: &str = "late-token";
@@ -72,7 +72,8 @@ async fn a_tokens_file_that_becomes_wrong_leaves_the_old_tokens_in_force_and_is_
     assert_eq!(times_logged(&service, REFUSED), 1);
 }
 
-/// A new certificate for `localhost` in the files that the service reads; returns what a client must trust.
+/// Writes a new certificate for `localhost` to the files that the service reads; returns the roots that a
+/// client must trust.
 fn renew_certificate(folder: &Path) -> RootCertStore {
     let pair = generate_simple_self_signed(vec!["localhost".to_owned()]).expect("a certificate");
     let CertifiedKey { cert, signing_key } = pair;
@@ -83,7 +84,7 @@ fn renew_certificate(folder: &Path) -> RootCertStore {
     roots
 }
 
-/// The status line of a read by TLS. `Err` if the certificate is not trusted.
+/// The status line of a read by TLS. An error if the certificate is not trusted.
 async fn read_by_tls(addr: &str, roots: RootCertStore) -> std::io::Result<String> {
     let config = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
     let connector = TlsConnector::from(Arc::new(config));
@@ -128,7 +129,7 @@ async fn every_accepted_intent_has_a_record_when_the_service_is_stopped_under_lo
         let addr = addr.clone();
         tokio::spawn(async move {
             let mut accepted = Vec::new();
-            // Ends when the listener is gone.
+            // Ends when the listener is closed.
             for n in 0.. {
                 let (key, intent) = (format!("{caller}-{n}"), body(n).to_string());
                 match try_ask(&addr, PRODUCER, "POST", "/v1/intents", Some(&key), &intent).await {
@@ -153,7 +154,7 @@ async fn every_accepted_intent_has_a_record_when_the_service_is_stopped_under_lo
             assert!(stored.contains(&key), "{key} was answered with 202 and has no record");
         }
     }
-    // No claim is left that would make a repeated request wait.
+    // No claim remains that would make a repeated request wait.
     assert_eq!(world.number("SELECT count(*) FROM idempotency_keys WHERE state = 'pending'").await, 0);
 }
 
@@ -173,7 +174,7 @@ async fn without_postgresql_a_caller_is_told_to_retry_and_the_same_key_is_accept
     world.settled(1).await;
 }
 
-/// The answer to an intent once it is neither 503 nor 409.
+/// The first response to an intent that is neither 503 nor 409.
 async fn accepted_at_last(service: &Service, key: &str, intent: &Value) -> Answer {
     wait_for("the intent is accepted", BOUND, async || {
         let answer = send(service, key, intent).await;

@@ -1,4 +1,4 @@
-//! What one producer's requests mean for those of another.
+//! The effect of one producer's requests on those of another.
 
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,7 @@ fn batch_of(caller: usize, number: usize) -> String {
     json!({"intents": (0..500).map(element).collect::<Vec<_>>()}).to_string()
 }
 
-/// The longest of `count` intents one after the other.
+/// The longest duration of `count` sequential intents.
 async fn slowest(service: &harness::Service, prefix: &str, count: u32) -> Duration {
     let mut slowest = Duration::ZERO;
     for number in 0..count {

@@ -1,7 +1,7 @@
 //! The memory that hostile bodies take.
 //!
-//! Each body is sent to a real process, whose peak is reset before it. It may grow by four times the bytes of the body, and by what the
-//! allocator and the threads take whatever comes.
+//! Each body is sent to a real process, whose peak is reset before it. The peak may grow by four times the
+//! bytes of the body, and by a fixed amount for the allocator and the threads.
 
 use harness::Service;
 
@@ -9,11 +9,11 @@ use crate::api_client::*;
 use crate::world::*;
 
 const MIB: usize = 1 << 20;
-/// What a request may take beside four times its body, in bytes: one payload of 64 KiB as a tree on each of two threads, and pages that the
-/// allocator keeps.
+/// The memory that a request may take beside four times its body, in bytes: one payload of 64 KiB as a tree
+/// on each of two threads, and pages that the allocator keeps.
 const ALLOWANCE: u64 = 16 * MIB as u64;
 
-/// `before`, as many of `item` as make `length` bytes, and `after`.
+/// Text of about `length` bytes: `before`, repetitions of `item`, and `after`.
 fn filled(before: &str, item: &str, length: usize, after: &str) -> String {
     let items = vec![item; (length - before.len() - after.len()) / (item.len() + 1)];
     format!("{before}{}{after}", items.join(","))
@@ -25,7 +25,7 @@ fn resident(service: &Service) -> u64 {
     line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") * 1_024
 }
 
-/// Sets the peak back to what is resident now, which it returns.
+/// Resets the peak to the resident memory, which it returns.
 fn reset_peak(service: &Service) -> u64 {
     std::fs::write(format!("/proc/{}/clear_refs", service.pid()), "5").expect("the process is ours");
     resident(service)
@@ -111,7 +111,7 @@ fn table() -> Vec<Hostile> {
 async fn no_body_takes_more_than_four_times_its_bytes() {
     let world = World::new().await;
     let tokens = TokensFile::new(&world);
-    // This is not about time.
+    // This test is not about time.
     let service = with_api(world.service(), &tokens)
         .env("NOTIFICATION_API_REQUEST_TIMEOUT", "120s")
         .env("NOTIFICATION_API_IDEMPOTENCY_LOCK_TTL", "200s");
@@ -119,7 +119,7 @@ async fn no_body_takes_more_than_four_times_its_bytes() {
     assert_eq!(send(&service, "first", &body(54)).await.status, 202);
     let mut failed = Vec::new();
     for Hostile { what, token, path, body, status } in table() {
-        // Several at once for the first alone: a body of 8 MiB takes a debug build seconds.
+        // Several at once for the first body alone: a body of 8 MiB takes a debug build seconds.
         let first = what == "objects in a payload";
         for callers in [1, 3].into_iter().take(if first { 2 } else { 1 }) {
             let before = reset_peak(&service);

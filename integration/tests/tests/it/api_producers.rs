@@ -1,4 +1,4 @@
-//! Reading with a producer's token: the outcome under a key, and malformed intents.
+//! Reading with a producer's token: the outcome for a key, and malformed intents.
 
 use domain::intent::{IntentDraft, Recipients};
 use harness::{Answer, Fault, Proxy, Service, turn_ready, wait_for};
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::api::*;
 use crate::world::*;
 
-/// The address that the service of a world has for the type that `geoprofile` sends to administrators.
+/// The address in the service of a world for the type that `geoprofile` sends to administrators.
 const ADMINISTRATOR: &str = "ops@example.com";
 
 async fn outcome(service: &Service, token: &str, key: &str) -> Answer {

@@ -1,4 +1,5 @@
-//! The HTTP API where requests meet: at one moment, in great numbers, and after a database that has forgotten some of them.
+//! The HTTP API under concurrent requests: simultaneous ones, very many, and after a database lost some of
+//! them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use crate::world::*;
 
 const MIB: usize = 1 << 20;
 
-/// A request with a key, sent but for its last byte.
+/// A request with a key, sent except for its last byte.
 struct Almost {
     stream: TcpStream,
     last: u8,
@@ -36,14 +37,14 @@ impl Almost {
         Self { stream, last: *last }
     }
 
-    /// Sends the last byte; status and body of the answer.
+    /// Sends the last byte; returns status and body of the response.
     async fn complete(mut self) -> (u16, String) {
         self.stream.write_all(&[self.last]).await.expect("it is open");
         read_answer(&mut self.stream).await.expect("an answer")
     }
 }
 
-/// Status and body. `Err` if the connection ends before the whole answer.
+/// Reads status and body. Returns an error if the connection ends before the whole response.
 async fn read_answer(stream: &mut TcpStream) -> std::io::Result<(u16, String)> {
     let mut bytes = Vec::new();
     let end = loop {
@@ -73,7 +74,7 @@ async fn of_two_replicas_with_one_key_at_one_moment_one_accepts_and_no_answer_co
         [with_api(world.service(), &tokens).start().await, with_api(world.service(), &tokens).start().await];
     for round in 0..40_u32 {
         let key = format!("k-{round}");
-        // In every other round the second intent is another one.
+        // In every other round the second intent differs.
         let differs = round % 2 == 1;
         let intents = [body(54), body(54 + u32::from(differs))];
         let one = Almost::send(&replicas[0], &key, &intents[0]).await;
@@ -87,7 +88,7 @@ async fn of_two_replicas_with_one_key_at_one_moment_one_accepts_and_no_answer_co
             let may_be = [202, 409, if differs { 422 } else { 202 }];
             assert!(may_be.contains(status), "{status}: {body}");
         }
-        // Who was told to wait learns the outcome by asking again.
+        // A request that received 409 learns the outcome by repeating it.
         let mut told = Vec::new();
         for (replica, intent) in replicas.iter().zip(&intents) {
             told.push(
@@ -195,7 +196,7 @@ async fn keys_that_postgresql_lost_after_the_answer_are_accepted_again_and_no_an
     world.settled(3).await;
 }
 
-/// Lets this process, and those that it starts from now on, open as many files as they may.
+/// Lets this process, and those that it starts from now on, open the maximum number of files.
 fn allow_many_files() {
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit })
@@ -206,7 +207,7 @@ fn allow_many_files() {
 async fn a_thousand_bodies_of_eight_mebibytes_at_once_take_bounded_memory_and_harm_nothing_else() {
     const CLIENTS: usize = 1_024;
     const BODY_BYTES: usize = 8 * MIB;
-    // By default, what bodies may occupy together, and what is buffered of each connection.
+    // The defaults: the memory of all bodies together, and the buffer of each connection.
     const BUFFERED_BYTES: usize = 64 * MIB;
     const CONNECTION_BYTES: usize = 128 * 1024;
     allow_many_files();
@@ -221,7 +222,7 @@ async fn a_thousand_bodies_of_eight_mebibytes_at_once_take_bounded_memory_and_ha
     let before = peak();
     let clients = (0..CLIENTS).map(|number| {
         let (addr, body) = (service.api_addr(), Arc::clone(&body));
-        // Every fourth is refused for its length, which the service still reads.
+        // Every fourth is rejected for its length, which the service still reads.
         let path = if number % 4 == 0 { "/v1/intents" } else { "/v1/intents:batch" };
         tokio::spawn(async move {
             let mut stream = TcpStream::connect(addr).await?;
@@ -230,7 +231,8 @@ async fn a_thousand_bodies_of_eight_mebibytes_at_once_take_bounded_memory_and_ha
                  Content-Type: application/json\r\nIdempotency-Key: k-{number}\r\nContent-Length: {BODY_BYTES}\r\n\r\n"
             );
             stream.write_all(head.as_bytes()).await?;
-            // On a machine with much else to do, the service may stop reading before all is sent. Its answer is there all the same.
+            // On a busy machine, the service may stop reading before all is sent. Its response is still
+            // there.
             let sent = stream.write_all(&body).await;
             match read_answer(&mut stream).await {
                 Ok(answer) => Ok(answer),
@@ -246,8 +248,9 @@ async fn a_thousand_bodies_of_eight_mebibytes_at_once_take_bounded_memory_and_ha
             .or_default() += 1;
     }
     println!("{seen:?}, {} MiB more", (peak() - before) / MIB);
-    // 503 and 408: this machine could not take 8 GiB within the request timeout. A client that had not sent its body long after that
-    // is cut off; that no other is, crates/http-server/tests/memory.rs tests with a server that does nothing else.
+    // 503 and 408: this machine could not take 8 GiB within the request timeout. A client that had not sent
+    // its body long after that is disconnected; crates/http-server/tests/memory.rs tests with a server that
+    // does nothing else that no other client is.
     let answered: usize = ["200", "413", "408", "503"].iter().filter_map(|status| seen.get(*status)).sum();
     let answers = seen.keys().filter(|answer| answer.parse::<u16>().is_ok());
     assert_eq!(
@@ -258,7 +261,7 @@ async fn a_thousand_bodies_of_eight_mebibytes_at_once_take_bounded_memory_and_ha
     assert!(answered >= CLIENTS / 2, "{seen:?}");
     let (used, allowed) = (peak() - before, 2 * BUFFERED_BYTES + CLIENTS * CONNECTION_BYTES);
     assert!(used <= allowed, "{} MiB more at the peak", used / MIB);
-    // No room is lost: the next such body is accepted.
+    // The memory was released: the next such body is accepted.
     let headers = [("Authorization", "Bearer producer-token"), ("Content-Type", "application/json")];
     let after = request(&service.api_addr(), "POST", "/v1/intents:batch", &headers, &*body).await;
     assert_eq!(after.expect("the API answers").status, 200);

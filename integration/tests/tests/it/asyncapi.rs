@@ -1,4 +1,5 @@
-//! docs/asyncapi.json describes the three streams as they are: it is made from the catalogue, and its examples by the encoders.
+//! docs/asyncapi.json describes the three streams correctly: it is generated from the catalogue, and its
+//! examples by the encoders.
 //!
 //! `UPDATE_DOCS=1 cargo test -p integration-tests --test it asyncapi` writes it.
 
@@ -32,7 +33,8 @@ fn the_file_under_docs_is_the_document_of_the_code() {
     }
 }
 
-/// What is wrong with an entry: with its fields, and with the JSON in them, which the field's `contentSchema` describes.
+/// The errors of an entry: in its fields, and in the JSON in them, which the field's `contentSchema`
+/// describes.
 fn entry_errors(document: &Value, message: &str, entry: &Value) -> Vec<String> {
     let payload = &document["components"]["messages"][message]["payload"];
     let mut found = errors(&validator(document, payload), entry);

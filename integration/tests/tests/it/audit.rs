@@ -1,4 +1,5 @@
-//! `notification audit`: it names what contradicts and nothing else, and has no false alarm beside traffic.
+//! `notification audit`: it reports all contradictions and nothing else, and has no false alarm during
+//! traffic.
 
 mod broken;
 
@@ -9,10 +10,10 @@ use harness::wait_for;
 
 use crate::world::*;
 
-/// How long the traffic continues beside the audits.
+/// The duration of the traffic during the audits.
 const TRAFFIC: Duration = Duration::from_secs(20);
 
-/// An intent to administrators of whom none is configured.
+/// An intent to administrators, none of whom is configured.
 fn to_no_user() -> IntentDraft {
     IntentDraft {
         notification_type: "lobby.runtime_paused_after_start".into(),
@@ -23,7 +24,7 @@ fn to_no_user() -> IntentDraft {
     }
 }
 
-/// A world in which every outcome and every status is there, and whose service has stopped.
+/// A world that contains every outcome and every status, and whose service has stopped.
 async fn prepared() -> World {
     let world = World::new().await;
     let mut service = world.service().start().await;
@@ -35,7 +36,7 @@ async fn prepared() -> World {
     world.settled(6).await;
     service.signal("TERM");
     assert!(service.wait_exit(BOUND).await.success());
-    // The outbound stream refused the first route until its budget was spent.
+    // The outbound stream rejected the first route until its budget was spent.
     let dead = "notification_id = (SELECT notification_id FROM records WHERE idempotency_key = 'game-1:turn-0') \
                 AND route_id = 'push:user:u-0'";
     let entry = world.column(&format!("SELECT published_entry_id FROM routes WHERE {dead}")).await;
@@ -115,7 +116,7 @@ async fn what_waits_for_a_service_is_stuck_or_not_read_and_no_discrepancy() {
     assert_eq!(figures["outbound_entries"]["uncommitted"], 1, "its publisher would find the receipt");
 }
 
-/// Two replicas, retries, an append-only Redis that restarts, and one audit after the other.
+/// Two replicas, retries, an append-only Redis that restarts, and consecutive audits.
 #[tokio::test]
 async fn beside_traffic_an_audit_has_no_false_alarm() {
     let mut world = World::new().await;

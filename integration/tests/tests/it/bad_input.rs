@@ -1,4 +1,4 @@
-//! Whatever comes in, each entry has a clear outcome, nothing is lost, and its neighbours are not harmed.
+//! Every entry, however bad, has a clear outcome, nothing is lost, and its neighbours are not affected.
 
 use harness::{Fault, wait_for};
 
@@ -80,7 +80,7 @@ async fn every_kind_of_bad_entry_has_its_code_and_harms_no_neighbour() {
     rows.sort();
     expected.sort();
     assert_eq!(rows, expected);
-    // Nothing lost: a byte that is no text, and a NUL, are kept as they came.
+    // Nothing is lost: a byte that is not text, and a NUL, are kept unchanged.
     let raw = world
         .column("SELECT raw_fields::text FROM malformed_intents WHERE failure_code = 'invalid_encoding'")
         .await;
@@ -206,7 +206,7 @@ async fn a_route_row_edited_by_hand_is_given_up_with_a_reason_and_harms_no_other
         .await;
     world.send(0..3).await;
     world.settled(3).await;
-    // As an operator might, who wants a mail sent again and slips.
+    // A mistake that an operator might make who wants to send a mail again.
     world
         .execute(
             "UPDATE routes SET status = 'pending', next_attempt_at = now(), updated_at = clock_timestamp(), resolved_email = ''
@@ -226,7 +226,7 @@ async fn a_route_row_edited_by_hand_is_given_up_with_a_reason_and_harms_no_other
 #[tokio::test]
 async fn a_published_route_that_an_operator_sets_back_is_published_again() {
     let world = World::new().await;
-    // As short a time as receipts can have.
+    // The shortest TTL that markers can have.
     let _service = world
         .service()
         .env("NOTIFICATION_REDIS_OPERATION_TIMEOUT", "300ms")
@@ -237,7 +237,7 @@ async fn a_published_route_that_an_operator_sets_back_is_published_again() {
         .await;
     world.send(0..1).await;
     world.settled(1).await;
-    // The receipt of the first time runs out first; until then it is the answer.
+    // The marker of the first time expires first; until then it is returned.
     let mut redis = world.redis().await;
     wait_for("the receipts have run out", BOUND, async || {
         let keys: Vec<String> =

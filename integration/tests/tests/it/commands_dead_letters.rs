@@ -1,4 +1,5 @@
-//! `notification dead-letters` as a shell meets it: beside a service, beside another operator, killed and continued.
+//! `notification dead-letters` run from a shell: concurrently with a service, concurrently with another
+//! operator, killed and continued.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -25,7 +26,7 @@ async fn run(world: &World, arguments: &[&str]) -> Finished {
     command(world, arguments).run().await
 }
 
-/// What a command printed as JSON, one document a line.
+/// The JSON output of a command, one document per line.
 fn lines(finished: &Finished) -> Vec<Value> {
     let parse = |line: &str| serde_json::from_str(line).unwrap_or_else(|error| panic!("{line}: {error}"));
     finished.stdout.lines().map(parse).collect()
@@ -36,7 +37,7 @@ fn letters(finished: &Finished) -> Vec<Value> {
     lines(finished)[0]["dead_letters"].as_array().expect("a list").clone()
 }
 
-/// How many routes the actions of operators changed, in all.
+/// The number of routes that operators' actions changed, in all.
 async fn affected(world: &World) -> i64 {
     world.number("SELECT coalesce(sum(affected), 0)::bigint FROM operator_actions").await
 }
@@ -113,7 +114,7 @@ async fn a_replay_that_is_killed_in_the_middle_is_continued_by_the_same_command(
     assert!(before < ROUTES, "it was killed too late");
     let rest = run(&world, &arguments).await;
     assert_eq!(rest.code, Some(0), "{rest:?}");
-    // A transaction of the killed command may have been committed after it.
+    // A transaction of the killed command may have been committed after its end.
     let replayed = lines(&rest)[0]["replayed"].as_i64().expect("a number");
     assert!((1..=ROUTES - before).contains(&replayed), "{replayed} after {before}");
     assert_eq!(affected(&world).await, ROUTES);
@@ -138,7 +139,7 @@ async fn ctrl_c_ends_a_replay_after_its_transaction_and_it_says_how_to_continue(
     let rest = output.iter().find_map(|line| line.trim().strip_prefix("notification dead-letters "));
     let rest: Vec<&str> = rest.expect("it says how to continue").split_whitespace().collect();
     assert_eq!(&rest[..4], ["replay", "--channel", "push", "--until"]);
-    // What becomes a dead letter meanwhile is not of the same request.
+    // Routes that become dead letters meanwhile are not part of the same request.
     world.execute("UPDATE dead_letters SET created_at = now() + interval '1 s' WHERE route_id = 'push:user:u-1' AND notification_id = '1-0'").await;
     assert_eq!(&rest[rest.len() - 2..], ["--no-wait", "--yes"]);
     let rest = run(&world, &rest).await;
@@ -251,7 +252,7 @@ async fn dead_letters_are_listed_in_pages_shown_whole_and_discarded_with_a_reaso
     assert_eq!((&discarded["id"], &discarded["discard_reason"]), (&json!(id), &json!("it's over")));
     assert!(discarded["discarded_by"].as_str().is_some_and(|by| by.starts_with("ada@")), "{discarded}");
     assert_eq!(letters(&run(&world, &["list", "--json"]).await).len(), 5);
-    // By its id, it may still be replayed; and then it is no dead letter.
+    // It can still be replayed by its id, and is then not a dead letter.
     let replayed = run(&world, &["replay", "--id", id, "--yes"]).await;
     assert_eq!(replayed.code, Some(0), "{replayed:?}");
     let shown = run(&world, &["show", id]).await;

@@ -1,4 +1,4 @@
-//! `notification leader` as a shell meets it: who leads, and the hand-over.
+//! `notification leader` run from a shell: showing the leader, and the handover.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ async fn replica(world: &World, name: &str) -> Service {
     service
 }
 
-/// A replica `a` that leads and has said so.
+/// A replica `a` that leads and has logged it.
 async fn leader(world: &World) -> Service {
     let service = replica(world, "a").await;
     let sql = "SELECT count(*) FROM replicas WHERE replica = 'a' AND 'intake' = ANY (leader_of)";

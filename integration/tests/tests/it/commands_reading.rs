@@ -1,4 +1,4 @@
-//! The commands that read: what an operator sees of a running service, and of one that is not there.
+//! The commands that read: their output for a running service, and for one that is unavailable.
 
 use harness::{Fault, Finished, Service, TestDatabase, turn_ready, wait_for};
 use serde_json::{Value, json};
@@ -6,12 +6,12 @@ use serde_json::{Value, json};
 use crate::api::{TokensFile, body, send, with_api};
 use crate::world::*;
 
-/// Runs a command of an operator in the environment of the service.
+/// Runs an operator's command in the environment of the service.
 async fn run(world: &World, line: &str) -> Finished {
     world.service().arguments(line.split_whitespace()).run().await
 }
 
-/// The output of a command that ends well and prints no error.
+/// The output of a command that succeeds and prints no error.
 async fn fine(world: &World, line: &str) -> String {
     let finished = run(world, line).await;
     assert_eq!((finished.code, finished.stderr.as_str()), (Some(0), ""), "{line}: {finished:?}");
@@ -31,7 +31,7 @@ async fn service(world: &World, tokens: &TokensFile) -> Service {
     with_api(world.service(), tokens).env("NOTIFICATION_PUSH_MAX_ATTEMPTS", "1").start().await
 }
 
-/// Waits until so many intents are malformed.
+/// Waits until `count` intents are malformed.
 async fn malformed(world: &World, count: i64) {
     wait_for("the malformed intents are stored", BOUND, async || {
         (world.number("SELECT count(*) FROM malformed_intents").await == count).then_some(())
@@ -39,7 +39,7 @@ async fn malformed(world: &World, count: i64) {
     .await;
 }
 
-/// Exit code, outcome and sentence of the first thing that `explain` finds.
+/// Exit code, outcome and sentence of the first result of `explain`.
 async fn explained(world: &World, line: &str) -> (Option<i32>, String, String) {
     let finished = run(world, &format!("explain {line} --json")).await;
     let document: Value = serde_json::from_str(&finished.stdout).unwrap_or_else(|_| panic!("{finished:?}"));

@@ -1,4 +1,4 @@
-//! The console of the real service: sessions across replicas and restarts, and beside the API on one listener.
+//! The console of the real service: sessions across replicas and restarts, and the API on the same listener.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use harness::{Answer, Service, ServiceBuilder, request, wait_for};
 use crate::api::{OPERATOR, PRODUCER, TokensFile, is, read, with_api};
 use crate::world::*;
 
-/// Where the cookie of a session is, without TLS.
+/// The name of the session cookie, without TLS.
 const SESSION: &str = "notification_console";
 
 fn with_console(world: &World, tokens: &TokensFile) -> ServiceBuilder {
@@ -29,7 +29,7 @@ impl Browser {
         self.send(addr, "POST", path, pairs.collect::<Vec<_>>().join("&")).await
     }
 
-    /// Signs in, and gives the answer to the form.
+    /// Signs in, and returns the response to the form.
     pub(crate) async fn sign_in(&mut self, addr: &str, token: &str) -> Answer {
         let page = self.get(addr, "/console/sign-in").await;
         let fields = [("form_token", form_token(&page)), ("token", token.to_owned())];
@@ -60,7 +60,7 @@ fn form_token(page: &Answer) -> String {
     rest.split('"').next().unwrap_or_default().to_owned()
 }
 
-/// Whether the console shows its pages to this browser.
+/// True if the console shows its pages to this browser.
 async fn is_signed_in(browser: &Browser, service: &Service) -> bool {
     let answer = browser.clone().get(&service.api_addr(), "/console/").await;
     match (answer.status, answer.header("location")) {
@@ -144,7 +144,7 @@ async fn the_console_and_the_api_keep_their_answers_and_credentials_apart() {
     assert_eq!(read(&service, OPERATOR, "/console/").await.status, 303, "a bearer token is no session");
     let refused = Browser::default().sign_in(&addr, PRODUCER).await;
     assert_eq!(refused.status, 403);
-    // What a process writes is read apart from what it answers.
+    // The output of a process is read separately from its responses.
     let failure =
         wait_for("the failure is logged", BOUND, async || service.logged("a sign-in to the console failed"));
     assert_eq!(failure.await["client_addr"], "127.0.0.1");

@@ -1,5 +1,5 @@
-//! The console in a browser, as an operator uses it: every page in both themes on a desk and on a phone, changes of dead letters with and
-//! without scripts and by keyboard alone, and sessions that end.
+//! The console in a browser, as an operator uses it: every page in both themes on a desk and on a phone,
+//! changes of dead letters with and without scripts and by keyboard alone, and sessions that end.
 //!
 //! Pictures of every page are kept under `target/screenshots`.
 
@@ -41,7 +41,7 @@ fn address(service: &Service, path: &str) -> String {
     format!("http://{}{path}", service.api_addr())
 }
 
-/// Signs in by the form of the sign-in.
+/// Signs in with the sign-in form.
 async fn sign_in(browser: &Browser, service: &Service) {
     browser.open(&address(service, "/console/")).await;
     browser.fill("#token", OPERATOR).await;

@@ -1,4 +1,4 @@
-//! The examples of the console's catalogue: what an operator copies is accepted.
+//! The examples of the console's catalogue: the service accepts the commands that an operator copies.
 
 use std::collections::BTreeSet;
 use std::process::Stdio;

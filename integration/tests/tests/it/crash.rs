@@ -1,4 +1,4 @@
-//! SIGKILL at each step of an intent's life: what is left, and that the next process makes it good.
+//! SIGKILL at each step of an intent's life: the state that remains, and its recovery by the next process.
 //!
 //! A proxy holds the service at a chosen step of the protocol, so that it is killed exactly there.
 
@@ -8,8 +8,8 @@ use harness::{Proxy, Stopwatch, wait_for};
 
 use crate::world::*;
 
-/// The steps are recognised by the text of the requests: the payload is in the request with the records, a route id in the one with
-/// the routes and the COMMIT; the others have names of keys and streams.
+/// The steps are recognised by the text of the requests: the payload is in the request with the records, a
+/// route id in the one with the routes and the COMMIT; the others have names of keys and streams.
 const RECORDS: &[u8] = b"Nova";
 const ROUTES_AND_COMMIT: &[u8] = b"push:user:u-";
 const LEASES: &[u8] = b"notification:route_leases:";
@@ -78,18 +78,18 @@ async fn killed_with_leases_won_the_routes_move_again_within_the_lease_ttl_and_a
     let world = World::new().await;
     let redis = Proxy::start(world.redis.port()).await;
     let service = world.service_via(redis.port(), world.database.port()).start().await;
-    // Redis must know the scripts, or the first request would be answered by a question for their text.
+    // Loads the scripts into Redis: otherwise it would respond to the first request with NOSCRIPT.
     world.send(0..1).await;
     world.settled(1).await;
     let won = redis.hold_reply(LEASES);
     world.send(1..2).await;
     won.reached(BOUND).await;
     let mut direct = world.redis().await;
-    // Push and e-mail may acquire leases one after the other, for two routes each.
+    // Push and e-mail may acquire leases sequentially, for two routes each.
     wait_for("leases are won", BOUND, async || {
         let keys: Vec<String> =
             redis::cmd("KEYS").arg("notification:route_leases:*").query_async(&mut direct).await.ok()?;
-        // Four are the receipts of the first intent.
+        // Four are the markers of the first intent.
         (keys.len() >= 6).then_some(())
     })
     .await;
@@ -111,7 +111,7 @@ async fn killed_with_the_scan_lock_held_the_due_routes_wait_until_it_expires_and
     let world = World::new().await;
     let redis = Proxy::start(world.redis.port()).await;
     let service = world.service_via(redis.port(), world.database.port()).start().await;
-    // Redis must know the scripts, or the first request would be answered by a question for their text.
+    // Loads the scripts into Redis: otherwise it would respond to the first request with NOSCRIPT.
     world.send(0..1).await;
     world.settled(1).await;
     let at_leases = redis.hold_request(LEASES);
@@ -122,7 +122,7 @@ async fn killed_with_the_scan_lock_held_the_due_routes_wait_until_it_expires_and
     // The accepted routes become due, and the next replica is killed while it holds the scan lock.
     redis.heal();
     let taken = redis.hold_reply(SCAN_LOCKS);
-    // It must still be waiting for the answer when it is killed, however busy the machine is.
+    // It must still be waiting for the response when it is killed, however busy the machine is.
     let service = unhurried(world.service_via(redis.port(), world.database.port())).start().await;
     taken.reached(BOUND).await;
     let (mut direct, reached) = (world.redis().await, Instant::now());
@@ -152,17 +152,17 @@ async fn killed_after_the_append_the_next_publisher_finds_the_receipt_and_comple
     for stream in [PUSH, MAIL] {
         let world = World::new().await;
         let redis = Proxy::start(world.redis.port()).await;
-        // It must still be waiting for the answer when it is killed, however busy the machine is.
+        // It must still be waiting for the response when it is killed, however busy the machine is.
         let service = world
             .service_via(redis.port(), world.database.port())
             .env("NOTIFICATION_REDIS_OPERATION_TIMEOUT", "10s")
             .env("NOTIFICATION_ROUTE_LEASE_TTL", "20s")
             .env("NOTIFICATION_PUBLISH_DEDUPE_TTL", "3m")
-            // The inspection of the outbound streams has their names, too.
+            // The inspection of the outbound streams contains their names, too.
             .env("NOTIFICATION_REPUBLISH_WINDOW", "0")
             .start()
             .await;
-        // Redis must know the scripts, or the first request would be answered by a question for their text.
+        // Loads the scripts into Redis: otherwise it would respond to the first request with NOSCRIPT.
         world.send(0..1).await;
         world.settled(1).await;
         let appended = redis.hold_reply(stream.as_bytes());
@@ -209,7 +209,7 @@ async fn killed_repeatedly_under_load_nothing_is_lost_and_nothing_exists_twice()
     for round in 0..6_u32 {
         let service = world.service().start().await;
         world.send(round * 200..(round + 1) * 200).await;
-        // Killed in the middle of the work: as soon as something of this round is accepted.
+        // Killed during the work: as soon as an intent of this round is accepted.
         wait_for("the round has begun", BOUND, async || {
             (world.number("SELECT count(*) FROM records").await > i64::from(round) * 200).then_some(())
         })

@@ -2,7 +2,8 @@
 
 use crate::world::World;
 
-/// Inserts records `1-0` to `<records>-0`, accepted an hour ago, each with a dead letter by push and one by e-mail to a user of its own.
+/// Inserts records `1-0` to `<records>-0`, accepted an hour ago, each with a dead letter by push and one by
+/// e-mail to a user of its own.
 pub(crate) async fn insert_dead_letters(world: &World, records: u32) {
     let sql = format!(
         r#"INSERT INTO records (notification_id, notification_type, producer, audience_kind, recipient_user_ids, payload_json,

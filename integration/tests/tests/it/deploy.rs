@@ -1,4 +1,5 @@
-//! What describes packages and containers fits the service: variables, times, names, versions. `make test-large` installs and runs it.
+//! Files for packages and containers match the service: variables, times, names, versions. `make test-large`
+//! installs and runs them.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,7 +12,7 @@ use serde_json::Value;
 mod manifests;
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
-/// Where the manifests mount the secret.
+/// The path at which the manifests mount the secret.
 const SECRETS: &str = "/etc/notification/secrets/";
 
 fn read(path: &str) -> String {
@@ -54,7 +55,7 @@ fn seconds(text: &str) -> Duration {
     Duration::from_secs(text.strip_suffix('s').and_then(|text| text.parse().ok()).expect("seconds"))
 }
 
-/// What a container gets: its own variables, and those of the ConfigMap that it names.
+/// The variables of a container: its own, and those of the ConfigMap that it names.
 fn variables(container: &Value, all: &[Value]) -> Vec<(String, String)> {
     let mut found = Vec::new();
     for source in container["envFrom"].as_array().into_iter().flatten() {
@@ -64,7 +65,7 @@ fn variables(container: &Value, all: &[Value]) -> Vec<(String, String)> {
         found.extend(data.iter().map(|(name, value)| (name.clone(), text(value).to_owned())));
     }
     for variable in container["env"].as_array().into_iter().flatten() {
-        // What is no value is a name of the pod.
+        // An entry without a value is the name of the pod.
         let value = variable["value"].as_str().unwrap_or("notification-7c9d8f6b54-x2x4q");
         found.push((text(&variable["name"]).to_owned(), value.to_owned()));
     }
@@ -76,7 +77,7 @@ fn warnings<C>(loaded: Result<Loaded<C>, ConfigErrors>) -> Result<Vec<String>, C
     loaded.map(|loaded| loaded.warnings)
 }
 
-/// Reads these variables as the command does that gets them, with their secrets in files. There must be nothing to report.
+/// Reads these variables as their command does, with their secrets in files. There must be nothing to report.
 fn check_config(what: &str, command: &str, variables: Vec<(String, String)>) {
     let secrets = tempfile::tempdir().expect("a temporary folder");
     let place = |(name, value): (String, String)| {
@@ -142,7 +143,7 @@ fn both_units_have_the_same_sandbox() {
     assert_eq!(sandbox("notification.service"), sandbox("notification@.service"));
 }
 
-/// The name of an image with its tag: no registry, and not whatever is newest.
+/// The name of an image with its tag: without a registry, and not `latest`.
 fn check_image(image: &str) {
     let (name, tag) = image.rsplit_once(':').unwrap_or_else(|| panic!("{image} has no tag"));
     assert!(tag != "latest" && tag.starts_with(|c: char| c.is_ascii_digit() || c == 'v'), "{image}");
@@ -160,7 +161,7 @@ fn every_image_has_a_version_and_names_no_registry() {
     let images: Vec<&str> = services.map(|service| text(&service["image"])).collect();
     assert!(bases.len() == 2 && images.len() > 4, "{bases:?} {images:?}");
     bases.into_iter().chain(images).for_each(check_image);
-    // The manifests name the image, and the kustomization gives it the tag.
+    // The manifests name the image, and the kustomization sets its tag.
     for (folder, _, workload) in workloads() {
         assert!(containers(&workload).all(|container| container["image"] == "notification"), "{folder}");
         let kustomization = documents(&format!("{folder}/kustomization.yaml")).remove(0);
@@ -202,7 +203,7 @@ fn versions_are_those_of_the_workspace() {
     assert!(pinned.lines().filter(|line| !line.starts_with('#')).all(|line| line.contains("==")));
 }
 
-/// The default of `${NAME:-default}`; what is no variable stays.
+/// The default of `${NAME:-default}`; other text is unchanged.
 fn without_variable(path: &str) -> &str {
     let default = path.strip_suffix('}').and_then(|path| path.split_once(":-"));
     default.map_or(path, |(_, default)| default)

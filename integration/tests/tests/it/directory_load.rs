@@ -1,4 +1,4 @@
-//! A user directory that sheds load, or is slow, still lets every intent through.
+//! A user directory that sheds load, or is slow, does not prevent any intent from being published.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ async fn an_intent_of_a_hundred_users_passes_a_directory_that_serves_eight_at_a_
     for_users(1, 100).query_async::<String>(&mut redis).await.expect("Redis is there");
     world.send(2..4).await;
     all_routes_are_published(&world, 2 * 100 + 2 * 4).await;
-    // What a busy machine may delay is not meant.
+    // Delays of a busy machine do not count.
     let waited = service.output().iter().any(|line| line.contains("user directory"));
     assert!(!waited, "an entry had to wait for the user directory");
 }

@@ -1,4 +1,5 @@
-//! What is written down is true: pages that name crates, files, constants, metrics or knobs are compared with the source.
+//! The documentation is correct: pages that name crates, files, constants, metrics or settings are compared
+//! with the source.
 
 mod limits;
 mod tags;
@@ -16,7 +17,7 @@ pub(crate) fn read(path: impl AsRef<Path>) -> String {
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Every file with this ending, in the folders that are ours.
+/// All files with this ending, in the folders of this project.
 fn files(ending: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut folders = vec![PathBuf::from(ROOT)];
@@ -63,7 +64,7 @@ pub(crate) fn first_quoted(text: &str) -> &str {
 struct Package {
     name: String,
     folder: String,
-    /// `[dependencies]` alone: what is shipped.
+    /// The entries of `[dependencies]` alone: the shipped ones.
     dependencies: BTreeSet<String>,
 }
 
@@ -109,7 +110,7 @@ fn no_crate_uses_another_that_its_row_does_not_name() {
     }
 }
 
-/// The dependencies that are forbidden whatever the table allows.
+/// The dependencies that are forbidden even if the table allows them.
 #[test]
 fn the_layers_stay_apart() {
     let packages = workspace();
@@ -147,7 +148,7 @@ fn the_layers_stay_apart() {
     }
 }
 
-/// The name that Prometheus has for an instrument: by its rules, not by the library's.
+/// The name of an instrument in Prometheus: by its rules, not by the library's.
 fn prometheus_name(name: &str, kind: &str, unit: &str) -> String {
     let unit = if unit == "s" { "_seconds" } else { "" };
     let total = if kind == "counter" { "_total" } else { "" };
@@ -375,7 +376,7 @@ fn every_anchor_that_a_link_names_is_a_heading() {
     }
 }
 
-/// Pages name files as `crates/…`; after a move of a file they must be changed.
+/// Pages name files as `crates/…`; moving a file requires changing them.
 #[test]
 fn every_path_that_a_page_names_exists() {
     for page in files(".md") {

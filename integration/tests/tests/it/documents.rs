@@ -21,7 +21,7 @@ fn store(database: &TestDatabase) -> PostgresStore {
     PostgresStore::new(PgPool::new(&dsn(database), settings).expect("a pool"), TableName::default())
 }
 
-/// Everything of the service's schema that has a name, with what identifies it.
+/// Every named object of the service's schema, with its identifying properties.
 async fn catalogue(database: &TestDatabase) -> Vec<String> {
     let sql = "SELECT 'relation ' || relname || ' ' || oid || ' ' || relfilenode FROM pg_class WHERE relnamespace = 'notification'::regnamespace
         UNION ALL SELECT 'function ' || proname || ' ' || oid || ' ' || xmin FROM pg_proc WHERE pronamespace = 'notification'::regnamespace

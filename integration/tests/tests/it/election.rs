@@ -1,4 +1,4 @@
-//! One replica reads the stream; another takes over, and the first can do no harm any more.
+//! One replica reads the stream; another takes over, and the first can do no more harm.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use harness::{Service, Stopwatch, wait_for};
 
 use crate::world::*;
 
-/// How long a term lasts.
+/// The duration of a term.
 const TERM: Duration = Duration::from_secs(10);
 
 /// Two replicas, the leader first.
@@ -41,7 +41,8 @@ async fn a_leader_that_is_stopped_is_followed_by_another_at_once() {
     let (mut leader, other) = two(&world).await;
     world.send(0..50).await;
     world.settled(50).await;
-    // The follower can receive a notice only while it waits for one, which is so once its first campaign is over.
+    // The follower receives a notice only while it waits for one, which it does once its first campaign is
+    // over.
     leader.signal("TERM");
     leader.wait_exit(BOUND).await;
     let stopped = Stopwatch::start();

@@ -1,4 +1,4 @@
-//! The examples of the page for producers are programs that work: each is taken from the page and run.
+//! The examples of the page for producers are working programs: each is extracted from the page and run.
 
 use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
@@ -16,7 +16,7 @@ use crate::api::*;
 use crate::world::*;
 
 const PAGE: &str = include_str!("../../../../docs/producers.md");
-/// What installs the programs that the examples need.
+/// The instruction to install the programs that the examples need.
 const INSTALL: &str = "run `sh scripts/ensure-tools.sh --examples`, which installs it or says how";
 /// The key of all examples.
 const KEY: &str = "game-123:turn-54";
@@ -45,12 +45,12 @@ impl Example {
         Self { name, program, folder, file }
     }
 
-    /// Runs it to its end.
+    /// Runs the example to its end.
     async fn run(&self, variables: &[(&str, &str)]) -> Output {
         let mut command = Command::new(&self.program);
         command.arg(self.file).current_dir(self.folder.path()).kill_on_drop(true);
         command.stdin(Stdio::null()).envs(variables.iter().copied());
-        // A proxy of the machine must not get in between.
+        // Bypasses a proxy of the machine.
         command.env("no_proxy", "127.0.0.1").env("NO_PROXY", "127.0.0.1");
         let output = timeout(BOUND, command.output()).await.unwrap_or_else(|_| panic!("{} ends", self.name));
         output.unwrap_or_else(|error| panic!("{}: {error}", self.program.display()))
@@ -72,7 +72,7 @@ fn installed(program: &str) -> PathBuf {
     found.unwrap_or_else(|| panic!("{program} is not installed: {INSTALL}"))
 }
 
-/// What runs TypeScript. It is a program for Node.js.
+/// The program that runs TypeScript on Node.js.
 fn tsx() -> PathBuf {
     installed("node");
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("it is in the target folder");
@@ -122,7 +122,7 @@ async fn every_example_of_the_page_sends_the_same_intent_and_together_they_make_
     assert_eq!(world.outbound().await.len(), 4);
 }
 
-/// Each by itself: accepted the first time, and a second time told the same.
+/// Runs an example twice: the intent is accepted the first time, and replayed the second time.
 async fn is_accepted_and_replayed(name: &'static str) {
     let world = World::new().await;
     let tokens = TokensFile::new(&world);
@@ -134,22 +134,22 @@ async fn is_accepted_and_replayed(name: &'static str) {
     assert_eq!(world.column("SELECT idempotency_key FROM records").await, [KEY]);
 }
 
-/// What a scripted server does with one request.
+/// The reaction of a scripted server to one request.
 enum Reply {
     /// Closes the connection.
     Nothing,
-    /// This status, with `Retry-After` in seconds if it is not 0, and a body.
+    /// Responds with this status, with `Retry-After` in seconds if it is not 0, and with a body.
     Answer(u16, u64, Value),
 }
 
-/// A request as it came, without what differs between two connections, and when.
+/// A received request, without the parts that differ between two connections, and its time.
 struct Seen {
     at: Instant,
     key: Option<String>,
     body: String,
 }
 
-/// Answers the requests to come with these replies, in their order, and then no more.
+/// Responds to the next requests with these replies, in their order, and then to no more.
 async fn serve(listener: TcpListener, replies: Vec<Reply>) -> Vec<Seen> {
     let mut seen = Vec::new();
     for reply in replies {
@@ -194,7 +194,8 @@ async fn run_against(example: &Example, replies: Vec<Reply>) -> (Output, Vec<See
     (output, seen.expect("no panic"))
 }
 
-/// What tells a producer to repeat the request is repeated, with the same bytes, and no sooner than the service says.
+/// A retryable response makes the example repeat the request with the same bytes, not earlier than
+/// `Retry-After`.
 async fn retries_as_it_is_told(name: &'static str) {
     let example = Example::new(name);
     let problem = json!({"type": "/problems/unavailable"});
@@ -214,13 +215,13 @@ async fn retries_as_it_is_told(name: &'static str) {
     assert_eq!(serde_json::from_slice::<Value>(&output.stdout).expect("JSON"), accepted);
     for (place, pair) in seen.windows(2).enumerate() {
         assert_eq!((pair[1].key.as_deref(), &pair[1].body), (Some(KEY), &pair[0].body), "{name}");
-        // Clocks of timers may round.
+        // Timers may round.
         let least = Duration::from_secs(told[place]).saturating_sub(Duration::from_millis(5));
         assert!(pair[1].at - pair[0].at >= least, "{name} asked again after {:?}", pair[1].at - pair[0].at);
     }
 }
 
-/// What is wrong stays wrong: it is reported with its code and not repeated.
+/// A malformed intent is reported with its code and not repeated.
 async fn reports_what_is_malformed(name: &'static str) {
     let example = Example::new(name);
     let problem = json!({

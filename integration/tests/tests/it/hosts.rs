@@ -1,4 +1,4 @@
-//! A connection string with several hosts, of which some do not serve; and hosts that are slow to connect to.
+//! A connection string with several hosts, some of which do not serve; and hosts that are slow to connect to.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use tokio::net::TcpListener;
 
 use crate::world::*;
 
-/// How long a start may take with two hosts that do not answer.
+/// The time that a start may take with two hosts that do not respond.
 const START_BOUND: Duration = Duration::from_secs(15);
 
 fn service(world: &World, ports: &[u16], more: &str) -> ServiceBuilder {
@@ -21,7 +21,7 @@ async fn refusing() -> u16 {
     listener.local_addr().expect("bound").port()
 }
 
-/// A port that accepts connections and never answers.
+/// A port that accepts connections and never responds.
 async fn silent(world: &World) -> Proxy {
     let proxy = Proxy::start(world.database.port()).await;
     proxy.black_hole();
@@ -64,7 +64,7 @@ async fn a_host_that_takes_no_writes_is_passed_over_if_writes_are_asked_for() {
     let other = Postgres::start(PostgresOptions::default()).await.expect("a private PostgreSQL starts");
     let world = World::new().await;
     let ports = [other.port(), world.database.port()];
-    // It has the role and the database, and would be used but for the check.
+    // It has the role and the database, and would be used without the check.
     let name = world.database.name();
     other
         .create_role_and_schema(name, "notificationservice", "notification")
@@ -99,7 +99,8 @@ async fn a_service_whose_host_stops_answering_continues_with_the_next() {
     first.black_hole();
     let since = Instant::now();
     works(&world, 50..100).await;
-    // A timeout of what was under way, an attempt at the dead host; no one else could have led meanwhile.
+    // The timeout of the pending operation, and an attempt at the dead host; no other replica could have led
+    // meanwhile.
     assert!(since.elapsed() < Duration::from_secs(15), "{:?}", since.elapsed());
     wait_for("it leads", BOUND, async || leads(&service).await.then_some(())).await;
 }

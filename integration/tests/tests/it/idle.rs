@@ -1,4 +1,4 @@
-//! With nothing to do, next to nothing is done.
+//! An idle service does almost no work.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use harness::{Proxy, wait_for};
 
 use crate::world::*;
 
-/// Twice the longest interval of what is done regularly, so that where the window begins changes the rate little.
+/// Twice the longest interval of regular work, so that the start of the window has little effect on the rate.
 const WINDOW: Duration = Duration::from_secs(20);
 
 #[tokio::test]
@@ -22,13 +22,13 @@ async fn an_idle_replica_calls_redis_less_than_twice_and_postgresql_less_than_on
         .await;
     world.send(0..10).await;
     world.settled(10).await;
-    // What follows a publication is not idleness: the last ids of the outbound streams are saved within 10 s.
+    // Work after a publication does not count: the last ids of the outbound streams are saved within 10 s.
     wait_for("the last ids are saved", BOUND, async || {
         let saved = "SELECT count(*) FROM outbound_streams WHERE last_generated_id <> '0-0'";
         (world.number(saved).await == 2).then_some(())
     })
     .await;
-    // By the second report from now on, each regular statement is prepared on its connection.
+    // Once two more reports are written, each regular statement is prepared on its connection.
     let reported = async || world.column("SELECT seen_at::text FROM replicas").await;
     for _ in 0..2 {
         let last = reported().await;

@@ -1,4 +1,4 @@
-//! Several installations on one Redis, and schemas that are asked to serve another stream.
+//! Several installations on one Redis, and schemas that are configured for another stream.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ const OTHER_STREAM: &str = "other:intents";
 const OTHER_KEY: &str = "notification:installations:b3RoZXI6aW50ZW50cw";
 const DEFAULT_KEY: &str = "notification:installations:bm90aWZpY2F0aW9uOmludGVudHM";
 
-/// A service with a schema of its own on the Redis of `world`, on a stream and outbound streams of its own.
+/// A service with its own schema on the Redis of `world`, and with its own intents and outbound streams.
 fn other(world: &World, database: &TestDatabase) -> ServiceBuilder {
     world
         .service()
@@ -34,7 +34,7 @@ async fn two_installations_on_one_redis_with_the_same_entry_ids_each_append_ever
     let _first = world.service().start().await;
     let _second = other(&world, &database).start().await;
     let mut redis = world.redis().await;
-    // One after the other, so that the receipts of the first exist when the second acquires leases.
+    // Sequentially, so that the markers of the first exist when the second acquires leases.
     for stream in [INTENTS, OTHER_STREAM] {
         for n in 0..10_u32 {
             let mut add = redis::cmd("XADD");

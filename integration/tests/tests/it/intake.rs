@@ -1,5 +1,5 @@
-//! Intake under what producers, operators and broken servers do to it: streams that vanish or lose entries, rows that are
-//! refused, locked or slow, floods of malformed entries.
+//! Intake under faults caused by producers, operators and broken servers: streams that vanish or lose
+//! entries, rows that are rejected, locked or slow, floods of malformed entries.
 
 use std::time::{Duration, Instant};
 
@@ -9,10 +9,10 @@ use serde_json::Value;
 
 use crate::world::*;
 
-/// Twice what the operations page promises, for a machine that is busy with other tests; without care for outages it would
-/// be over ten seconds.
+/// Twice the promise of the operations page, for a machine that is busy with other tests; without the
+/// handling of outages it would exceed ten seconds.
 const SOON: Duration = Duration::from_secs(6);
-/// Where a stream is kept that is absent for a moment.
+/// The key under which a stream is kept while it is absent.
 const ELSEWHERE: &[u8] = b"elsewhere";
 
 /// Runs a command on Redis.
@@ -31,7 +31,7 @@ fn lines(service: &Service, message: &str) -> Vec<Value> {
     parsed.filter(|line| line["message"] == message).collect()
 }
 
-/// Waits until `/readyz` says that intake waits for something whose cause contains `text`.
+/// Waits until `/readyz` reports that intake waits and the cause contains `text`.
 async fn waits_for(service: &Service, text: &str) -> Value {
     wait_for(&format!("intake waits: {text}"), BOUND, async || {
         let waiting = service.get("/readyz").await.1["intake"]["waiting"].clone();
@@ -40,7 +40,8 @@ async fn waits_for(service: &Service, text: &str) -> Value {
     .await
 }
 
-/// What retention leaves of the records: if one is accepted again, it was read again.
+/// Deletes all records but that of `key`, as retention might: an intent that is accepted again was read
+/// again.
 async fn keep_record(world: &World, key: &str) {
     world.execute(&format!("DELETE FROM records WHERE idempotency_key <> '{key}'")).await;
 }
@@ -126,7 +127,7 @@ async fn a_stream_that_lost_its_newest_entries_is_not_read_again_from_its_beginn
             service.wait_exit(BOUND).await;
         }
 
-        // As after a failover to a replica that lacked the last entries.
+        // The state after a failover to a replica that lacked the last entries.
         ask::<()>(&world, &[b"RESTORE", INTENTS.as_bytes(), b"0", &dump, b"REPLACE"]).await;
         if !while_it_runs {
             service = world.service().start().await;
@@ -147,7 +148,7 @@ async fn a_stream_that_lost_its_newest_entries_is_not_read_again_from_its_beginn
 
 #[tokio::test]
 async fn a_fence_that_redis_has_seen_already_is_never_used_again() {
-    // PostgreSQL was restored by one term: its next fence is the one that the cached checkpoint carries.
+    // PostgreSQL was restored by one term: its next fence is that of the cached checkpoint.
     for (stored, least) in [("0-0@000000000000001", 2), ("0-0@000000001000001", 1_000_002)] {
         let world = World::new().await;
         ask::<()>(&world, &[b"SET", CACHED_CHECKPOINT.as_bytes(), stored.as_bytes()]).await;

@@ -2,10 +2,11 @@
 
 use crate::world::*;
 
-/// The most memory that it takes to process `entries` malformed entries of these fields, among small intents.
+/// The maximum memory that it takes to process `entries` malformed entries with these fields, among small
+/// intents.
 async fn peak_with(entries: u32, fields: &[(Vec<u8>, Vec<u8>)]) -> u64 {
     let world = World::new().await;
-    // A busy machine may need more than a second for 16 MiB, and this is not about time.
+    // A busy machine may need more than a second for 16 MiB, and this test is not about time.
     let service = unhurried(world.service()).start().await;
     let pairs: Vec<(&[u8], &[u8])> =
         fields.iter().map(|(name, value)| (name.as_slice(), value.as_slice())).collect();
@@ -20,9 +21,9 @@ async fn peak_with(entries: u32, fields: &[(Vec<u8>, Vec<u8>)]) -> u64 {
     service.peak_memory().expect("it runs")
 }
 
-/// Less than 128 MB, whatever the machine's other threads and the state of its allocator add.
+/// Below 128 MB, including the machine's other threads and the state of its allocator.
 const MAX_MEMORY: u64 = 128_000_000;
-/// With what an entry costs beside its bytes, just below 16 MiB.
+/// The size that, with the overhead of an entry, is just below 16 MiB.
 const LARGE: usize = 16 * 1024 * 1024 - 1024;
 
 #[tokio::test]
@@ -56,7 +57,7 @@ async fn an_entry_above_64_mib_gets_its_outcome_once_and_redis_serves_others_mea
     world.settled(2).await;
     let row = "SELECT concat_ws('|', failure_code, notification_type, raw_fields->1->1->'truncated'->>'bytes') FROM malformed_intents";
     assert_eq!(world.column(row).await, ["entry_too_large|game.turn.ready|104857600"]);
-    // As the last entry of the stream, it is not copied for every look at the stream.
+    // The last entry of the stream is not copied for every inspection of the stream.
     world.add(&[(b"x", &vec![b'x'; 100 << 20])]).await;
     harness::wait_for("it has its outcome", BOUND, async || {
         (world.number("SELECT count(*) FROM malformed_intents").await == 2).then_some(())

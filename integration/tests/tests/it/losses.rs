@@ -1,5 +1,5 @@
-//! Redis loses what it acknowledged while something else fails, too: nothing is `published` and in no stream, nothing that is in the
-//! intents stream is skipped, and what is lost for good is reported.
+//! Redis loses acknowledged entries during another failure: no route is `published` but missing from its
+//! stream, no entry of the intents stream is skipped, and permanent losses are reported.
 
 use std::collections::BTreeSet;
 
@@ -12,10 +12,10 @@ use crate::world::*;
 const COMPARED: &str = "the stream was compared with the published routes";
 const LOST: &str = "Redis lost entries of the outbound stream, which begins after them now: consumers may have processed them, and \
                     nothing is appended again";
-/// The advisory lock for which every change of a route waits once [`hold_completions`] was called.
+/// The advisory lock that every change of a route waits for after [`hold_completions`] was called.
 const GATE: i64 = 77;
 
-/// Makes every completion wait until the session that is returned is dropped. The rows are not locked.
+/// Makes every completion wait until the returned session is dropped. The rows are not locked.
 async fn hold_completions(world: &World) -> Client {
     let holder = world.database.client().await;
     holder
@@ -37,8 +37,8 @@ async fn appended(world: &World, entries: usize) {
     .await;
 }
 
-/// Publishes the intents 0 to 3 and takes a snapshot of Redis. The intents 3 to 28 are appended after it, and their completions wait
-/// until the session that is returned is dropped.
+/// Publishes the intents 0 to 3 and takes a snapshot of Redis. The intents 3 to 28 are appended after it, and
+/// their completions wait until the returned session is dropped.
 async fn hold_completions_after_snapshot(world: &World) -> (Client, Snapshot) {
     world.send(0..3).await;
     world.settled(3).await;
@@ -64,14 +64,14 @@ fn count_lines(service: &Service, message: &str) -> usize {
     service.output().into_iter().filter(|line| line.contains(message)).count()
 }
 
-/// The routes whose entries an audit misses, and its exit code.
+/// The number of routes whose entries an audit misses, and its exit code.
 async fn missing_in_audit(audit: harness::ServiceBuilder) -> (usize, Option<i32>) {
     let audit = audit.run().await;
     let missing = audit.stdout.lines().filter(|line| line.contains("published_entry_missing")).count();
     (missing, audit.code)
 }
 
-/// Waits until the present end of the gateway's stream is saved as observed.
+/// Waits until the current end of the gateway's stream is saved as observed.
 async fn saved(world: &World) {
     let last: Vec<(String, Vec<String>)> = redis::cmd("XREVRANGE")
         .arg(PUSH)
@@ -90,7 +90,8 @@ async fn saved(world: &World) {
         .await;
 }
 
-/// The published routes whose entry is not in their stream under their id, and the entries that no published route names.
+/// The published routes whose entry is not in their stream under their id, and the entries without a
+/// published route.
 async fn differences(world: &World) -> Vec<String> {
     let published = "SELECT notification_id || '/' || route_id || '@' || published_entry_id FROM routes
         WHERE status = 'published'";
@@ -108,7 +109,7 @@ async fn completions_that_wait_while_redis_loses_their_entries_are_published_aga
     let service = world.service().start().await;
     let (holder, snapshot) = hold_completions_after_snapshot(&world).await;
     snapshot.restore(&mut world).await;
-    // Every row could be read, and none of these is published: the comparison finds nothing of them.
+    // Every row can be read, and none of these is published: the comparison finds none of them missing.
     both_compared(&service).await;
     drop(holder);
     world.settled(28).await;
@@ -147,7 +148,7 @@ async fn what_a_replica_with_a_fast_clock_accepted_is_appended_again() {
     let snapshot = Snapshot::of(&world).await;
     world.send(3..20).await;
     world.settled(20).await;
-    // As a replica stamps them whose clock is an hour ahead.
+    // The timestamps of a replica whose clock is an hour ahead.
     let ahead = "UPDATE records SET accepted_at = accepted_at + interval '1 hour' WHERE idempotency_key NOT LIKE '%turn-0'";
     assert!(world.execute(ahead).await > 0);
     snapshot.restore(&mut world).await;
@@ -170,7 +171,8 @@ async fn entries_below_the_checkpoint_that_a_slow_clock_gave_are_accepted() {
     world.send(10..30).await;
     world.settled(30).await;
     let checkpoint = world.caught_up().await;
-    // Before intake looks, the new primary takes ten entries whose ids are below the checkpoint, and three above it.
+    // Before intake reads, the new primary appends ten entries whose ids are below the checkpoint, and three
+    // above it.
     service.signal("STOP");
     snapshot.restore(&mut world).await;
     let millis = |id: &str| -> u64 { id.split('-').next().expect("an id").parse().expect("a number") };
@@ -231,7 +233,7 @@ async fn outbound_streams_that_come_back_empty_under_traffic_are_lost_and_not_tr
     let empty = Snapshot::of(&world).await;
     world.send(0..20).await;
     world.settled(20).await;
-    // The installation's key and the intents are gone as well; the entries after that come at once.
+    // The installation's key and the intents are gone as well; the entries after that are added at once.
     empty.restore(&mut world).await;
     world.send(20..25).await;
     world.accepted(25).await;
@@ -240,7 +242,7 @@ async fn outbound_streams_that_come_back_empty_under_traffic_are_lost_and_not_tr
     world.settled(25).await;
     assert_eq!(world.outbound().await.len(), 20, "only the new ones");
     assert_eq!(missing_in_audit(world.audit()).await, (80, Some(1)));
-    // Both streams: one line each, whatever restarts follow.
+    // Both streams: one line each, however many restarts follow.
     saved(&world).await;
     let comparisons = count_lines(&service, COMPARED);
     world.redis.stop().await;
@@ -319,7 +321,7 @@ async fn an_orderly_restart_in_the_middle_of_a_rename_of_a_stream_repeats_nothin
     assert_eq!(length(&world).await, before);
     let audit = world.audit().env("NOTIFICATION_GATEWAY_CLIENT_EVENTS_STREAM", renamed);
     assert_eq!(missing_in_audit(audit).await, (0, Some(0)), "the entries are in the former stream");
-    // What neither stream has is lost.
+    // Entries that neither stream has are lost.
     let first: Vec<(String, Vec<String>)> = redis::cmd("XRANGE")
         .arg(renamed)
         .arg("-")

@@ -1,7 +1,7 @@
-//! What the service promises to the outside, kept while servers are killed under it.
+//! The service's external promises, kept while servers are killed during its work.
 //!
-//! One binary, a module a promise. Every test has a database and a Redis of its own; what happened is read from the
-//! tables and the streams, as an operator would.
+//! One binary, one module for each promise. Every test has its own database and Redis; results are read from
+//! the tables and the streams, as an operator would.
 
 mod accept;
 mod alert_rules;

@@ -1,4 +1,4 @@
-//! What a collector receives of the API: the values, not only the names.
+//! The API's metrics as a collector receives them: the values, not only the names.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -16,10 +16,10 @@ use tokio::net::{TcpListener, TcpStream};
 use crate::api::*;
 use crate::world::*;
 
-/// How long the slow look-up takes.
+/// The duration of the slow lookup.
 const SLOW: Duration = Duration::from_secs(1);
 
-/// The values of each attribute in the order of their names, joined by blanks.
+/// The values of the attributes in the order of their names, joined by blanks.
 type Labels = String;
 
 /// A collector over HTTP that keeps the last request: counters are sums since the start.
@@ -45,7 +45,7 @@ impl Collector {
         Self { endpoint, last }
     }
 
-    /// Counts of a counter, and numbers of values and sums of a histogram, by labels.
+    /// The counts of a counter, and the numbers of values and sums of a histogram, by labels.
     fn values(&self, name: &str) -> BTreeMap<Labels, (u64, f64)> {
         let last = self.last.lock().expect("not poisoned").clone().expect("metrics were sent");
         let scopes = last.resource_metrics.into_iter().flat_map(|resource| resource.scope_metrics);
@@ -75,7 +75,7 @@ impl Collector {
     }
 }
 
-/// The body of a request, which is answered.
+/// Receives a request, responds to it and returns its body.
 pub(crate) async fn receive(stream: TcpStream) -> std::io::Result<Vec<u8>> {
     let mut stream = BufReader::new(stream);
     let (mut length, mut line) = (0, String::new());
@@ -141,7 +141,7 @@ async fn every_answer_of_the_api_every_claim_and_every_report_is_counted_by_what
     ]});
     let reported = ask(&service, OPERATOR, "POST", "/v1/receipts", None, &reports.to_string()).await;
     assert_eq!(reported.status, 200, "{}", reported.body);
-    // A request that loses its claim while its recipient is looked up.
+    // A request that loses its claim during the lookup of its recipient.
     world.directory.set_fault("u-slow", Fault::Slow(SLOW));
     let mut slow = body(54);
     slow["recipient_user_ids"] = json!(["u-slow"]);

@@ -1,4 +1,5 @@
-//! The dashboard and the alerts name what exists: metrics of the page, sections of the runbook, alerts as consequences.
+//! The dashboard and the alerts refer only to existing metrics of the page, sections of the runbook and
+//! alerts as consequences.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +10,8 @@ use crate::docs::{anchor, first_quoted, read, table};
 
 const DASHBOARD: &str = "deploy/grafana/notification.json";
 
-/// The names of metrics in an expression of PromQL: what is followed by neither `(` nor `=`, and is no label of a grouping.
+/// The names of metrics in a PromQL expression: names that are followed by neither `(` nor `=`, and that are
+/// not labels of a grouping.
 fn metrics(expr: &str) -> BTreeSet<String> {
     let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
     let words = expr.split(|c| !is_part(c));
@@ -24,7 +26,7 @@ fn metrics(expr: &str) -> BTreeSet<String> {
     named.map(family).collect()
 }
 
-/// The names that Prometheus has: those of the page, its own, and that of the replica.
+/// The metric names in Prometheus: those of the page, its own, and that of the replica.
 fn known() -> BTreeSet<String> {
     let rows = table("docs/metrics.md", "metrics table");
     let page = rows.iter().map(|row| first_quoted(&row[1]).to_owned());
@@ -39,7 +41,7 @@ fn check(place: &str, expr: &str, known: &BTreeSet<String>) {
     }
 }
 
-/// The values of every member `name`, however deep.
+/// The values of every member `name`, at any depth.
 fn members<'a>(value: &'a Value, name: &str, found: &mut Vec<&'a str>) {
     match value {
         Value::Object(object) => {
@@ -90,7 +92,7 @@ fn every_alert_has_a_test_of_its_rule() {
     }
 }
 
-/// Several installations have a job each: what is added up over jobs hides one behind another.
+/// Several installations have a job each: a sum over jobs would hide one of them.
 #[test]
 fn every_panel_shows_each_job_by_itself() {
     let dashboard: Value = serde_json::from_str(&read(DASHBOARD)).expect("JSON");
@@ -118,7 +120,7 @@ fn every_panel_shows_each_job_by_itself() {
     }
 }
 
-/// A rule that a test never sees fire may be wrong about the metrics of a real service.
+/// A rule that no test sees firing may be wrong about the metrics of a real service.
 #[test]
 fn every_alert_is_seen_to_fire_by_a_test_that_breaks_the_service() {
     let tests =

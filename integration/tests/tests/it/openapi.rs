@@ -1,5 +1,5 @@
-//! The API answers as its OpenAPI document says: requests are drawn from the document, valid and broken in one place, and every answer
-//! is held against it.
+//! The API responds as its OpenAPI document describes: requests are drawn from the document, valid and broken
+//! in one place, and every response is compared with it.
 
 mod answers;
 mod broken;
@@ -22,12 +22,12 @@ use crate::world::*;
 use answers::Documented;
 use requests::{Ask, Expected, Known, Operation, operations};
 
-/// How many valid requests are drawn for each operation.
+/// The number of valid requests that are drawn for each operation.
 const VALID_REQUESTS: usize = 12;
-/// The same requests in every run. Another number gives others.
+/// The seed: the requests are the same in every run. Another number gives others.
 const SEED: u64 = 20_261_122;
 
-/// How many failures are shown.
+/// The maximum number of failures that are shown.
 const MAX_SHOWN: usize = 30;
 
 const OPERATOR_TOKEN: &str = "the-operator";
@@ -59,7 +59,7 @@ async fn answer_to(addr: &str, ask: &Ask) -> Answer {
     answer.unwrap_or_else(|error| panic!("no answer to {ask:?}: {error}"))
 }
 
-/// What is wrong with the answer to a request for this operation.
+/// The errors in the response to a request for this operation.
 fn errors(
     documented: &Documented,
     document: &Value,
@@ -96,7 +96,7 @@ fn errors(
     found
 }
 
-/// Asks, and describes the request and the answer if anything is wrong.
+/// Sends a request, and describes the request and the response if there is an error.
 async fn check(
     addr: &str,
     documented: &Documented,
@@ -122,7 +122,7 @@ async fn check(
     (answer, wrong)
 }
 
-/// Asks the same again, and something else with the same key.
+/// Repeats a request, and sends another one with the same key.
 async fn repeated(
     addr: &str,
     documented: &Documented,
@@ -144,8 +144,8 @@ async fn repeated(
     failures
 }
 
-/// A notification, dead letters of both states, and malformed intents. The stream of the gateway is none, so that push routes become
-/// dead letters again and again.
+/// Creates a notification, dead letters of both states, and malformed intents. The gateway's key is not a
+/// stream, so that push routes become dead letters repeatedly.
 async fn prepare(world: &World, service: &Service, producer: &str) -> BTreeMap<String, Vec<String>> {
     let mut redis = world.redis().await;
     redis::cmd("SET").arg(PUSH).arg("no stream").query_async::<()>(&mut redis).await.expect("Redis is there");
@@ -273,7 +273,7 @@ async fn refusals_that_need_a_fault_are_documented() {
     is_documented("post", "/v1/intents", 408, &incomplete);
 }
 
-// A parameter was ignored where an operation takes none.
+// A regression: a parameter was ignored on operations that have none.
 #[tokio::test]
 async fn a_replay_whose_dry_run_is_in_the_query_string_is_refused_and_changes_nothing() {
     let world = World::new().await;
@@ -296,7 +296,7 @@ async fn a_replay_whose_dry_run_is_in_the_query_string_is_refused_and_changes_no
     assert_eq!(world.number("SELECT count(*) FROM records").await, 5);
 }
 
-// The member was called occurred_at.
+// A regression: the member was called occurred_at.
 #[tokio::test]
 async fn the_members_that_differ_are_called_as_in_the_request() {
     let world = World::new().await;

@@ -1,4 +1,4 @@
-//! Dependencies that become unavailable, come back, do not answer, or carry out a call whose reply is lost.
+//! Dependencies that become unavailable, recover, do not respond, or execute a call whose reply is lost.
 
 use std::time::{Duration, Instant};
 
@@ -7,10 +7,10 @@ use serde_json::Value;
 
 use crate::world::*;
 
-/// How long a dependency is unavailable.
+/// The time for which a dependency is unavailable.
 const GONE: Duration = Duration::from_secs(10);
 
-/// Waits until the service has seen for itself that something is wrong, and the outage has lasted its time.
+/// Waits until the service has detected the outage itself, and the outage has lasted its time.
 async fn outage_lasts(service: &Service, since: Instant) {
     wait_for("the outage is noticed and has lasted", BOUND, async || {
         let noticed = service.logged("worker failed; retrying").is_some();
@@ -134,11 +134,12 @@ async fn a_commit_whose_answer_is_lost_is_accepted_once() {
 
 #[tokio::test]
 async fn an_answer_of_redis_that_is_lost_is_asked_for_again_and_nothing_is_done_twice() {
-    // Leases, both appends, the cached checkpoint: each is carried out, and the service never hears of it.
+    // Leases, both appends, the cached checkpoint: each is executed, and the service never receives the
+    // reply.
     for step in ["notification:route_leases:", PUSH, MAIL, "notification:stream_offsets:"] {
         let world = World::new().await;
         let redis = Proxy::start(world.redis.port()).await;
-        // The looks at the outbound streams name them, too.
+        // The inspections of the outbound streams contain their names, too.
         let service = world.service_via(redis.port(), world.database.port());
         let _service = service.env("NOTIFICATION_REPUBLISH_WINDOW", "0").start().await;
         world.send(0..1).await;
@@ -204,7 +205,7 @@ async fn a_redis_without_memory_is_waited_for_and_costs_no_attempt() {
             .env("NOTIFICATION_REDIS_OPERATION_TIMEOUT", "10s")
             .env("NOTIFICATION_ROUTE_LEASE_TTL", "20s")
             .env("NOTIFICATION_PUBLISH_DEDUPE_TTL", "3m")
-            // The looks at the outbound streams name them, too.
+            // The inspections of the outbound streams contain their names, too.
             .env("NOTIFICATION_REPUBLISH_WINDOW", "0")
             .start()
             .await;
@@ -233,7 +234,7 @@ async fn a_redis_without_memory_is_waited_for_and_costs_no_attempt() {
     }
 }
 
-/// Bounds the memory of Redis, and lets nothing be evicted.
+/// Limits the memory of Redis, and disables eviction.
 async fn set_memory(world: &World, bytes: &str) {
     let mut redis = world.redis().await;
     for (name, value) in [("maxmemory-policy", "noeviction"), ("maxmemory", bytes)] {
@@ -253,13 +254,13 @@ async fn a_postgresql_that_was_restored_to_an_older_state_gets_its_intents_again
     let kept = world.column("SELECT last_entry_id FROM intake").await.remove(0);
     world.send(3..6).await;
     world.settled(6).await;
-    // What a restore of an older backup leaves, while the service runs on.
+    // The state after a restore of an older backup while the service keeps running.
     let forget = format!("UPDATE intake SET last_entry_id = '{kept}'");
     world.execute("DELETE FROM records WHERE idempotency_key IN ('game-1:turn-3', 'game-1:turn-4', 'game-1:turn-5')").await;
     world.execute(&forget).await;
     world.send(6..7).await;
     world.settled(7).await;
-    // Their receipts still existed: nothing was published twice.
+    // Their markers still existed: nothing was published twice.
     world.check(0..7).await;
     assert!(
         service

@@ -1,4 +1,4 @@
-//! A producer with an outbox of its own, in a database that the service does not know.
+//! A producer with its own outbox, in a database that the service does not use.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ pub(crate) struct Outbox {
 }
 
 impl Outbox {
-    /// With the table.
+    /// An outbox with its table.
     pub(crate) async fn new() -> Self {
         Self::with(World::new().await).await
     }
@@ -26,7 +26,7 @@ impl Outbox {
         outbox
     }
 
-    /// On the PostgreSQL of the service, which the test stops itself.
+    /// An outbox on the PostgreSQL of the service, which the test stops itself.
     pub(crate) async fn with_own_postgres() -> Self {
         let world = World::with_own_postgres().await;
         let server = world.postgres.as_ref().expect("its own");
@@ -41,12 +41,12 @@ impl Outbox {
         assert_eq!(done.code, Some(0), "{done:?}");
     }
 
-    /// A relay for mode `intents`, with times that suit a test.
+    /// A relay for mode `intents`, with timings that suit a test.
     pub(crate) fn relay(&self) -> ServiceBuilder {
         self.relay_via(self.world.redis.port(), self.database.port())
     }
 
-    /// The same, by way of proxies.
+    /// A relay that connects through proxies.
     pub(crate) fn relay_via(&self, redis_port: u16, postgres_port: u16) -> ServiceBuilder {
         ServiceBuilder::default()
             .arguments(["relay"])
@@ -69,7 +69,7 @@ impl Outbox {
             .env("NOTIFICATION_OUTBOX_POLL_INTERVAL", "50ms")
     }
 
-    /// Runs a command with nothing but the connection string.
+    /// Runs a command whose only setting is the connection string.
     pub(crate) async fn command(&self, arguments: &[&str]) -> Finished {
         let builder = ServiceBuilder::default().env("NOTIFICATION_OUTBOX_DSN", self.database.dsn());
         builder.arguments(arguments.iter().copied()).run().await
@@ -94,7 +94,7 @@ impl Outbox {
         self.database.client().await.query_one(sql, &[]).await.expect("the query is right").get(0)
     }
 
-    /// How many events have this status.
+    /// The number of events with this status.
     pub(crate) async fn count(&self, status: &str) -> i64 {
         self.number(&format!("SELECT count(*) FROM openoutbox_events WHERE status = '{status}'")).await
     }
@@ -149,7 +149,7 @@ impl Outbox {
     }
 }
 
-/// What a producer writes.
+/// The insert statement of a producer.
 pub(crate) const INSERT: &str = "INSERT INTO openoutbox_events (event_id, event_type, payload) VALUES";
 
 pub(crate) fn event_id(n: u32) -> String {
@@ -175,7 +175,8 @@ pub(crate) fn row(n: u32, event_type: &str, payload: &str) -> String {
     format!("('{}', '{event_type}', convert_to('{}', 'UTF8'))", event_id(n), payload.replace('\'', "''"))
 }
 
-/// Waits until `/readyz` shows this state of the relay, and returns the whole answer. It is 200 all the while.
+/// Waits until `/readyz` shows this state of the relay, and returns the whole response. Its status is 200
+/// throughout.
 pub(crate) async fn shows(service: &Service, state: &str) -> Value {
     wait_for(&format!("the relay is {state}"), BOUND, async || {
         let (status, body) = service.get("/readyz").await;

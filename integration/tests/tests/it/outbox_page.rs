@@ -1,4 +1,4 @@
-//! The examples of docs/outbox.md, taken out of the page and run: each leads to exactly one notification.
+//! The examples of docs/outbox.md, extracted from the page and run: each leads to exactly one notification.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,9 +8,9 @@ use crate::outbox::*;
 use crate::world::*;
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/outbox.md");
-/// What is installed for the examples, and how it is pinned.
+/// The folder that pins the packages of the examples.
 const PINNED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/outbox-examples");
-/// Where it is installed.
+/// The folder in which they are installed.
 const INSTALLED: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/outbox-examples");
 
 /// The code blocks of the page in this language, in their order.
@@ -21,7 +21,7 @@ fn examples(language: &str) -> Vec<String> {
     blocks.map(str::to_owned).collect()
 }
 
-/// Runs a program and returns what it printed; panics with that if it fails.
+/// Runs a program and returns its output; panics with the output if it fails.
 fn run(command: &mut Command, install: &str) -> String {
     let program = command.get_program().to_string_lossy().into_owned();
     let output = command.stdin(Stdio::null()).output();

@@ -1,4 +1,5 @@
-//! What PostgreSQL refuses is reported without what it holds: the server quotes the whole row, and the service must not.
+//! Errors of PostgreSQL are reported without the data in them: the server quotes the whole row, and the
+//! service must not.
 
 use std::time::Duration;
 
@@ -13,7 +14,8 @@ const ADDRESS: &str = "markaddress";
 const ADMIN: &str = "markadmin";
 const RECIPIENT: &str = "markrecipient";
 
-/// A trigger function that raises an error with all values of the row, under a code that normally reports only names.
+/// A trigger function that raises an error with all values of the row, under a code that normally reports
+/// only names.
 const LOUD: &str = "CREATE FUNCTION loud() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
     RAISE EXCEPTION 'no % here', NEW USING DETAIL = NEW::text, HINT = NEW::text, ERRCODE = TG_ARGV[0]; END $$";
 
@@ -63,11 +65,13 @@ async fn send(world: &World, key: &str) {
     }
 }
 
-/// Everything that an operator or a supervisor gets to see, but for what is kept on purpose (raw fields, route ids).
+/// Everything that an operator or a supervisor can see, except data that is kept on purpose (raw fields,
+/// route ids).
 async fn outputs(world: &World, service: &Service) -> String {
     let mut seen: Vec<String> = Vec::new();
     for line in service.output() {
-        // The route id of a user names the user, so that the line can be looked up; everything else is searched.
+        // The route id of a user contains the user's id, so that the line can be looked up; everything else
+        // is searched.
         seen.push(match serde_json::from_str::<Value>(&line) {
             Ok(Value::Object(mut fields)) => {
                 let route = fields.remove("route_id").unwrap_or_default().to_string();
@@ -87,7 +91,7 @@ async fn outputs(world: &World, service: &Service) -> String {
     seen.join("\n")
 }
 
-/// Waits until the refusal is reported somewhere, and searches all of it.
+/// Waits until the rejection is reported, and searches all outputs for values.
 async fn reported_without_values(world: &World, service: &Service, state: &str, what: &str) {
     let reported = format!("SQLSTATE {state}");
     let seen = wait_for(&format!("{what}: {reported} is reported"), BOUND, async || {

@@ -7,11 +7,11 @@ use harness::{PgBouncer, PgBouncerOptions, ServiceBuilder, request, wait_for};
 use crate::outbox::*;
 use crate::world::*;
 
-/// How long a start may take that cannot succeed.
+/// The time that a start that cannot succeed may take.
 const REFUSAL_BOUND: Duration = Duration::from_secs(60);
-/// How long relays that share sessions may take to claim an event, unless they wait for the pooler.
+/// The time that relays that share sessions may take to claim an event, unless they wait for the pooler.
 const NOTICE_BOUND: Duration = Duration::from_secs(5);
-/// What an operator sets who looks up the message that PgBouncer gives first.
+/// The setting that an operator finds when looking up PgBouncer's first error message.
 const IGNORED: (&str, &str) = ("ignore_startup_parameters", "options,extra_float_digits");
 
 async fn pooler(
@@ -37,7 +37,7 @@ fn state_store(dsn: String) -> ServiceBuilder {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn behind_a_pooler_in_session_mode_service_relay_state_store_and_commands_work() {
-    // The last one keeps in its sessions what each client leaves there.
+    // The last one keeps the state that each client leaves in its sessions.
     for settings in [&[][..], &[IGNORED], &[IGNORED, ("server_reset_query", "")]] {
         let outbox = Outbox::new().await;
         let pooler = pooler(outbox.database.port(), "session", 60, settings).await;
@@ -138,7 +138,7 @@ async fn a_pooler_that_shares_sessions_and_has_room_for_one_connection_ends_ever
         command(&["migrate"], ports[3]),
         command(&["outbox", "stats"], ports[4]),
     ];
-    // At the same time: those that wait for their database take half a minute.
+    // Concurrently: those that wait for their database take half a minute.
     let processes = processes.map(|process| (format!("{process:?}"), process.spawn()));
     for (case, mut process) in processes {
         let code = process.wait_exit(REFUSAL_BOUND).await.code();
@@ -163,7 +163,7 @@ async fn relays_whose_pooler_is_changed_to_share_sessions_mark_nothing_that_is_n
     let (first, second, third) = tokio::join!(relay().start(), relay().start(), relay().start());
     pooler.set_pool("transaction", 2).expect("it is reloaded");
     for begin in (0..EVENTS).step_by(300) {
-        // The relays give back what they have claimed meanwhile, beside the marks of others.
+        // The relays return the events that they have claimed meanwhile, while others are marked.
         outbox.world.redis.pause();
         outbox.insert(begin..begin + 300).await;
         let claimed = wait_for("some are claimed", BOUND, async || {
@@ -172,7 +172,7 @@ async fn relays_whose_pooler_is_changed_to_share_sessions_mark_nothing_that_is_n
         let is_claimed = tokio::time::timeout(NOTICE_BOUND, claimed).await.is_ok();
         outbox.world.redis.resume();
         if !is_claimed {
-            // Every relay has noticed the change, and claims nothing until it is taken back.
+            // Every relay has noticed the change, and claims nothing until it is reverted.
             pooler.set_pool("session", 40).expect("it is reloaded");
             outbox.drained().await;
             pooler.set_pool("transaction", 2).expect("it is reloaded");
@@ -183,7 +183,7 @@ async fn relays_whose_pooler_is_changed_to_share_sessions_mark_nothing_that_is_n
         let rows = outbox.database.client().await.query(sql, &[]).await.expect("the query is right");
         rows.iter().map(|row| row.get::<_, String>(0)).collect::<Vec<_>>()
     };
-    // What is marked first is read first.
+    // Events that are marked first are read first.
     let (marked, keys) = (delivered().await, outbox.keys().await);
     assert_eq!(marked.iter().find(|id| !keys.contains(id)), None, "marked, and not on the stream");
     pooler.set_pool("session", 40).expect("it is reloaded");

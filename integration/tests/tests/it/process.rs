@@ -54,7 +54,7 @@ async fn sigterm_under_load_ends_it_with_0_and_leaves_no_lease() {
                 redis::cmd("GET").arg(&key).query_async(&mut redis).await.expect("Redis is there");
             assert!(value.is_none_or(|value| value.starts_with("published:")), "a lease is left");
         }
-        // Everything that was accepted and handed over is out; nothing waits for its time.
+        // All accepted and dispatched routes are published; none waits for its time.
         let live = world.number("SELECT count(*) FROM routes WHERE next_attempt_at IS NOT NULL").await;
         assert_eq!(live, 0, "routes are left to others");
         let _next = world.service().start().await;
@@ -79,7 +79,7 @@ async fn a_collector_that_does_not_answer_keeps_a_stop_within_its_time_out() {
     world.send(0..1).await;
     world.settled(1).await;
     service.signal("TERM");
-    // With the three seconds that a flush may take otherwise, the watchdog would end it with 1.
+    // With the three seconds that a flush may take otherwise, the watchdog would end the process with 1.
     assert_eq!(service.wait_exit(Duration::from_secs(30)).await.code(), Some(0));
 }
 
@@ -122,7 +122,7 @@ async fn a_dependency_that_is_unavailable_at_start_ends_it_with_1_and_is_named()
         service.output().join("\n").contains(&said).then_some(())
     })
     .await;
-    // In the log, and not a second time on standard error.
+    // The message is in the log, and not a second time on standard error.
     assert_eq!(service.output().join("\n").matches(&said).count(), 1, "{:?}", service.output());
 }
 
@@ -147,7 +147,7 @@ async fn a_black_hole_at_start_ends_it_with_1_within_half_a_minute() {
         proxy.black_hole();
         let redis_port = if redis_is_dead { proxy.port() } else { world.redis.port() };
         let postgres_port = if postgres_is_dead { proxy.port() } else { world.database.port() };
-        // Whatever one operation may take.
+        // The bound must hold however long one operation may take.
         let mut service = world
             .service_via(redis_port, postgres_port)
             .env("NOTIFICATION_REDIS_OPERATION_TIMEOUT", "1m")
@@ -167,7 +167,7 @@ async fn sigterm_while_it_waits_for_a_dependency_ends_it_with_0() {
     let mut service = world.service_via(world.redis.port(), dead.port()).spawn();
     wait_for("it waits for PostgreSQL", BOUND, async || service.logged("waiting for a dependency")).await;
     service.signal("TERM");
-    // Left to itself it would wait for some seconds more and end with 1.
+    // Without the signal it would wait for some seconds more and end with 1.
     assert_eq!(service.wait_exit(Duration::from_secs(5)).await.code(), Some(0));
 }
 

@@ -1,4 +1,5 @@
-//! What Prometheus gets from every process: the metrics of the page, few series whatever clients send, and nothing if that is off.
+//! The metrics that Prometheus receives from every process: those of the page, few series whatever clients
+//! send, and none if metrics are disabled.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,7 +20,7 @@ pub(crate) struct Scrape {
 }
 
 impl Scrape {
-    /// Reads the text format; the tests send no label with a quotation mark or a brace.
+    /// Parses the text format; the tests send no label with a quotation mark or a brace.
     fn parse(text: &str) -> Self {
         let mut scrape = Self::default();
         for line in text.lines() {
@@ -49,7 +50,7 @@ impl Scrape {
         Self::parse(&answer.body)
     }
 
-    /// The families, but for that of the replica itself.
+    /// The families, except that of the replica itself.
     fn families(&self) -> BTreeSet<&str> {
         self.types.keys().map(String::as_str).filter(|name| *name != "target_info").collect()
     }
@@ -60,7 +61,7 @@ impl Scrape {
         parts.into_iter().find(|name| self.types.contains_key(*name)).unwrap_or(series)
     }
 
-    /// The sum of the series with this name and these labels, or nothing if there is none.
+    /// The sum of the series with this name and these labels, or `None` if there is none.
     pub(crate) fn sum(&self, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
         let matching = self.series.iter().filter(|(found, have, _)| {
             found == name
@@ -84,7 +85,7 @@ async fn measured(service: &Service) -> Scrape {
     .await
 }
 
-/// Every family and every label is that of the page; the kind as well.
+/// Checks that every family with its kind, and every label, is on the page.
 fn check(scrape: &Scrape) {
     let rows = table("docs/metrics.md", "metrics table");
     let page: BTreeMap<&str, &Vec<String>> = rows.iter().map(|row| (first_quoted(&row[1]), row)).collect();
@@ -160,7 +161,7 @@ async fn no_client_can_add_series() {
     for n in 0..HOSTILE {
         let (name, key) = (format!("hostile-{n}"), format!("k-{n}"));
         let fields: [(&[u8], &[u8]); 7] = [
-            // Half of them have a type and a producer that are known, but not together.
+            // Half of them have a known type and a known producer that do not belong together.
             (b"notification_type", if n % 2 == 0 { name.as_bytes() } else { b"geo.review_recommended" }),
             (b"producer", if n % 2 == 0 { name.as_bytes() } else { b"game_master" }),
             (b"audience_kind", b"user"),

@@ -1,4 +1,4 @@
-//! Publishing beside rows that are locked, refused, slow or unreadable, and beside backlogs.
+//! Publishing concurrently with rows that are locked, rejected, slow or unreadable, and during backlogs.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -8,10 +8,10 @@ use serde_json::Value;
 
 use crate::world::*;
 
-/// The shortest time for which receipts may live with the settings of [`quick`].
+/// The shortest TTL of markers with the settings of [`quick`].
 const DEDUPE_TTL: Duration = Duration::from_secs(8);
 
-/// Times so short that a receipt which is not kept alive ends within the test.
+/// Sets times so short that a marker that is not extended expires within the test.
 fn quick(service: ServiceBuilder) -> ServiceBuilder {
     service
         .env("NOTIFICATION_REDIS_OPERATION_TIMEOUT", "200ms")
@@ -31,7 +31,7 @@ async fn live(world: &World, records: i64, live: i64) {
     .await;
 }
 
-/// Waits until every receipt that was not kept alive has ended.
+/// Waits until every marker that was not extended has expired.
 async fn receipts_would_have_ended() {
     let since = Instant::now();
     wait_for("receipts would have ended", BOUND, async || {
@@ -53,7 +53,7 @@ async fn a_row_that_an_operator_has_locked_delays_no_other_route_and_is_publishe
     let world = World::new().await;
     let _service = quick(world.service()).start().await;
     let _other = quick(world.service()).start().await;
-    // The stream refuses, so that the routes are still live when the operator comes.
+    // The stream rejects, so that the routes are still live when the operator acts.
     let mut redis = world.redis().await;
     redis::cmd("SET").arg(MAIL).arg("no stream").query_async::<()>(&mut redis).await.expect("Redis is there");
     world.send(0..11).await;
@@ -75,7 +75,7 @@ async fn a_row_that_an_operator_has_locked_delays_no_other_route_and_is_publishe
     published_once(&world, 20).await;
 }
 
-/// Each of four routes of each record is published, and is in its stream once.
+/// Checks that each of four routes of each record is published, and is in its stream once.
 async fn published_once(world: &World, records: i64) {
     assert_eq!(world.number("SELECT count(*) FROM routes WHERE status = 'published'").await, records * 4);
     let outbound = world.outbound().await;
@@ -179,7 +179,7 @@ async fn the_routes_of_a_killed_replica_do_not_wait_for_the_end_of_a_backlog() {
     const BATCH: u32 = 64;
     let world = World::new().await;
     let redis = Proxy::start(world.redis.port()).await;
-    // The inspection of the outbound streams has their names, too, and would be held.
+    // The inspection of the outbound streams contains their names, too, and would be held.
     let slow = |service: ServiceBuilder| {
         service
             .env("NOTIFICATION_PUBLISH_BATCH_SIZE", BATCH.to_string())

@@ -1,4 +1,4 @@
-//! Redis comes back without its newest intents, and no new intent arrives: what operators and producers see says that
+//! Redis returns without its newest intents, and no new intent arrives: operators and producers see that
 //! nothing waits.
 
 use harness::{Service, wait_for};

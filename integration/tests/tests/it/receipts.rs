@@ -1,4 +1,4 @@
-//! What consumers report through the API of the real service.
+//! Delivery receipts: consumers' reports through the API of the real service.
 
 use std::fmt::Write;
 
@@ -17,10 +17,10 @@ const GATEWAY_TOKEN: &str = "gateway-token";
 const PAGE: &str = include_str!("../../../../docs/consumers.md");
 const PATH: &str = "/v1/receipts";
 const AT: &str = "2026-04-02T09:21:40.5+02:00";
-/// [`AT`] as it is shown.
+/// The time [`AT`] in the format of responses.
 const SHOWN_AT: &str = "2026-04-02T07:21:40.500000Z";
 const STATUSES: [&str; 5] = ["failed", "delivered", "opened", "complained", "bounced"];
-/// The orders of a race are the same in every run. Another number gives others.
+/// The seed: the orders of a race are the same in every run. Another number gives others.
 const SEED: u64 = 20_261_122;
 
 /// The tokens of the tests, and one of each consumer.
@@ -54,7 +54,8 @@ async fn outcomes(service: &Service, token: &str, reports: &[Value]) -> Vec<Stri
     results.iter().map(|result| result["outcome"].as_str().expect("an outcome").to_owned()).collect()
 }
 
-/// Sends an intent for two users and gives the ids of its routes: two of the mail service, then two of the gateway.
+/// Sends an intent for two users and returns the ids of its routes: two of the mail service, then two of the
+/// gateway.
 async fn published(world: &World, service: &Service) -> Vec<String> {
     assert_eq!(send(service, "k-1", &body(54)).await.status, 202);
     world.settled(1).await;
@@ -63,7 +64,7 @@ async fn published(world: &World, service: &Service) -> Vec<String> {
     ids
 }
 
-/// The route of this id, as the notification shows it.
+/// The route with this id, as the notification shows it.
 async fn route(service: &Service, token: &str, id: &str) -> Value {
     let (notification_id, route_id) = id.split_once('/').expect("the id of a route");
     let notification = read(service, token, &format!("/v1/notifications/{notification_id}")).await.json();
@@ -104,7 +105,7 @@ async fn a_consumer_reports_of_its_own_routes_and_the_notification_shows_it() {
         assert!(explanation.starts_with("Published at ") && explanation.ends_with(&ending), "{explanation}");
     }
     assert_eq!(route(&service, OPERATOR, &ids[1]).await["receipt"], Value::Null);
-    // The state of the route is its own matter.
+    // The state of the route is independent of its reports.
     assert_eq!(world.column("SELECT DISTINCT status FROM routes").await, ["published"]);
 }
 
@@ -168,7 +169,8 @@ async fn what_is_wrong_with_a_report_is_its_outcome_and_what_is_wrong_with_the_r
         .collect();
     assert_eq!(details, [0, 0, 1_000]);
 
-    // As many as a request may have, and as long as each may be: more bytes than other requests have.
+    // The maximum number of reports of a request, each of the maximum length: more bytes than other requests
+    // may have.
     let largest = vec![with("detail", json!("🦀".repeat(1_000))); 1_000];
     assert_eq!(outcomes(&service, MAIL_TOKEN, &largest).await, ["stale"; 1_000]);
 
@@ -194,7 +196,7 @@ async fn what_is_wrong_with_a_report_is_its_outcome_and_what_is_wrong_with_the_r
     );
     is(&ask(&service, PRODUCER, "POST", PATH, None, "{}").await, 403, "forbidden", "");
     is(&read(&service, MAIL_TOKEN, "/v1/notifications").await, 403, "forbidden", "");
-    // Nothing of them was taken.
+    // None of them was recorded.
     assert_eq!(outcomes(&service, MAIL_TOKEN, &[report(&ids[0], "opened")]).await, ["recorded"]);
 }
 
@@ -313,7 +315,7 @@ async fn the_example_of_the_page_is_recorded_and_stale_when_it_is_run_again() {
             .env("API_URL", format!("http://{}", service.api_addr()))
             .env("TOKEN", MAIL_TOKEN)
             .env("DELIVERY_ID", &ids[0])
-            // A proxy of the machine must not get in between.
+            // Bypasses a proxy of the machine.
             .env("no_proxy", "127.0.0.1")
             .env("NO_PROXY", "127.0.0.1")
             .output();

@@ -1,4 +1,4 @@
-//! How soon all due routes are published once a store is available again.
+//! The time until all due routes are published after a store is available again.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use harness::{Proxy, Service, ServiceBuilder, Stopwatch, wait_for};
 
 use crate::world::*;
 
-/// What the operations page promises: from the return of the store to the last route that was due.
+/// The promise of the operations page: from the return of the store to the last route that was due.
 const RECOVERY: Duration = Duration::from_secs(3);
 
 /// Waits until an outage that began at `since` has been noticed and has lasted for `time`.
@@ -27,12 +27,12 @@ async fn recovers(world: &World, records: u32) {
     assert!(took < RECOVERY, "everything was out {took:?} after the store was back");
 }
 
-/// The times that are configured by default, and batches so small that the publishers' queues overflow.
+/// The default times, and batches so small that the publishers' queues overflow.
 fn usual(service: ServiceBuilder) -> ServiceBuilder {
     service
         .env("NOTIFICATION_ROUTE_LEASE_TTL", "5s")
         .env("NOTIFICATION_INTENTS_BATCH_SIZE", "1")
-        // The inspection of the outbound streams has their names, too, and would be held.
+        // The inspection of the outbound streams contains their names, too, and would be held.
         .env("NOTIFICATION_REPUBLISH_WINDOW", "0")
 }
 
@@ -51,7 +51,7 @@ async fn after_ten_seconds_without_redis_everything_due_is_out_within_three() {
     let mut world = World::new().await;
     let proxy = Proxy::start(world.redis.port()).await;
     let service = usual(world.service_via(proxy.port(), world.database.port())).start().await;
-    // Redis must know the scripts, or the first request would be answered by a question for their text.
+    // Loads the scripts into Redis: otherwise it would respond to the first request with NOSCRIPT.
     world.send(0..1).await;
     world.settled(1).await;
     // Leases are acquired, and expire while Redis is unavailable.
@@ -70,7 +70,8 @@ async fn after_ten_seconds_without_redis_everything_due_is_out_within_three() {
 #[tokio::test]
 async fn after_ten_seconds_without_postgresql_everything_due_is_out_within_three() {
     let mut world = World::with_own_postgres().await;
-    // Intents that wait in the stream are part of what is due: they are accepted in batches of the usual size.
+    // Intents that wait in the stream are part of the due work: they are accepted in batches of the usual
+    // size.
     let service = world.service().env("NOTIFICATION_ROUTE_LEASE_TTL", "5s").start().await;
     world.send(0..200).await;
     wait_for("some are accepted", BOUND, async || {
@@ -92,7 +93,7 @@ async fn after_a_redis_that_was_full_everything_due_is_out_within_three_seconds(
     let service = usual(world.service()).start().await;
     world.send(0..1).await;
     world.settled(1).await;
-    // XADD is refused by a full Redis: the intents are there before.
+    // A full Redis rejects XADD, so the intents are sent before.
     let mut redis = world.redis().await;
     let mut pipeline = redis::pipe();
     pipeline.atomic();

@@ -156,7 +156,7 @@ async fn a_relay_that_listens_is_woken_by_an_insert() {
     let outbox = Outbox::new().await;
     let made = outbox.command(&["outbox", "migrate", "--with-notify", "New Events"]).await;
     assert_eq!(made.code, Some(0), "{made:?}");
-    // Without the announcement the next look would be a minute away.
+    // Without the notification the next poll would be a minute away.
     let relay = outbox
         .relay()
         .env("NOTIFICATION_OUTBOX_LISTEN_CHANNEL", "New Events")
@@ -173,7 +173,7 @@ async fn a_relay_that_listens_is_woken_by_an_insert() {
     outbox.check_stream(0..3).await;
 }
 
-/// A relay by way of two proxies, which has done something.
+/// A relay connected through two proxies, which has delivered an event.
 async fn relay_at_work(outbox: &Outbox) -> (harness::Service, Proxy, Proxy) {
     let redis = Proxy::start(outbox.world.redis.port()).await;
     let postgres = Proxy::start(outbox.database.port()).await;
@@ -265,7 +265,8 @@ async fn after_sigterm_in_the_middle_what_is_on_the_stream_is_delivered_and_the_
     let redis = Proxy::start(outbox.world.redis.port()).await;
     let builder = outbox.relay_via(redis.port(), outbox.database.port());
     outbox.insert(0..4_000).await;
-    // Slow enough that it is stopped in the middle of a claim of eight chunks, and that an append is no outage.
+    // Slow enough that it is stopped in the middle of a claim of eight chunks, and that an append is not an
+    // outage.
     redis.delay(Duration::from_millis(100));
     let mut relay = builder
         .env("NOTIFICATION_OUTBOX_BATCH_SIZE", "4096")

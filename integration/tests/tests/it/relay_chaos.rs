@@ -1,5 +1,5 @@
-//! producers commit and roll back while relays, the service and the servers are killed. At the end each committed event is exactly one
-//! record, and none is from a transaction that was rolled back.
+//! producers commit and roll back while relays, the service and the servers are killed. At the end each
+//! committed event has exactly one record, and no record is from a transaction that was rolled back.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -11,16 +11,16 @@ use harness::{Proxy, Service, ServiceBuilder, wait_for};
 use crate::outbox::*;
 use crate::world::*;
 
-/// How many faults there are.
+/// The number of faults.
 const FAULTS: u32 = 24;
-/// The pause between two faults, so that something happens between them.
+/// The pause between two faults, so that some work happens between them.
 const FAULT_INTERVAL: Duration = Duration::from_millis(1_500);
-/// How long a black hole lasts: longer than the stores' timeouts.
+/// The duration of a black hole: longer than the stores' timeouts.
 const BLACK_HOLE: Duration = Duration::from_secs(4);
-/// The producers that write at the same time.
+/// The number of concurrent producers.
 const PRODUCERS: u32 = 4;
 
-/// Numbers that are the same in each run with the same seed.
+/// A random number generator that gives the same numbers for the same seed.
 struct Draw(u64);
 
 impl Draw {
@@ -30,12 +30,12 @@ impl Draw {
     }
 }
 
-/// What the producers did, as far as they know.
+/// The transactions of the producers, with their known outcomes.
 #[derive(Default)]
 struct Ledger {
     committed: BTreeSet<u32>,
     rolled_back: BTreeSet<u32>,
-    /// The connection ended on the way: the table knows.
+    /// The connection ended before the outcome was known: the table shows it.
     unknown: BTreeSet<u32>,
 }
 
@@ -49,7 +49,8 @@ impl Ledger {
     }
 }
 
-/// Writes events of a transaction each, until `stop`; one transaction in four is rolled back, and one in eight is slow.
+/// Writes events of a transaction each, until `stop`; one transaction in four is rolled back, and one in
+/// eight is slow.
 async fn produce(
     dsn: String,
     mut draw: Draw,
@@ -62,7 +63,7 @@ async fn produce(
             tokio::time::sleep(Duration::from_millis(50)).await;
             continue;
         };
-        // It ends with the client.
+        // The task ends with the client.
         tokio::spawn(async { drop(connection.await) });
         while !stop.load(Ordering::SeqCst) {
             let first = numbers.fetch_add(3, Ordering::SeqCst);
@@ -97,7 +98,7 @@ fn keyed_row(n: u32) -> String {
     format!("('{}', 'game.turn.ready', convert_to('{}', 'UTF8'), '{key}')", event_id(n), payload(n))
 }
 
-/// A process that is started again whenever it has ended.
+/// A process that is restarted whenever it has ended.
 struct Kept {
     builder: ServiceBuilder,
     running: Option<Service>,
@@ -108,7 +109,7 @@ impl Kept {
         Self { running: Some(builder.clone().spawn()), builder }
     }
 
-    /// Kills it and starts the next one, which may fail as long as a store is unavailable.
+    /// Kills the process and starts the next one, which may fail as long as a store is unavailable.
     async fn replace(&mut self) {
         if let Some(running) = self.running.take() {
             running.kill().await;
@@ -116,7 +117,7 @@ impl Kept {
         self.running = Some(self.builder.clone().spawn());
     }
 
-    /// Starts it again if it has ended, as an orchestrator would.
+    /// Restarts the process if it has ended, as an orchestrator would.
     async fn revive(&mut self) {
         let ended = match &mut self.running {
             Some(running) => running.has_ended(),

@@ -1,4 +1,4 @@
-//! The commands that look after an outbox, as a shell meets them.
+//! The commands that manage an outbox, run from a shell.
 
 use harness::ServiceBuilder;
 use serde_json::{Value, json};

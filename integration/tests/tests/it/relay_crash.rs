@@ -1,4 +1,5 @@
-//! A relay that is killed or paused at each step of an event's life: what is left, and that the next relay makes it good.
+//! A relay that is killed or paused at each step of an event's life: the state that remains, and its recovery
+//! by the next relay.
 
 use std::time::Duration;
 
@@ -7,11 +8,11 @@ use harness::{Proxy, Service, wait_for};
 use crate::outbox::*;
 use crate::world::*;
 
-/// In every request that appends an event.
+/// Text that is in every request that appends an event.
 const RECEIPTS: &[u8] = b"notification:outbox_receipts:";
 
-/// A relay by way of a proxy in front of Redis, which knows the script: else the first request would be answered by a question for its
-/// text. Event 0 is delivered.
+/// A relay that connects through a proxy to a Redis that has loaded the script: otherwise Redis would respond
+/// to the first request with NOSCRIPT. Event 0 is delivered.
 async fn relay_via_redis_proxy(outbox: &Outbox) -> (Service, Proxy) {
     let redis = Proxy::start(outbox.world.redis.port()).await;
     // One claim of several chunks, however many events there are.
@@ -153,7 +154,7 @@ async fn a_lease_that_ends_in_the_middle_of_a_claim_lets_the_late_relay_settle_n
     let before = outbox.text(settled).await;
     drop(next);
 
-    // It wakes up with the rest of its claim, and does not know how late it is.
+    // It wakes up with the rest of its claim, unaware of the delay.
     redis.delay(Duration::ZERO);
     relay.signal("CONT");
     works_again(&outbox, 1_500).await;
@@ -176,7 +177,7 @@ async fn a_relay_that_was_paused_beyond_its_lease_before_the_append_appends_noth
     let relay = outbox.relay_via(outbox.world.redis.port(), postgres.port()).start().await;
     outbox.insert(0..1).await;
     outbox.drained().await;
-    // The answer to the claim is on its way when the relay is paused.
+    // The response to the claim is on its way when the relay is paused.
     postgres.delay(Duration::from_millis(400));
     outbox.insert(1..4).await;
     wait_for("the events are claimed", BOUND, async || (outbox.count("DELIVERING").await == 3).then_some(()))
@@ -187,7 +188,7 @@ async fn a_relay_that_was_paused_beyond_its_lease_before_the_append_appends_noth
     outbox.drained().await;
     drop(next);
 
-    // Without receipts, nothing but the deadline of its claim keeps it from appending them again.
+    // Without markers, only the deadline of its claim prevents it from appending them again.
     let mut redis = outbox.world.redis().await;
     let receipts: Vec<String> = redis::cmd("KEYS")
         .arg("notification:outbox_receipts:*")
@@ -202,10 +203,10 @@ async fn a_relay_that_was_paused_beyond_its_lease_before_the_append_appends_noth
     outbox.check_stream(0..5).await;
 }
 
-/// How long an append is on its way.
+/// The time that an append is on its way.
 const ON_ITS_WAY: Duration = Duration::from_secs(12);
 
-/// How many scripts Redis has run by their digest.
+/// The number of scripts that Redis has run by their digest.
 async fn scripts_run(outbox: &Outbox) -> u64 {
     let mut info = redis::cmd("INFO");
     let info: String =
@@ -214,12 +215,13 @@ async fn scripts_run(outbox: &Outbox) -> u64 {
     line.and_then(|rest| rest.split(',').next()?.parse().ok()).unwrap_or_default()
 }
 
-/// Delivers an event of which an earlier append arrives long after, and returns how often it is on the stream then.
+/// Delivers an event, an earlier append of which arrives long after, and returns how often the event is then
+/// on the stream.
 async fn entries_after_a_late_append(lease: &str) -> usize {
     let outbox = Outbox::new().await;
     let redis = Proxy::start(outbox.world.redis.port()).await;
     let relay = outbox.relay_via(redis.port(), outbox.database.port());
-    // Without a window it runs no script but appends, which are counted below.
+    // Without a window it runs no script except appends, which are counted below.
     let relay = relay.env("NOTIFICATION_REPUBLISH_WINDOW", "0");
     let _relay = relay.env("NOTIFICATION_OUTBOX_LEASE_TIMEOUT", lease).start().await;
     outbox.insert(0..1).await;
@@ -227,9 +229,9 @@ async fn entries_after_a_late_append(lease: &str) -> usize {
     let on_its_way = redis.delay_request(RECEIPTS, ON_ITS_WAY);
     outbox.insert(1..2).await;
     on_its_way.reached(BOUND).await;
-    // The relay has no answer, gives the event back and claims it again.
+    // The relay receives no response, returns the event and claims it again.
     outbox.drained().await;
-    // Without receipts, nothing but its deadline keeps the late append from adding the event again.
+    // Without markers, only its deadline prevents the late append from adding the event again.
     let mut direct = outbox.world.redis().await;
     let receipts: Vec<String> = redis::cmd("KEYS")
         .arg("notification:outbox_receipts:*")

@@ -1,4 +1,4 @@
-//! What producers and operators do to an outbox, and a relay takes without harm.
+//! Input of producers and operators to an outbox that a relay must tolerate.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use redis::streams::StreamId;
 use crate::outbox::*;
 use crate::world::*;
 
-/// The most memory of a relay that meets an event of 100 MB, in bytes.
+/// The maximum memory of a relay that reads an event of 100 MB, in bytes.
 const MAX_RESIDENT_BYTES: u64 = 200_000 * 1_024;
 
 fn hex(bytes: &[u8]) -> String {
@@ -189,7 +189,7 @@ async fn a_row_that_was_edited_by_hand_harms_no_other() {
     for n in [1, 2, 4, 5, 6, 7] {
         outbox.becomes(&event_id(n), "DELIVERED").await;
     }
-    // Its time cannot be written.
+    // Its time cannot be represented.
     let error = outbox.becomes(&event_id(3), "DEAD").await;
     assert!(error.starts_with("invalid_field"), "{error}");
     assert_eq!(outbox.count("nonsense").await, 1);
@@ -238,7 +238,7 @@ async fn an_operator_who_holds_rows_locked_delays_only_these() {
     outbox.check_stream(0..50).await;
 }
 
-/// Redis closes the connection after it has refused a value for its size.
+/// Redis closes the connection after it has rejected a value for its size.
 #[tokio::test]
 async fn an_event_that_redis_refuses_for_its_size_fails_and_the_others_go_on() {
     let outbox = Outbox::new().await;

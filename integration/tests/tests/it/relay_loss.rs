@@ -40,7 +40,7 @@ async fn deliver(outbox: &Outbox, events: Range<u32>) {
     outbox.drained().await;
 }
 
-/// Has Redis hold no record of what was compared.
+/// Deletes the record of the comparison from Redis.
 async fn delete_record(outbox: &Outbox) {
     let records: Vec<String> =
         redis::from_redis_value(ask(outbox, &["KEYS", "notification:outbox_servers:*"]).await).expect("keys");
@@ -49,7 +49,8 @@ async fn delete_record(outbox: &Outbox) {
     }
 }
 
-/// Delivers the events 0 to 20, five hours ago. Redis loses the last 15 of them and its record while no relay runs.
+/// Delivers the events 0 to 20, five hours ago. Redis loses the last 15 of them and its record while no relay
+/// runs.
 async fn lose_while_no_relay_runs(outbox: &mut Outbox) {
     let relay = outbox.relay().start().await;
     deliver(outbox, 0..5).await;
@@ -226,7 +227,7 @@ async fn without_a_window_nothing_is_sent_again_until_an_operator_does_it() {
     all_are_there(&outbox, 0..10).await;
 }
 
-/// How long a second round may take to come, and its work.
+/// The time within which a second round must come and finish.
 const NEXT_ROUND: Duration = Duration::from_secs(100);
 
 #[tokio::test]
@@ -263,7 +264,7 @@ async fn delete_receipts(outbox: &Outbox) {
     }
 }
 
-/// An outbox on a Redis that keeps everything when it is stopped.
+/// An outbox on a Redis that keeps all data when it is stopped.
 async fn on_durable_redis() -> Outbox {
     let redis = Redis::start(RedisOptions { appendonly: true, ..RedisOptions::default() }).await;
     let world = World { redis: redis.expect("a private Redis starts"), ..World::new().await };
@@ -275,7 +276,7 @@ async fn an_orderly_restart_after_a_quiet_time_sends_nothing_again_although_the_
     let mut outbox = on_durable_redis().await;
     let relay = outbox.relay().start().await;
     deliver(&outbox, 0..10).await;
-    // The record of what is settled follows within 10 s.
+    // The record of the comparison follows within 10 s.
     tokio::time::sleep(Duration::from_secs(12)).await;
     delete_receipts(&outbox).await;
     ask(&outbox, &["XTRIM", INTENTS, "MAXLEN", "0"]).await;
@@ -288,7 +289,7 @@ async fn an_orderly_restart_after_a_quiet_time_sends_nothing_again_although_the_
     assert_eq!(lines(&relay, REQUEUED), 0);
 }
 
-/// Entries of other producers in a stream.
+/// Adds entries of other producers to a stream.
 async fn fill(outbox: &Outbox, stream: &str, entries: usize) {
     let script =
         "for n = 1, ARGV[1] do redis.call('XADD', KEYS[1], '*', 'id', 'other-' .. n, 'payload', 'x') end";

@@ -1,4 +1,4 @@
-//! Published, then lost: what Redis acknowledged and no longer has is appended again.
+//! Published, then lost: entries that Redis acknowledged and no longer has are appended again.
 
 use std::collections::BTreeSet;
 
@@ -9,13 +9,13 @@ use crate::world::*;
 const LOST: &str = "entries that Redis had lost were appended again";
 const COMPARED: &str = "the stream was compared with the published routes";
 
-/// A world whose Redis has a replica, behind a proxy that can be led to either.
+/// A world whose Redis has a replica, behind a proxy that can be connected to either.
 struct Failover {
     world: World,
     replica: Redis,
-    /// Between Redis and its replica.
+    /// The proxy between Redis and its replica.
     link: Proxy,
-    /// Between the service and Redis.
+    /// The proxy between the service and Redis.
     entrance: Proxy,
 }
 
@@ -36,7 +36,7 @@ impl Failover {
         self.world.service_via(self.entrance.port(), self.world.database.port())
     }
 
-    /// Waits until the replica has everything, and lets nothing more through to it.
+    /// Waits until the replica has all data, and then cuts its connection.
     async fn cut_link(&self) {
         wait_for("the replica has everything", BOUND, async || {
             let primary = ask(&self.world.redis, &["INFO", "replication"]).await;
@@ -54,7 +54,7 @@ impl Failover {
         self.link.cut();
     }
 
-    /// The primary is killed, and its replica is promoted.
+    /// Kills the primary and promotes its replica.
     async fn fail_over(&mut self) {
         self.world.redis.kill().await;
         ask(&self.replica, &["REPLICAOF", "NO", "ONE"]).await;
@@ -63,7 +63,7 @@ impl Failover {
     }
 }
 
-/// A reader that keeps its connection to the former primary would read nothing ever again.
+/// A reader that kept its connection to the former primary would never read an entry again.
 #[tokio::test]
 async fn a_reader_whose_connection_leads_to_a_demoted_redis_gets_another() {
     let mut failover = Failover::new().await;
@@ -74,17 +74,18 @@ async fn a_reader_whose_connection_leads_to_a_demoted_redis_gets_another() {
     ask(&failover.replica, &["REPLICAOF", "NO", "ONE"]).await;
     std::mem::swap(&mut failover.world.redis, &mut failover.replica);
     failover.entrance.lead_new_connections_to(failover.world.redis.port());
-    // Every connection to the former primary ends but that of the reader.
+    // Every connection to the former primary ends except that of the reader.
     let clients = ask(&failover.replica, &["CLIENT", "LIST"]).await;
     for client in clients.lines().filter(|client| !client.contains("cmd=xread")) {
         let id = client.split(' ').find_map(|field| field.strip_prefix("id=")).expect("every client has one");
-        // The connection that asked is among them, and has ended by itself.
+        // The connection of this command is among them, and has ended by itself.
         drop(kill(&failover.replica, id).await);
     }
     failover.world.send(3..6).await;
     failover.world.settled(6).await;
     failover.world.check(0..6).await;
-    // On a machine that stands still for longer than a read may take, the connection is replaced for that reason first.
+    // If the machine pauses for longer than a read may take, the connection is replaced for that reason
+    // first.
     let causes = [
         "reads return nothing although the stream has entry",
         "could not read the intents stream: no answer",
@@ -143,7 +144,7 @@ async fn nothing_is_missing(world: &World) {
     }
 }
 
-/// What republishing must not change.
+/// The data that republishing must not change.
 async fn rest_of_the_tables(world: &World) -> Vec<String> {
     let mut rest = world.column("SELECT to_jsonb(records)::text FROM records ORDER BY 1").await;
     let routes =
@@ -152,7 +153,7 @@ async fn rest_of_the_tables(world: &World) -> Vec<String> {
     rest
 }
 
-/// How many entries these services say that they appended again.
+/// The number of entries that these services report to have appended again.
 fn republished(services: &[&Service]) -> u64 {
     let lines = services.iter().flat_map(|service| service.output());
     let lines = lines.filter_map(|line| serde_json::from_str::<serde_json::Value>(&line).ok());
@@ -209,7 +210,7 @@ async fn killed_after_the_append_the_next_comparison_completes_it_and_appends_no
     failover.cut_link().await;
     failover.world.send(5..10).await;
     failover.world.settled(10).await;
-    // The entries can be appended, and their ids not written down.
+    // The entries can be appended, but their ids cannot be recorded.
     let operator = failover.world.database.client().await;
     operator.batch_execute("BEGIN; SELECT FROM routes FOR UPDATE").await.expect("it is right");
     failover.fail_over().await;

@@ -1,4 +1,5 @@
-//! Backups and restores, as docs/operations.md describes them: what each store may be restored to, and what follows.
+//! Backups and restores, as docs/operations.md describes them: the states to which each store may be
+//! restored, and the consequences.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,9 +9,9 @@ use tempfile::TempDir;
 
 use crate::world::*;
 
-/// The heading of the page under which the promises are.
+/// The heading of the page above the promises.
 const SECTION: &str = "## Backup and restore";
-/// The key that says which installation serves the stream.
+/// The key with the installation that serves the stream.
 const INSTALLATION: &str = "notification:installations:bm90aWZpY2F0aW9uOmludGVudHM";
 
 fn run(program: &'static str, arguments: &[&str]) {
@@ -38,7 +39,7 @@ impl Dump {
         self.folder.path().join("notification.dump")
     }
 
-    /// As the page says: in one transaction, so that replicas may run.
+    /// Restores the schema as the page describes: in one transaction, so that replicas may run.
     fn restore(&self) {
         let file = self.file();
         let options = ["--clean", "--if-exists", "--single-transaction", "--schema=notification"];
@@ -87,7 +88,7 @@ async fn snapshot_file(world: &World) -> PathBuf {
     Path::new(&pair.1).join("dump.rdb")
 }
 
-/// The SQL of the section, with two times in place of its own.
+/// The SQL of the section, with these two times instead of its own.
 fn documented_sql(from: &str, to: &str) -> String {
     let page = include_str!("../../../../docs/operations.md");
     let section = page.split(SECTION).nth(1).expect("the section is there");
@@ -97,7 +98,7 @@ fn documented_sql(from: &str, to: &str) -> String {
     sql.replace(&first, from).replace(&second, to)
 }
 
-/// Three intents were accepted and published, then the schema was restored to what it was before.
+/// Three intents were accepted and published, then the schema was restored to its state before them.
 async fn with_an_empty_schema() -> World {
     let world = World::new().await;
     let empty = Dump::of(&world);
@@ -138,7 +139,7 @@ async fn an_empty_schema_beside_a_full_redis_ends_the_start_with_1_and_goes_on_f
     }
     let _service = world.service().start().await;
     world.settled(3).await;
-    // Their receipts still exist: the same entries.
+    // Their markers still exist: the same entries.
     world.check(0..3).await;
 }
 
@@ -170,7 +171,7 @@ async fn a_redis_that_is_restored_to_an_older_snapshot_gets_the_entries_again_th
     })
     .await;
     world.check_after_loss(0..6).await;
-    // Producers send again what Redis lost, and go on.
+    // Producers send the intents that Redis lost again, and continue.
     world.send(3..7).await;
     world.settled(7).await;
     world.check(0..7).await;
@@ -188,7 +189,7 @@ async fn the_documented_sql_publishes_again_what_an_older_snapshot_lost_before_t
     world.settled(6).await;
     let lost = world.column("SELECT clock_timestamp()::text").await.remove(0);
     snapshot.restore(&mut world).await;
-    // It is connected again, and has appended nothing of its own accord.
+    // It is connected again, and has appended nothing by itself.
     world.send(6..7).await;
     world.settled(7).await;
     assert_eq!(world.outbound().await.len(), 4 * 4);

@@ -1,4 +1,4 @@
-//! Retention beside running traffic.
+//! Retention during traffic.
 
 use harness::wait_for;
 
@@ -14,7 +14,7 @@ async fn exactly_the_rows_older_than_their_retention_are_deleted_and_live_routes
     world.send(0..4).await;
     world.settled(4).await;
     service.kill().await;
-    // Two are old; one of them has a route that still waits, long from now.
+    // Two are old; one of them has a route that still waits, for a time far in the future.
     world.execute("UPDATE records SET accepted_at = accepted_at - interval '31 days', idempotency_expires_at = idempotency_expires_at - interval '31 days' WHERE idempotency_key IN ('game-1:turn-0', 'game-1:turn-1')").await;
     world
         .execute(
@@ -23,7 +23,7 @@ async fn exactly_the_rows_older_than_their_retention_are_deleted_and_live_routes
         .await;
     world.execute("UPDATE malformed_intents SET recorded_at = recorded_at - interval '31 days' WHERE raw_fields::text LIKE '%old%'").await;
 
-    // A pass of the first one may have been killed, and its term must run out.
+    // The first one may have been killed during a pass, and its term must expire.
     let next = world.service().env("NOTIFICATION_CLEANUP_INTERVAL", "1s").start().await;
     wait_for("the old ones are gone", BOUND, async || {
         let records = world.column("SELECT idempotency_key FROM records ORDER BY 1").await;

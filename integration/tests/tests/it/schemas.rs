@@ -1,4 +1,5 @@
-//! JSON Schemas: the documents under docs/ are valid ones of their formats, and values are held against what they describe.
+//! JSON Schemas: the documents under docs/ are valid in their formats, and values are compared with their
+//! descriptions.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -17,7 +18,7 @@ pub(crate) fn read_json(path: &str) -> Value {
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// What is wrong with `value`, as `<place>: <rule>`.
+/// The errors of `value`, as `<place>: <rule>`.
 pub(crate) fn errors(validator: &Validator, value: &Value) -> Vec<String> {
     validator.iter_errors(value).map(|error| format!("{}: {error}", error.instance_path())).collect()
 }
@@ -52,7 +53,7 @@ fn the_asyncapi_document_is_valid_asyncapi() {
     assert!(!format.is_valid(&document), "an error is found");
 }
 
-/// What a generator of clients makes of a schema if something is missing.
+/// The fault in the code that a client generator makes of an incomplete schema.
 fn fault(schema: &Map<String, Value>) -> Option<&'static str> {
     let kinds = match schema.get("type") {
         Some(Value::Array(kinds)) => kinds.iter().filter_map(Value::as_str).collect(),
@@ -71,7 +72,7 @@ fn fault(schema: &Map<String, Value>) -> Option<&'static str> {
     (schema.contains_key("const") && kinds.is_empty()).then_some("a constant of unknown type")
 }
 
-/// The faults of the schemas in `value`, with their places. `null` is no fault beside another alternative.
+/// The faults of the schemas in `value`, with their places. `null` beside another alternative is not a fault.
 fn faults(value: &Value, place: &str, found: &mut Vec<String>) {
     match value {
         Value::Object(members) => {

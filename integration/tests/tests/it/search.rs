@@ -1,4 +1,5 @@
-//! Operators' searches by HTTP: what is found and refused, who may search, and what happens when it takes too long.
+//! Operators' searches by HTTP: results and rejections, the permission to search, and searches that take too
+//! long.
 
 use harness::{Answer, Service, ServiceBuilder, wait_for};
 use serde_json::{Value, json};
@@ -12,7 +13,7 @@ async fn search(service: &Service, body: &str) -> Answer {
     ask(service, OPERATOR, "POST", PATH, None, body).await
 }
 
-/// The idempotency keys of what a filter finds.
+/// The idempotency keys of the results of a filter.
 async fn keys(service: &Service, filter: &Value) -> Vec<String> {
     let (mut found, mut cursor) = (Vec::new(), Value::Null);
     for _ in 0..100 {
@@ -134,7 +135,7 @@ async fn a_search_that_takes_too_long_is_told_what_narrows_it_and_the_narrower_o
     {
         assert!(detail.contains(advice), "{detail}");
     }
-    // This machine may be busy for longer than so short a time.
+    // This machine may be busy for longer than such a short time.
     let narrow = r#"{"filter": {"payload.n": 7, "idempotency_key": "7"}}"#;
     let found = wait_for("the narrower search is answered", BOUND, async || {
         let answer = search(&service, narrow).await;

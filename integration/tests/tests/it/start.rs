@@ -31,7 +31,7 @@ async fn a_redis_that_takes_values_of_more_than_16_mib_is_warned_of_and_no_other
     for (arguments, expected) in [
         (&["--proto-max-bulk-len", "512mb"][..], Some(512 << 20)),
         (&["--proto-max-bulk-len", "16mb"], None),
-        // As with a managed Redis.
+        // The restrictions of a managed Redis.
         (&["--rename-command", "CONFIG", ""], None),
     ] {
         let world = world_with(arguments).await;
@@ -45,7 +45,8 @@ async fn a_redis_that_takes_values_of_more_than_16_mib_is_warned_of_and_no_other
     }
 }
 
-/// Over a hundred statements are checked at the start; one after the other they would take longer than one operation may.
+/// Over a hundred statements are checked at the start; sequentially they would take longer than one operation
+/// may.
 #[tokio::test]
 async fn a_postgresql_that_is_far_away_is_served() {
     let world = World::new().await;
@@ -60,7 +61,8 @@ async fn a_postgresql_that_is_far_away_is_served() {
 async fn a_check_that_takes_too_long_is_made_again() {
     let world = World::new().await;
     let slow = Proxy::start(world.database.port()).await;
-    // Prepared by the checks alone, as long as no intent is malformed. Longer than an operation may take.
+    // Only the checks prepare this statement as long as no intent is malformed. The delay exceeds the limit
+    // of an operation.
     let delayed = slow.delay_request(b"INSERT INTO \"malformed_intents\"", Duration::from_secs(4));
     let service = world.service_via(world.redis.port(), slow.port()).start().await;
     delayed.reached(BOUND).await;
@@ -179,7 +181,7 @@ fn import_and_send_as_the_readme_says(output: &[String]) {
     }
 }
 
-/// Signs in where `dev` says, with the token that it prints, and finds something of each kind.
+/// Signs in at the address and with the token that `dev` prints, and finds an item of each kind.
 async fn look_at_the_console(output: &[String]) {
     let lines: Vec<&str> = output.iter().map(|line| line.trim()).collect();
     let at = lines.iter().position(|line| line.ends_with("/console/")).expect("the address of the console");
@@ -199,7 +201,7 @@ async fn look_at_the_console(output: &[String]) {
     assert_eq!(page.matches("<dt>Failing</dt><dd>1</dd>").count(), 2, "{page}");
 }
 
-/// Runs the command that `dev` printed for it.
+/// Runs the insert command that `dev` printed.
 fn insert_into_the_outbox(output: &[String]) {
     let begin = output.iter().position(|line| line.contains("psql postgres://")).expect("a command for psql");
     let command = output[begin..begin + 2].join("\n");

@@ -1,4 +1,5 @@
-//! The state store as operators run it: its start and its stop, the errors of a start, its socket and its tokens.
+//! The state store as operators run it: its start and its stop, the errors of a start, its socket and its
+//! tokens.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -36,7 +37,7 @@ impl State {
         self.folder.path().join("state.sock")
     }
 
-    /// On the socket alone.
+    /// A process that listens on the socket alone.
     pub(crate) fn process(&self) -> ServiceBuilder {
         ServiceBuilder::default()
             .arguments(["state"])
@@ -140,7 +141,7 @@ async fn an_index_that_postgresql_refuses_ends_the_start_with_1_and_names_the_it
     let state = State::new().await;
     let mut first = state.process().start().await;
     stops(&mut first).await;
-    // Not the owner, so no index; everything else is allowed.
+    // The role is not the owner, so it cannot create an index; everything else is allowed.
     let foreign = "ALTER TABLE notification.kv OWNER TO postgres;
         GRANT SELECT, INSERT, UPDATE, DELETE ON notification.kv TO notificationservice;
         GRANT ALL ON ALL SEQUENCES IN SCHEMA notification TO notificationservice";
@@ -207,7 +208,7 @@ async fn sigterm_lets_a_request_in_progress_finish_and_refuses_others() {
     let state = State::new().await;
     let mut service = state.process().start().await;
     let mut slow = begin_put(&state.socket()).await;
-    // The half of it that was sent is read before the signal.
+    // The first half of the body is read before the signal.
     assert_eq!(state.ask("GET", "/readyz", "").await.status, 200);
     service.signal("TERM");
     wait_for("new connections are refused", BOUND, async || {
@@ -264,14 +265,14 @@ async fn tokens_from_the_command_line_are_in_force_within_10_s_of_their_entry() 
     wait_for("the token is known", BOUND, async || (put("/keys/users/1").await == 204).then_some(())).await;
     assert!(begun.elapsed() < Duration::from_secs(11), "{:?}", begun.elapsed());
     assert_eq!(put("/keys/other/1").await, 403);
-    // A file that is wrong is refused.
+    // An invalid file is rejected.
     fs::write(&file, "[[token]]\nname = \"half").expect("is written");
     wait_for("the wrong file is seen", BOUND, async || {
         service.logged("a changed file was refused; what was loaded before stays in force")
     })
     .await;
     assert_eq!(put("/keys/users/1").await, 204);
-    // On the socket no one is asked for a token.
+    // The socket requires no token.
     assert_eq!(state.ask("GET", "/keys/users/1", "").await.status, 200);
 }
 
@@ -291,7 +292,7 @@ async fn several_processes_make_one_table_at_once_and_a_restart_changes_nothing(
         "SELECT string_agg(indexdef, ';' ORDER BY indexname) FROM pg_indexes WHERE tablename = 'kv'";
     let client = state.database.client().await;
     let before: String = client.query_one(definitions, &[]).await.expect("the catalogue").get(0);
-    // An open transaction would stop whatever wanted to change the table.
+    // An open transaction would block every change of the table.
     client.batch_execute("BEGIN; SELECT count(*) FROM notification.kv").await.expect("the table");
     let _again = process(3).start().await;
     let after: String = client.query_one(definitions, &[]).await.expect("the catalogue").get(0);

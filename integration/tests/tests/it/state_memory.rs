@@ -1,26 +1,28 @@
-//! The memory that hostile and large documents take in a process of the state store, with clients on both listeners at once.
+//! The memory that hostile and large documents take in a process of the state store, with clients on both
+//! listeners at once.
 
 use futures_util::future::join_all;
 use harness::{Answer, Service, request, request_unix};
 
 use crate::state::State;
 
-/// The most memory of the process. The service counts 64 MiB of bodies and responses, and 48 MiB of documents that are being read.
+/// The maximum memory of the process. The service counts 64 MiB of bodies and responses, and 48 MiB of
+/// documents that are being parsed.
 const MAX_MEMORY: u64 = 300_000_000;
 /// Just below the largest body.
 const LARGE: usize = 9 * 1024 * 1024;
 const CLIENTS: usize = 30;
-/// Clients of those documents that take long to be read: each listener has room for fewer.
+/// The number of clients for documents that take long to parse: each listener has room for fewer.
 const FEW: usize = 4;
-/// 4.5 kB that have 65 MB when they are written out.
+/// The number of exponents whose 4.5 kB become 65 MB when they are written out.
 const EXPONENTS: usize = 500;
 
-/// A document of so many numbers that are short in a body only.
+/// A document with `count` numbers that are short only in a body.
 fn exponents(count: usize) -> String {
     format!(r#"{{"x":[{}]}}"#, vec!["1e131071"; count].join(","))
 }
 
-/// A text of about so many bytes: `part` again and again.
+/// A text of about `LARGE` bytes: repetitions of `part`.
 fn repeated(begin: &str, part: &str, end: &str) -> String {
     let times = LARGE / (part.len() + 1);
     format!("{begin}{}{end}", vec![part; times].join(","))
@@ -36,13 +38,13 @@ impl Store {
         let process = state
             .process()
             .env("STATE_PROXY_HTTP_ADDR", "127.0.0.1:0")
-            // This is not about time.
+            // This test is not about time.
             .env("STATE_PROXY_STATEMENT_TIMEOUT", "100s");
         let service = process.start().await;
         Self { state, service }
     }
 
-    /// Sends a request of one of many clients: they use both listeners alternately.
+    /// Sends a request of one of many clients, which use both listeners alternately.
     async fn ask(&self, client: usize, method: &str, path: &str, body: &str) -> Answer {
         let patch = [("Content-Type", "application/merge-patch+json")];
         let headers = if method == "PATCH" { &patch[..] } else { &[] };
@@ -54,7 +56,7 @@ impl Store {
         answer.expect("it answers")
     }
 
-    /// The statuses of as many requests at once as there are clients, each for a key of its own.
+    /// The statuses of concurrent requests, one for each client, each for a key of its own.
     async fn all(&self, clients: usize, method: &str, body: &str) -> Vec<u16> {
         let each = (0..clients)
             .map(async |client| self.ask(client, method, &format!("/keys/k{client}"), body).await.status);
@@ -91,7 +93,7 @@ async fn thirty_clients_with_documents_of_9_mb_on_both_listeners_take_bounded_me
             ("PATCH", r#"{"a":1}"#, 204),
             ("PATCH", &document, 204),
         ];
-        // What takes long to be read is not read as often.
+        // The document that takes long to parse is parsed less often.
         let steps = if number == 0 { &steps[..] } else { &steps[..3] };
         for &(method, body, expected) in steps {
             let statuses = store.all(clients, method, body).await;

@@ -1,4 +1,4 @@
-//! The examples of docs/state.md, taken out of the page and run: each prints what the page says.
+//! The examples of docs/state.md, extracted from the page and run: each prints the output on the page.
 
 use std::fs;
 use std::process::Stdio;
@@ -9,10 +9,10 @@ use tokio::process::Command;
 use crate::state::State;
 
 const PAGE: &str = include_str!("../../../../docs/state.md");
-/// On the page, what differs from run to run.
+/// The placeholder on the page for output that differs between runs.
 const ANYTHING: char = '…';
 
-/// Each script with the output that follows it, in the order of the page; those without output are not here.
+/// Each script with the output that follows it, in the order of the page; scripts without output are omitted.
 fn examples() -> Vec<(&'static str, &'static str)> {
     let scripts = PAGE.split("```sh\n").skip(1).filter_map(|rest| rest.split_once("\n```\n"));
     let followed = scripts.filter_map(|(script, rest)| {
@@ -22,7 +22,7 @@ fn examples() -> Vec<(&'static str, &'static str)> {
     followed.collect()
 }
 
-/// Whether `text` is `pattern` with something in each place of [`ANYTHING`].
+/// True if `text` is `pattern` with any text in each place of [`ANYTHING`].
 fn matches(text: &str, pattern: &str) -> bool {
     let mut parts = pattern.split(ANYTHING);
     let Some(mut rest) = text.strip_prefix(parts.next().unwrap_or_default()) else { return false };

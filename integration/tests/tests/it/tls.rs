@@ -1,6 +1,7 @@
 //! Redis by TLS: the certificate is checked against the roots of the machine, or those in `SSL_CERT_FILE`.
 //!
-//! `testdata` has a root, whose key was deleted, and a certificate for `localhost` with a key that is used only here.
+//! `testdata` contains a root, whose key was deleted, and a certificate for `localhost` with a key that is
+//! used only here.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +17,7 @@ use crate::world::*;
 
 const TESTDATA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata");
 
-/// Speaks TLS on the returned port and plain text with `port`, for as long as the test runs.
+/// Accepts TLS on the returned port and forwards as plain text to `port`, for as long as the test runs.
 async fn terminate_tls(port: u16) -> u16 {
     let file = |name: &str| format!("{TESTDATA}/{name}");
     let certificate = CertificateDer::from_pem_file(file("localhost.pem")).expect("a certificate");

@@ -1,4 +1,4 @@
-//! One intent's way through two replicas, put together from the spans that their collectors receive.
+//! One intent's path through two replicas, assembled from the spans that their collectors receive.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -43,7 +43,7 @@ impl Trace {
 /// The spans of a replica, with its name.
 type Spans = Arc<Mutex<Vec<(String, Span)>>>;
 
-/// Takes spans by gRPC and by HTTP.
+/// Collectors that receive spans by gRPC and by HTTP.
 struct Collectors {
     grpc: String,
     http: String,
@@ -72,7 +72,8 @@ impl Collectors {
         Self { grpc, http, spans }
     }
 
-    /// The spans of this name that are in the trace or linked to the span of the producer, with the name of their replica.
+    /// The spans of this name that are in the trace or linked to the span of the producer, with the name of
+    /// their replica.
     fn of(&self, name: &str, of: Trace) -> Vec<(String, Span)> {
         let (trace, parent) = of.ids();
         let belongs = |span: &Span| {
@@ -83,7 +84,7 @@ impl Collectors {
         spans.iter().filter(|(_, span)| span.name == name && belongs(span)).cloned().collect()
     }
 
-    /// The only span of this name that belongs to the trace, once it is there, with its replica.
+    /// The only span with this name in the trace, once it has arrived, with its replica.
     async fn only(&self, name: &str, of: Trace) -> (String, Span) {
         wait_for(&format!("a span {name} of {:x}", of.trace), BOUND, async || {
             let mut found = self.of(name, of);
@@ -98,7 +99,7 @@ async fn listener() -> TcpListener {
     TcpListener::bind("127.0.0.1:0").await.expect("a free port")
 }
 
-/// Answers each request of a connection with an empty message.
+/// Responds to each request of a connection with an empty message.
 async fn serve_grpc(stream: TcpStream, spans: Spans) {
     let mut connection = h2::server::handshake(stream).await.expect("HTTP/2");
     while let Some(Ok((request, mut respond))) = connection.accept().await {
@@ -111,7 +112,7 @@ async fn serve_grpc(stream: TcpStream, spans: Spans) {
                 body.flow_control().release_capacity(chunk.len()).expect("it was received");
                 bytes.extend_from_slice(&chunk);
             }
-            // A byte that says whether it is compressed, and the length.
+            // A byte that is set for compression, and the length.
             keep(&spans, &bytes[5..]);
             let head = http::Response::builder().header("content-type", "application/grpc");
             let mut answer = respond.send_response(head.body(()).expect("a head"), false).expect("is open");
@@ -142,7 +143,7 @@ fn text(attributes: &[KeyValue], key: &str) -> Option<String> {
     })
 }
 
-/// A replica that begins no traces of its own.
+/// A replica that starts no traces of its own.
 async fn replica(
     world: &World,
     redis_port: u16,
@@ -219,7 +220,7 @@ async fn the_way_of_an_intent_through_two_replicas_can_be_put_together_from_thei
     let (by, span) = collectors.only("process intent", BY_BODY).await;
     assert_eq!((by.as_str(), span.links.len()), ("first", 1), "{span:?}");
     assert_eq!(span.trace_id, BY_BODY.ids().0);
-    // The other is the link of the first.
+    // The other one is the link of the first.
     let (trace, parent) = BY_HEADER.ids();
     let of_header = wait_for("the intent with a header", BOUND, async || {
         let mut spans = collectors.of("process intent", BY_HEADER);
@@ -245,7 +246,7 @@ async fn the_way_of_an_intent_through_two_replicas_can_be_put_together_from_thei
     check_attributes(&collectors);
 }
 
-/// Nothing but what docs/tracing.md lists, and no user or payload.
+/// Checks that spans have only the attributes in docs/tracing.md, and no user or payload.
 fn check_attributes(collectors: &Collectors) {
     let page = include_str!("../../../../docs/tracing.md");
     let mut names: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();

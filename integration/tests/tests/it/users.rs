@@ -1,4 +1,4 @@
-//! The user directory in the service's own schema: the commands that look after it, and the service on it.
+//! The user directory in the service's own schema: the commands that manage it, and the service that uses it.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -10,10 +10,10 @@ use tempfile::TempDir;
 use crate::api::{TokensFile, body, is, with_api};
 use crate::world::*;
 
-/// The most memory that an import may take, in bytes: its batch, twice, and a debug build with its runtime.
+/// The maximum memory of an import, in bytes: its batch, twice, and a debug build with its runtime.
 const MAX_IMPORT_BYTES: u64 = 96 << 20;
 
-/// A folder with files to import, and the database that they go to.
+/// A folder with files to import, and the database to import into.
 struct Files {
     folder: TempDir,
     dsn: String,
@@ -49,7 +49,7 @@ impl Files {
         self.run(&["import", text(&path)]).await
     }
 
-    /// Line, reason and text of what was refused; `None` if there is no such file.
+    /// Line, reason and text of rejected lines; `None` if there is no such file.
     fn refused(&self, name: &str) -> Option<Vec<Value>> {
         let refused = std::fs::read_to_string(self.path(&format!("{name}.refused.jsonl"))).ok()?;
         Some(refused.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect())
@@ -66,7 +66,7 @@ fn fine(finished: &Finished) -> &str {
     &finished.stdout
 }
 
-/// A service whose users are in its schema. It has no user service.
+/// A service whose users are in its schema. It has no external user service.
 fn service(world: &World) -> ServiceBuilder {
     world.service().env("NOTIFICATION_USER_DIRECTORY", "state").env("NOTIFICATION_USER_SERVICE_BASE_URL", "")
 }
@@ -75,7 +75,7 @@ async fn send(world: &World, user_ids: &[&str], n: u32) {
     world.add_draft(turn_ready(user_ids.iter().copied().map(str::to_owned), &key(n), n)).await;
 }
 
-/// What became of the routes: channel, recipient, status, address and language.
+/// The resulting routes: channel, recipient, status, address and language.
 async fn routes(world: &World) -> Vec<String> {
     let sql =
         "SELECT concat_ws(' ', route_id, status, resolved_email, resolved_locale, last_error_classification)
@@ -181,7 +181,8 @@ async fn an_import_keeps_a_bounded_part_of_a_file_in_memory() {
     writeln!(file, "user_id,email,note").expect("it is written");
     for n in 0..rows {
         match n % 1_000 {
-            // A line as large as the file would otherwise be, a row that is too short, a quote that is not closed.
+            // A line as large as the file would otherwise be, a row that is too short, a quote that is not
+            // closed.
             7 if n < 1_000 => writeln!(file, "u-{n},{}", junk.repeat(128_000)),
             8 => writeln!(file, "u-{n}"),
             9 if n < 10_000 => writeln!(file, "u-{n},\"a,b"),
@@ -200,7 +201,8 @@ async fn an_import_keeps_a_bounded_part_of_a_file_in_memory() {
     assert!(most > 0 && most < MAX_IMPORT_BYTES, "{most} bytes");
     import.wait_exit(BOUND).await;
     let output = import.output().join("\n");
-    // Ten quotes that are not closed within 256 KiB of each other: the first of two opens a row that the second ends.
+    // Ten quotes that are not closed within 256 KiB of each other: the first of two opens a row that the
+    // second ends.
     assert!(output.contains("imported ") && output.contains(", refused "), "{output}");
     let stored: i64 =
         database.client().await.query_one("SELECT count(*) FROM kv", &[]).await.expect("counted").get(0);
@@ -225,7 +227,7 @@ async fn an_import_without_postgresql_says_how_far_it_came_and_may_be_run_again(
     let mut pipe = tokio::fs::OpenOptions::new().write(true).open(&path).await.expect("the import reads it");
     let write = async |pipe: &mut tokio::fs::File, text: String| {
         use tokio::io::AsyncWriteExt;
-        // Refused once the import has ended.
+        // Rejected once the import has ended.
         drop(pipe.write_all(text.as_bytes()).await);
         drop(pipe.flush().await);
     };

@@ -1,4 +1,5 @@
-//! Servers that are too old end the start of every process; servers that are newer than the tested ones do not.
+//! Servers that are too old end the start of every process; servers that are newer than the tested ones do
+//! not.
 
 use harness::{ServiceBuilder, TestDatabase};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -7,7 +8,8 @@ use tokio::net::{TcpListener, TcpStream};
 use crate::outbox::{Outbox, shows};
 use crate::state::State;
 
-/// A Redis that says this of itself, or may not be asked if it is empty, and answers everything else with OK.
+/// A Redis with this `INFO`, or one that denies the permission for it if `info` is empty; it replies OK to
+/// everything else.
 async fn redis_that_says(info: &'static str) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let port = listener.local_addr().expect("it is bound").port();
@@ -49,7 +51,7 @@ async fn serve_redis(stream: TcpStream, info: &str) -> std::io::Result<()> {
     }
 }
 
-/// A PostgreSQL of this version that answers one question about it.
+/// A PostgreSQL of this version that responds to one query for it.
 async fn postgres_of(version: &'static str) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let port = listener.local_addr().expect("it is bound").port();
@@ -71,7 +73,7 @@ async fn serve_postgres(mut stream: TcpStream, version: &str) -> std::io::Result
     let startup = stream.read_u32().await?;
     let mut body = vec![0; startup as usize - 4];
     stream.read_exact(&mut body).await?;
-    // As PostgreSQL 12 does with a setting that came later.
+    // The response of PostgreSQL 12 to a setting that came later.
     if String::from_utf8_lossy(&body).contains("enable_incremental_sort") {
         let text = b"SFATAL\0VFATAL\0C42704\0Munrecognized configuration parameter\0\0";
         return stream.write_all(&message(b'E', text)).await;
@@ -94,7 +96,7 @@ async fn serve_postgres(mut stream: TcpStream, version: &str) -> std::io::Result
     Ok(())
 }
 
-/// The process exits with 1 and says this.
+/// Checks that the process exits with 1 and prints this text.
 async fn refuses(process: ServiceBuilder, expected: &str) {
     let finished = process.run().await;
     let output = finished.stdout + &finished.stderr;

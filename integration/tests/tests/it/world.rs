@@ -1,4 +1,4 @@
-//! A test's own servers, a producer, and the invariants that must hold whatever happened.
+//! A test's own servers, a producer, and the invariants that must hold in every case.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -17,20 +17,22 @@ pub(crate) const INTENTS: &str = "notification:intents";
 pub(crate) const PUSH: &str = "gateway:client-events";
 pub(crate) const MAIL: &str = "mail:delivery_commands";
 pub(crate) const CACHED_CHECKPOINT: &str = "notification:stream_offsets:bm90aWZpY2F0aW9uOmludGVudHM";
-/// The longest wait in a test, on a machine that builds at the same time: an entry of 16 MiB took a debug build over a minute.
+/// The longest wait in a test, on a machine that builds at the same time: an entry of 16 MiB took a debug
+/// build over a minute.
 pub(crate) const BOUND: Duration = Duration::from_secs(180);
-/// What the tests configure.
+/// The lease TTL that the tests configure.
 pub(crate) const LEASE_TTL: Duration = Duration::from_secs(2);
 
 /// Longer than the age of the events that the tests send.
 const AUDIT_RETENTION: &str = "17520h";
 
-/// Whether the replica leads.
+/// True if the replica leads.
 pub(crate) async fn leads(service: &Service) -> bool {
     service.get("/readyz").await.1["leader"] == true
 }
 
-/// With times that a machine which stands still for seconds does not exceed, for what is not about time.
+/// Sets times that a machine does not exceed even if it pauses for seconds, for tests that are not about
+/// time.
 pub(crate) fn unhurried(service: ServiceBuilder) -> ServiceBuilder {
     service
         .env("NOTIFICATION_REDIS_OPERATION_TIMEOUT", "10s")
@@ -39,12 +41,12 @@ pub(crate) fn unhurried(service: ServiceBuilder) -> ServiceBuilder {
         .env("NOTIFICATION_PUBLISH_DEDUPE_TTL", "5m")
 }
 
-/// Everything that a service needs, and nothing that another test uses.
+/// All servers that a service needs, shared with no other test.
 pub(crate) struct World {
     pub(crate) database: TestDatabase,
     pub(crate) redis: Redis,
     pub(crate) directory: StandInDirectory,
-    /// Set where the test stops PostgreSQL itself.
+    /// Set if the test stops PostgreSQL itself.
     pub(crate) postgres: Option<Postgres>,
 }
 
@@ -53,7 +55,7 @@ impl World {
         Self::with(TestDatabase::new().await, None).await
     }
 
-    /// With a PostgreSQL that no other test uses.
+    /// A world with a PostgreSQL that no other test uses.
     pub(crate) async fn with_own_postgres() -> Self {
         let postgres =
             Postgres::start(PostgresOptions::default()).await.expect("a private PostgreSQL starts");
@@ -71,7 +73,7 @@ impl World {
         self.service_via(self.redis.port(), self.database.port())
     }
 
-    /// The same, by way of proxies.
+    /// A service that connects through proxies.
     pub(crate) fn service_via(&self, redis_port: u16, postgres_port: u16) -> ServiceBuilder {
         ServiceBuilder::default()
             .env("NOTIFICATION_REDIS_MASTER_ADDR", format!("127.0.0.1:{redis_port}"))
@@ -87,7 +89,7 @@ impl World {
 
     pub(crate) async fn redis(&self) -> MultiplexedConnection {
         let client = redis::Client::open(format!("redis://{}", self.redis.addr())).expect("an address");
-        // The library gives an answer half a second, which a busy machine may need for a whole stream.
+        // The library allows half a second for a reply; a busy machine may need more for a whole stream.
         let config = redis::AsyncConnectionConfig::new().set_response_timeout(Some(BOUND));
         client.get_multiplexed_async_connection_with_config(&config).await.expect("Redis is there")
     }
@@ -178,13 +180,15 @@ impl World {
         seen
     }
 
-    /// Checks intents sent by [`World::send`]: nothing is lost, nothing exists twice, and no outage counted as an attempt.
+    /// Checks intents sent by [`World::send`]: nothing is lost, nothing exists twice, and no outage counted
+    /// as an attempt.
     pub(crate) async fn check(&self, sent: impl IntoIterator<Item = u32>) {
         self.check_sent(sent).await;
         self.check_audit().await;
     }
 
-    /// As [`World::check`], where Redis lost the end of the intents stream: once intake has moved the checkpoint back, nothing is wrong.
+    /// Checks like [`World::check`] after Redis lost the end of the intents stream: once intake has moved the
+    /// checkpoint back, nothing is wrong.
     pub(crate) async fn check_after_loss(&self, sent: impl IntoIterator<Item = u32>) {
         self.caught_up().await;
         self.check(sent).await;
@@ -216,7 +220,7 @@ impl World {
         self.check_tables().await;
     }
 
-    /// The invariants of the tables, whatever came in.
+    /// Checks the invariants of the tables, which hold for every input.
     pub(crate) async fn check_tables(&self) {
         for (what, sql) in [
             (
@@ -246,8 +250,8 @@ impl World {
         }
     }
 
-    /// `notification audit --json` on these servers. The events of the tests are months old, and so may be the first intent of a duplicate:
-    /// records are kept for longer.
+    /// `notification audit --json` on these servers. The events of the tests are months old, and so may be
+    /// the first intent of a duplicate: records are kept for longer.
     pub(crate) fn audit(&self) -> ServiceBuilder {
         let service = self.service().env("NOTIFICATION_RECORD_RETENTION", AUDIT_RETENTION);
         service.env("NOTIFICATION_MALFORMED_INTENT_RETENTION", AUDIT_RETENTION).arguments(["audit", "--json"])
@@ -270,7 +274,7 @@ impl World {
             .expect("Redis is there")
     }
 
-    /// Its entry id.
+    /// The entry id of the cached checkpoint.
     pub(crate) async fn cached_entry_id(&self) -> Option<String> {
         self.cached_checkpoint().await.map(|mark| mark.split('@').next().unwrap_or_default().to_owned())
     }
@@ -294,7 +298,7 @@ pub(crate) async fn reads(service: &Service) {
     wait_for("the intake reads", BOUND, async || service.logged("resuming after the checkpoint")).await;
 }
 
-/// Waits until `/readyz` shows that intake waits or fails, and returns the answer.
+/// Waits until `/readyz` shows that intake waits or fails, and returns the response.
 pub(crate) async fn intake_waits(service: &Service) -> serde_json::Value {
     wait_for("readyz shows what intake waits for", BOUND, async || {
         let (_, body) = service.get("/readyz").await;

@@ -1,5 +1,6 @@
-//! A running service is broken in each way that an alert is for, in front of a real Prometheus with the rules that operators get: the
-//! alert fires, and no other but those that its rule lists as consequences. Only how long a condition must hold is shortened.
+//! A running service is broken in each way that has an alert, with a real Prometheus and the rules that
+//! operators get: the alert fires, and no other alert except those that its rule lists as consequences. Only
+//! the time for which a condition must hold is shortened.
 
 mod companions;
 mod monitor;
@@ -20,7 +21,7 @@ use crate::alert_rules::RULES;
 use crate::api_client::*;
 use crate::world::*;
 
-/// How long others are looked for where what waits must have waited for a minute before they fire.
+/// The time for which other alerts are watched if they fire only after a wait of a minute.
 const LONG_AFTERWARDS: Duration = Duration::from_secs(100);
 
 /// A gauge that every service has once its gauges were read.
@@ -63,7 +64,7 @@ async fn promtool_has_nothing_against_the_metrics_of_a_service() {
     assert!(output.status.success(), "{output:?}");
 }
 
-/// A service, and a Prometheus that has read its gauges and has nothing to report.
+/// A service, and a Prometheus that has read its gauges and reports no alert.
 async fn watched(service: ServiceBuilder) -> (Service, Monitor) {
     let service = service.start().await;
     let monitor = Monitor::start(&service.http_addr()).await;
@@ -95,7 +96,7 @@ async fn a_replica_that_ends_is_reported_and_so_is_the_end_of_the_last_one() {
 async fn a_lock_that_no_replica_gets_is_a_missing_leader() {
     let world = World::new().await;
     let (service, monitor) = watched(world.service()).await;
-    // As if its holder renewed it for ever and did nothing else. What arrives meanwhile waits.
+    // Simulates a holder that renews it forever and does nothing else. Arriving intents wait.
     let steal = "UPDATE locks SET lock_id = 'another', expires_at_ms = expires_at_ms + 86400000 \
         WHERE user_key = 'intake:notification:intents'";
     assert_eq!(world.execute(steal).await, 1);
@@ -249,7 +250,7 @@ async fn requests_whose_recipients_cannot_be_looked_up_are_an_api_that_fails() {
     while_doing(requests, broken).await;
 }
 
-/// Does `beside`, which never ends, until `work` has ended.
+/// Runs `beside`, which never ends, until `work` has ended.
 async fn while_doing(beside: impl Future<Output = Infallible>, work: impl Future<Output = ()>) {
     tokio::select! {
         never = beside => match never {},
@@ -272,7 +273,8 @@ async fn a_worker_whose_call_gets_no_answer_is_hung_and_the_one_of_the_gauges_is
         .await;
     let monitor = Monitor::start_for(&[(SERVICE, &[&leader.http_addr(), &follower.http_addr()])]).await;
     monitor.is_quiet(MEASURED).await;
-    // The name of the stream as a parameter, with its length: on a replica that does not lead, the gauges alone ask for the checkpoint.
+    // The name of the stream as a parameter, with its length: on a replica that does not lead, only the
+    // gauges query the checkpoint.
     let parameter = [&20_u32.to_be_bytes()[..], INTENTS.as_bytes()].concat();
     proxy.hold_request(&parameter).reached(BOUND).await;
     monitor.sees("NotificationWorkerHung").await;
@@ -288,7 +290,7 @@ async fn a_worker_whose_call_gets_no_answer_is_hung_and_the_one_of_the_gauges_is
 async fn a_redis_that_refuses_writes_is_no_redis_that_is_gone_and_its_channels_are_stuck() {
     let world = World::new().await;
     let (service, monitor) = watched(world.service()).await;
-    // It refuses between the append of the intent, which needs memory as well, and its publication.
+    // Redis rejects between the append of the intent, which needs memory as well, and its publication.
     world.directory.set_fault("u-1", Fault::Answer(503, "{}".to_owned()));
     world.send(1..2).await;
     intake_waits(&service).await;

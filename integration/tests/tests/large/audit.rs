@@ -1,4 +1,5 @@
-//! A million records, with as many entries of the intents stream and two outbound entries each, are audited within bounded memory.
+//! A million records, with as many entries of the intents stream and two outbound entries each, are audited
+//! within limited memory.
 
 use std::time::{Duration, Instant};
 
@@ -8,20 +9,21 @@ use harness::wait_for;
 
 use crate::world::*;
 
-/// How many records, unless the variable says otherwise, for a short run that only shows that the test works.
+/// The number of records, unless the variable sets another, for a short run that only shows that the test
+/// works.
 const RECORDS: u32 = 1_000_000;
 const RECORDS_VARIABLE: &str = "TEST_LARGE_AUDIT_RECORDS";
-/// How many are inserted at once.
+/// The number of records that are inserted at once.
 const CHUNK: u32 = 5_000;
-/// How long an audit may take.
+/// The time limit of an audit.
 const AUDIT_BOUND: Duration = Duration::from_secs(3_600);
-/// The most memory that it may ever have in use, in bytes.
+/// The maximum memory that it may ever use, in bytes.
 const MAX_MEMORY_BYTES: u64 = 200 << 20;
 
 /// Records of one user each, published to both channels, with all their entries.
 async fn insert(world: &World, records: u32) {
     let now = SystemClock.now().as_millis();
-    // A record a millisecond, up to now.
+    // One record per millisecond, up to now.
     let first = u64::try_from(now).expect("in range") - u64::from(records);
     let (client, mut redis) = (world.database.client().await, world.redis().await);
     let catalog = Catalog::built_in();

@@ -1,11 +1,12 @@
-//! Programs that tests call, and where they and this repository are.
+//! Programs that tests run, and the locations of these and of this repository.
 
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
 pub(crate) const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
-/// Where Debian has programs of the administrator, such as `chroot`; not every user has these folders in `PATH`.
+/// The folders in which Debian has the administrator's programs, such as `chroot`; not every user has them in
+/// `PATH`.
 const ADMINISTRATOR: &str = "/usr/sbin:/sbin";
 
 /// The folder of the build: target, or another one.
@@ -19,7 +20,7 @@ pub(crate) fn search_path() -> String {
     format!("{}:{ADMINISTRATOR}", std::env::var("PATH").unwrap_or_else(|_| "/usr/bin:/bin".to_owned()))
 }
 
-/// Runs a command to its end and returns what it printed. Panics if it fails, with what it printed.
+/// Runs a command to its end and returns its output. Panics with the output if it fails.
 pub(crate) fn run(command: &mut Command) -> String {
     let Output { status, stdout, stderr } =
         command.env("PATH", search_path()).stdin(Stdio::null()).output().unwrap_or_else(|error| {

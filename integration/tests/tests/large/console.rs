@@ -1,4 +1,4 @@
-//! The console beside a million notifications: each page is there within 100 ms.
+//! The console with a million notifications: each page responds within 100 ms.
 
 use std::time::{Duration, Instant};
 
@@ -6,19 +6,19 @@ use harness::{Answer, Service, request};
 
 use crate::world::*;
 
-/// Within which 95 of 100 pages are there.
+/// The time limit of 95 of 100 pages.
 const PAGE_BOUND: Duration = Duration::from_millis(100);
-/// How often each page is opened before it is measured.
+/// The number of times that each page is opened before it is measured.
 const WARM_UPS: usize = 5;
-/// How often each page is measured.
+/// The number of times that each page is measured.
 const MEASURED: usize = 40;
 /// The operator's token, and its entry.
 const TOKEN: &str = "operator-token";
 const TOKENS: &str = "[[token]]\nname = \"ops\"\n\
     sha256 = \"0850123315d21ab90f4f7236408a52ef6dbd6a02a6550e5c10dc73f4d993680e\"\nrole = \"operator\"\n";
 
-/// A million notifications with a route each: one in five a dead letter, one in a hundred failed and not due, the others published; and
-/// 200,000 malformed intents.
+/// A million notifications with a route each: one in five a dead letter, one in a hundred failed and not due,
+/// the others published; and 200,000 malformed intents.
 const ROWS: &str = "INSERT INTO records (notification_id, notification_type, producer, audience_kind, recipient_user_ids, payload_json,
         idempotency_key, request_fingerprint, occurred_at, accepted_at, updated_at, idempotency_expires_at)
      SELECT n || '-0', 'game.finished', 'game_master', 'user', jsonb_build_array('u-' || n % 10000), '{}', 'key-' || n, 'v1:', t, t, t, t
@@ -43,7 +43,7 @@ const ROWS: &str = "INSERT INTO records (notification_id, notification_type, pro
         now() - n * interval '1 s' FROM generate_series(1, 200000) n;
      ANALYZE";
 
-/// What a page is asked with: `Cookie` of the session.
+/// The requests of an operator, with the `Cookie` of the session.
 struct Operator<'a> {
     service: &'a Service,
     cookie: String,
@@ -61,7 +61,7 @@ impl Operator<'_> {
         request(&self.service.api_addr(), "POST", path, &headers, form).await.expect("the console answers")
     }
 
-    /// Signs in by the form.
+    /// Signs in with the form.
     async fn sign_in(service: &Service) -> Operator<'_> {
         let mut operator = Operator { service, cookie: String::new() };
         let page = operator.get("/console/sign-in").await;
@@ -89,7 +89,7 @@ fn form_token(page: &Answer) -> String {
     rest.split('"').next().unwrap_or_default().to_owned()
 }
 
-/// The time within which 95 of 100 answers were there.
+/// The time within which 95 of 100 responses arrived.
 async fn p95(ask: impl AsyncFn() -> Answer) -> Duration {
     let mut times = Vec::new();
     for round in 0..WARM_UPS + MEASURED {
@@ -159,7 +159,8 @@ async fn each_page_is_there_within_100_ms_at_a_million_notifications() {
     for path in paths {
         judge(path, p95(async || operator.get(path).await).await);
     }
-    // The plan of the largest change selects ten thousand dead letters and counts as many beyond: it is no page, and has no bound.
+    // The plan of the largest change selects ten thousand dead letters and counts as many beyond: it is not a
+    // page, and has no limit.
     let took = p95(async || operator.post("/console/dead-letters/plan", &plan).await).await;
     println!("{:>8.1} ms  the plan of all dead letters", took.as_secs_f64() * 1_000.0);
     assert!(slow.is_empty(), "{}", slow.join("\n"));

@@ -1,4 +1,5 @@
-//! A clean Debian root: made once by `debootstrap`, copied for each test, entered by `chroot` in a mount namespace of its own.
+//! A clean Debian root: made once by `debootstrap`, copied for each test, entered by `chroot` in its own
+//! mount namespace.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -7,16 +8,17 @@ use std::process::Command;
 
 use crate::commands::{run, target};
 
-/// Packages beside the minimal ones: what the unit is judged by, and the certificates that the package recommends.
+/// Packages beside the minimal ones: those that check the unit, and the certificates that the package
+/// recommends.
 const INCLUDED: &str = "ca-certificates,systemd";
 
-/// A root of a test's own. Dropped, it is removed.
+/// A root that belongs to one test. It is removed when it is dropped.
 pub(crate) struct Root {
     folder: tempfile::TempDir,
 }
 
 impl Root {
-    /// A fresh copy. The suite is that of this machine, whose C library the binary was linked with.
+    /// A fresh copy. Its suite is that of this machine, whose C library the binary was linked with.
     pub(crate) fn new() -> Self {
         assert!(rustix::process::geteuid().is_root(), "debootstrap and chroot need root");
         let above = target().join("debian-root");
@@ -28,7 +30,7 @@ impl Root {
             if let Err(error) = fs::remove_dir_all(&unfinished) {
                 assert_eq!(error.kind(), ErrorKind::NotFound, "{}: {error}", unfinished.display());
             }
-            // What it mounts and leaves behind, if it is interrupted, ends with the namespace.
+            // If it is interrupted, its mounts and remains end with the namespace.
             let mut debootstrap = Command::new("unshare");
             debootstrap.args(["--mount", "debootstrap", "--variant=minbase"]);
             debootstrap.args([&format!("--include={INCLUDED}"), &suite()]);
@@ -62,7 +64,7 @@ impl Root {
         fs::copy(from, &to).unwrap_or_else(|error| panic!("{} to {inside}: {error}", from.display()));
     }
 
-    /// Runs a command in it as root, where it may write. Returns what it printed.
+    /// Runs a command in it as root, with write access. Returns the output.
     pub(crate) fn run(&self, line: &[&str]) -> String {
         let enter = self.enter("rw");
         run(Command::new(&enter[0])
@@ -72,9 +74,10 @@ impl Root {
             .env("LC_ALL", "C"))
     }
 
-    /// The beginning of a command line that enters it, in a mount namespace of its own; `mode` of its files is `rw` or `ro`.
+    /// The beginning of a command line that enters it, in its own mount namespace; `mode` of its files is
+    /// `rw` or `ro`.
     pub(crate) fn enter(&self, mode: &str) -> Vec<String> {
-        // A bind mount can be read-only. What comes after `chroot` is run there.
+        // A bind mount can be read-only. The arguments after `chroot` are run there.
         const SCRIPT: &str = r#"
             PATH="${PATH:-/usr/bin:/bin}:/usr/sbin:/sbin"; export PATH
             mount --rbind "$1" "$1" && mount -t proc proc "$1/proc" && mount -t tmpfs tmpfs "$1/dev" || exit 1

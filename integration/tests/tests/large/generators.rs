@@ -1,5 +1,5 @@
-//! Generators make whole clients of docs/openapi.json: they have every operation, they compile, and what they
-//! write for the examples of request bodies is those examples. docs/producers.md names versions and options.
+//! Generators make complete clients of docs/openapi.json: they have every operation, they compile, and they
+//! write the examples of request bodies unchanged. docs/producers.md names versions and options.
 
 use std::fmt::Write;
 use std::fs;
@@ -12,9 +12,9 @@ use tempfile::TempDir;
 
 use crate::commands::{REPOSITORY, run, target};
 
-/// Where Debian has libraries of Go.
+/// The folder in which Debian has libraries of Go.
 const GO_LIBRARIES: &str = "/usr/share/gocode";
-/// What generated Java has besides the libraries that the generator itself consists of.
+/// The library that generated Java needs besides those that the generator itself contains.
 const JAKARTA_ANNOTATIONS: &str = "/usr/share/java/jakarta-annotation-api.jar";
 
 fn page() -> PathBuf {
@@ -33,13 +33,13 @@ fn operations(document: &Value) -> impl Iterator<Item = (&String, &String, &Valu
     })
 }
 
-/// The request bodies that an operation shows.
+/// The example request bodies of an operation.
 fn examples(operation: &Value) -> impl Iterator<Item = &Value> {
     let examples = operation.pointer("/requestBody/content/application~1json/examples");
     examples.and_then(Value::as_object).into_iter().flatten().map(|(_, example)| &example["value"])
 }
 
-/// All request bodies that the document shows, with the names of their schemas.
+/// All example request bodies of the document, with the names of their schemas.
 fn bodies() -> Vec<(String, Value)> {
     let document = document();
     let of_operation = |(_, _, operation): (&String, &String, &Value)| {
@@ -58,12 +58,12 @@ fn python_tool(name: &str) -> Command {
     Command::new(target().join("generators-python/bin").join(name))
 }
 
-/// The programs and libraries that it installs from npm.
+/// The programs and libraries that the script installs from npm.
 fn node_modules() -> PathBuf {
     target().join("generators-node/node_modules")
 }
 
-/// The files of a folder and of those in it that have this extension.
+/// The files in a folder and its subfolders with this extension.
 fn files(folder: &Path, extension: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).expect("a folder") {
@@ -81,7 +81,7 @@ fn temporary() -> TempDir {
     tempfile::tempdir().expect("a temporary folder")
 }
 
-/// A client by openapi-generator with every operation.
+/// A client made by openapi-generator with every operation.
 fn client(generator: &str, properties: &str, extension: &str) -> TempDir {
     let folder = temporary();
     let mut command = python_tool("openapi-generator-cli");
@@ -91,7 +91,7 @@ fn client(generator: &str, properties: &str, extension: &str) -> TempDir {
     folder
 }
 
-/// Asserts that the code has every operation, by whatever convention its name is spelled.
+/// Asserts that the code has every operation, in any naming convention.
 fn assert_complete(folder: &Path, extension: &str) {
     let text = |path: &PathBuf| fs::read_to_string(path).expect("a text") + &path.display().to_string();
     let texts = files(folder, extension).iter().map(text).collect::<String>();
@@ -102,7 +102,7 @@ fn assert_complete(folder: &Path, extension: &str) {
     }
 }
 
-/// Asserts that the lines, which a client wrote, are the bodies of the examples, without a member twice.
+/// Asserts that the lines, which a client wrote, are the bodies of the examples, without a repeated member.
 fn assert_examples(lines: &str) {
     // Clients write the same time in different ways.
     let plain = |text: &str| text.replace(".000000Z", "Z").replace(".000Z", "Z").replace("+00:00", "Z");
@@ -112,7 +112,7 @@ fn assert_examples(lines: &str) {
         let mut written: Value = serde_json::from_str(&line).expect("JSON");
         let members = |text: &str| text.matches("\":").count();
         assert_eq!(members(&line), members(&written.to_string()), "{name} has a member twice: {line}");
-        // Some write defaults.
+        // Some clients write defaults.
         let schema = &document["components"]["schemas"][&name]["properties"];
         let is_default = |member: &str, value: &Value| schema[member].get("default") == Some(value);
         written

@@ -1,4 +1,5 @@
-//! The image of the service: its root is built as the last stage of the Containerfile says, and run as its user, read-only.
+//! The image of the service: its root is built like the last stage of the Containerfile, and run as its user,
+//! read-only.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +13,7 @@ use crate::world::*;
 
 const CERTIFICATES: &str = "/etc/ssl/certs/ca-certificates.crt";
 
-/// What the last stage of the Containerfile says.
+/// The instructions of the last stage of the Containerfile.
 #[derive(Default)]
 struct Stage {
     base: String,
@@ -25,7 +26,7 @@ struct Stage {
 }
 
 impl Stage {
-    /// Panics at an instruction that this test does not follow.
+    /// Reads the stage. Panics at an instruction that this test does not support.
     fn read() -> Self {
         let path = Path::new(REPOSITORY).join("deploy/Containerfile");
         let text = fs::read_to_string(path).expect("there is a Containerfile");
@@ -71,7 +72,7 @@ impl Stage {
         root
     }
 
-    /// A command line in the root: the user by number, no privileges, and nothing to write.
+    /// A command line in the root: with the user by number, no privileges, and no write access.
     fn enter(&self, root: &Root) -> Vec<String> {
         let (user, group) = self.user.split_once(':').expect("a user and a group");
         assert!(user.parse::<u32>().is_ok_and(|user| user > 0), "{user}");
@@ -107,7 +108,7 @@ async fn the_health_check_of_the_image_tells_whether_it_serves() {
     let stage = Stage::read();
     let root = stage.build();
     let line = stage.enter(&root);
-    // The health check asks an address that it must know before the start.
+    // The health check needs an address that is known before the start.
     let free = free_address();
     let inside = || {
         let service = world.service().program(line.iter().map(String::as_str));

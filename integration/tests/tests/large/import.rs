@@ -1,18 +1,19 @@
-//! A million users are imported from a file of Windows with bad lines among them, within bounded memory.
+//! A million users are imported from a Windows file with bad lines among them, within limited memory.
 
 use std::io::Write;
 use std::time::{Duration, Instant};
 
 use harness::{ServiceBuilder, TestDatabase, wait_for};
 
-/// How many lines, unless the variable says otherwise, for a short run that only shows that the test works.
+/// The number of lines, unless the variable sets another, for a short run that only shows that the test
+/// works.
 const LINES: u32 = 1_000_000;
 const LINES_VARIABLE: &str = "TEST_LARGE_IMPORT_LINES";
-/// How long an import may take.
+/// The time limit of an import.
 const IMPORT_BOUND: Duration = Duration::from_secs(1_200);
-/// The most memory that it may ever have in use, in bytes.
+/// The maximum memory that it may ever use, in bytes.
 const MAX_MEMORY_BYTES: u64 = 64 << 20;
-/// Of so many lines, one is refused, one is empty, and one names the user of the line before it again.
+/// The lines in a group: one is rejected, one is empty, and one repeats the user of the line before it.
 const EVERY: u32 = 1_000;
 
 /// A line without its end.

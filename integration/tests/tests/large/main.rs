@@ -1,4 +1,5 @@
-//! What needs millions of rows or many minutes: `make test-large`, which a release needs, and `make test` does not run.
+//! Tests that need millions of rows or many minutes: `make test-large`, which a release needs, and `make
+//! test` does not run.
 
 #[expect(dead_code, reason = "shared with the other tests, which use all of it")]
 #[path = "../it/alert_rules.rs"]

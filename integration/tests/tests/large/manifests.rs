@@ -1,5 +1,6 @@
-//! What describes containers is valid for the programs that read it, as far as they are there without an image builder and a cluster: the
-//! manifests by the schemas of the Kubernetes API, the Compose file by Compose, the Containerfile by a linter.
+//! Files for containers are valid for the programs that read them, as far as these work without an image
+//! builder and a cluster: the manifests by the schemas of the Kubernetes API, the Compose file by Compose,
+//! the Containerfile by a linter.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,7 +8,8 @@ use std::process::Command;
 
 use crate::commands::{REPOSITORY, run, target};
 
-/// The versions of Kubernetes whose schemas are asked: the oldest that is expected to work, and the newest that the validator knows.
+/// The versions of Kubernetes whose schemas are used: the oldest that is expected to work, and the newest
+/// that the validator supports.
 const KUBERNETES: [&str; 2] = ["1.30", "1.37"];
 
 fn deploy(path: &str) -> PathBuf {
@@ -26,7 +28,7 @@ fn every_manifest_follows_the_schemas_of_the_kubernetes_api() {
             let mut manifests = 0;
             for entry in fs::read_dir(deploy(folder)).expect("a folder") {
                 let path = entry.expect("an entry").path();
-                // Its kind is no part of the API; a test of `make test` reads it.
+                // Its kind is not part of the API; a test of `make test` reads it.
                 if !path.ends_with("kustomization.yaml") {
                     run(tool("kubernetes-validate")
                         .args(["--strict", "--kubernetes-version", version])

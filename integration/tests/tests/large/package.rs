@@ -18,7 +18,7 @@ pub(crate) const ENVIRONMENT: &str = "/etc/notification/notification.env";
 const FIRST: &str = concat!(env!("CARGO_PKG_VERSION"), "-1");
 const NEXT: &str = concat!(env!("CARGO_PKG_VERSION"), "-2");
 const UNIT: &str = "/usr/lib/systemd/system/notification.service";
-/// The exposure that `systemd-analyze security` may find at most, times ten.
+/// The maximum exposure in `systemd-analyze security`, times ten.
 const MAX_EXPOSURE: &str = "--threshold=20";
 
 /// The package of the binary of this build. `make dist` packages another build.
@@ -27,7 +27,7 @@ pub(crate) fn first_package() -> &'static Path {
     MADE.get_or_init(|| package(FIRST))
 }
 
-/// The same with a higher version.
+/// The same package with a higher version.
 pub(crate) fn next_package() -> &'static Path {
     static MADE: OnceLock<PathBuf> = OnceLock::new();
     MADE.get_or_init(|| package(NEXT))
@@ -47,7 +47,7 @@ fn package(version: &str) -> PathBuf {
 
 pub(crate) fn install(root: &Root, package: &Path) {
     root.copy(package, "/notification.deb");
-    // Neither standard input nor a terminal: a question would fail.
+    // Without standard input or a terminal: a question would fail.
     root.run(&["dpkg", "--install", "/notification.deb"]);
 }
 
@@ -58,8 +58,8 @@ fn setting(root: &Root, unit: &str, name: &str) -> String {
     line.unwrap_or_else(|| panic!("{unit} has no {name}")).to_owned()
 }
 
-/// Sets variables in the installed environment file, as an administrator does: by removing the # in front of them. The probes are served
-/// at `internal`.
+/// Sets variables in the installed environment file, as an administrator does: by removing the # in front of
+/// them. The probes are served at `internal`.
 pub(crate) fn configure(root: &Root, world: &World, internal: &str) {
     let mut text = root.read(ENVIRONMENT);
     for (name, value) in [
@@ -76,7 +76,8 @@ pub(crate) fn configure(root: &Root, world: &World, internal: &str) {
     fs::write(root.path(ENVIRONMENT), text).expect("the file is written");
 }
 
-/// A command line in the root with what the unit says: its user, its group, its environment file, no privileges, nothing to write.
+/// A command line in the root with the settings of the unit: its user, its group, its environment file, no
+/// privileges, no write access.
 fn as_unit(root: &Root) -> Vec<String> {
     const SCRIPT: &str = r#"
         user=$1 group=$2 environment=$3; shift 3
@@ -88,7 +89,7 @@ fn as_unit(root: &Root) -> Vec<String> {
     line
 }
 
-/// The command of the unit.
+/// Starts the command of the unit.
 async fn start(root: &Root) -> Service {
     let line = as_unit(root);
     let command = setting(root, UNIT, "ExecStart");
@@ -105,7 +106,7 @@ async fn stop(mut service: Service) {
     assert!(status.success(), "{status}: {:?}", service.output());
 }
 
-/// Who may read and write a file, as numbers of its own root.
+/// The owner, group and mode of a file, as numbers of its own root.
 fn access(root: &Root, path: &str) -> (u32, u32, u32) {
     let file = fs::metadata(root.path(path)).unwrap_or_else(|error| panic!("{path}: {error}"));
     (file.uid(), file.gid(), file.permissions().mode() & 0o7777)
@@ -184,7 +185,7 @@ pub(crate) async fn all_published(world: &World, intents: i64) {
     .await;
 }
 
-/// A free address on loopback, for what must know its address before it starts.
+/// A free address on loopback, for a process whose address must be known before it starts.
 pub(crate) fn free_address() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
     listener.expect("a free port").to_string()
@@ -194,7 +195,7 @@ fn installed_version(root: &Root) -> String {
     root.run(&["dpkg-query", "--show", "--showformat=${Status} ${Version}", "notification"])
 }
 
-/// It runs as its user, without groups and privileges.
+/// Checks that the process runs as its user, without groups and privileges.
 fn check_process(service: &Service, uid: u32, gid: u32) {
     let status = fs::read_to_string(format!("/proc/{}/status", service.pid())).expect("it runs");
     let field = |name: &str| status_field(&status, name);
@@ -206,7 +207,7 @@ fn check_process(service: &Service, uid: u32, gid: u32) {
     }
 }
 
-/// A page for each command, completions for each shell, and the copyright.
+/// Checks that there is a page for each command, completions for each shell, and the copyright.
 fn check_documentation(root: &Root) {
     let help = root.run(&["/usr/bin/notification", "help"]);
     let (_, commands) = help.split_once("Commands:\n").expect("a list of commands");

@@ -1,4 +1,4 @@
-//! A million dead letters are replayed beside traffic; the command is killed in the middle and run again.
+//! A million dead letters are replayed during traffic; the command is killed in the middle and run again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -10,18 +10,19 @@ use store_redis::append_command;
 use crate::dead_letters::insert_dead_letters;
 use crate::world::*;
 
-/// How many dead letters, unless the variable says otherwise, for a short run that only shows that the test works.
+/// The number of dead letters, unless the variable sets another, for a short run that only shows that the
+/// test works.
 const DEAD_LETTERS: u32 = 1_000_000;
 const DEAD_LETTERS_VARIABLE: &str = "TEST_LARGE_DEAD_LETTERS";
-/// Intents a second, each with two routes, unless the variable says otherwise.
+/// Intents per second, each with two routes, unless the variable sets another number.
 const RATE: u32 = 500;
 const RATE_VARIABLE: &str = "TEST_LARGE_RATE";
-/// How long there is nothing but traffic, to compare with.
+/// The time with traffic alone, for comparison.
 const BEFORE: Duration = Duration::from_secs(30);
-/// How long a replay may take.
+/// The time limit of a replay.
 const REPLAY_BOUND: Duration = Duration::from_secs(3_600);
-/// The longest time from an intent to its last entry that 99 of 100 intents may take beside the replay, in milliseconds. A backlog in which
-/// they wait takes minutes.
+/// The maximum time from an intent to its last entry for 99 of 100 intents during the replay, in
+/// milliseconds. A backlog in which they wait takes minutes.
 const MAX_P99_MS: i64 = 1_000;
 
 fn number(variable: &str, default: u32) -> u32 {
@@ -37,7 +38,7 @@ struct Traffic {
 
 impl Traffic {
     async fn start(world: &World, rate: u32) -> Self {
-        /// How often intents are sent.
+        /// The interval at which intents are sent.
         const TICK: Duration = Duration::from_millis(20);
         let (sent, stop) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicBool::new(false)));
         let mut redis = world.redis().await;
@@ -85,8 +86,8 @@ async fn affected(world: &World) -> i64 {
     world.number("SELECT coalesce(sum(affected), 0)::bigint FROM operator_actions").await
 }
 
-/// The 50th and the 99th percentile of the time from an intent to its last entry, in milliseconds by the clock of Redis, of the intents that were
-/// sent from `first` to before `end`.
+/// The 50th and the 99th percentile of the time from an intent to its last entry, in milliseconds by the
+/// clock of Redis, of the intents that were sent from `first` to before `end`.
 async fn latency(world: &World, first: u32, end: u32) -> (i64, i64) {
     let percentile = async |fraction: f64| {
         let sql = format!(

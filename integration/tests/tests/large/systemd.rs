@@ -1,5 +1,5 @@
-//! The installed units under systemd itself: as process 1 of a Debian root of its own, in namespaces of its own. Only the network is that of
-//! this machine, where the servers of the test are.
+//! The installed units under systemd itself: as process 1 of its own Debian root, in its own namespaces. Only
+//! the network is that of this machine, on which the servers of the test run.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,13 +14,13 @@ use crate::package::{
 };
 use crate::world::*;
 
-/// A running system. Dropped, its process 1 is killed, and the kernel ends all others.
+/// A running system. When it is dropped, its process 1 is killed, and the kernel ends all others.
 struct System {
     init: Child,
     cgroup: PathBuf,
 }
 
-/// Leaves the test out where systemd cannot run.
+/// The variable that skips the test if systemd cannot run.
 const WITHOUT: &str = "TEST_LARGE_WITHOUT_SYSTEMD";
 
 impl System {
@@ -40,7 +40,7 @@ impl System {
         };
         let cgroup = Path::new(&unified).join(format!("notification-test-{}", std::process::id()));
         fs::create_dir(&cgroup).unwrap_or_else(|error| panic!("{}: {error}", cgroup.display()));
-        // What would change this machine is read-only or missing.
+        // Paths that could change this machine are read-only or missing.
         const SCRIPT: &str = r#"
             echo $$ >"$1/cgroup.procs" && exec unshare --mount --pid --uts --ipc --cgroup --fork --kill-child sh -c '
                 mount --bind "$1" "$1" && cd "$1" &&
@@ -71,7 +71,7 @@ impl System {
         Some(system)
     }
 
-    /// Its process 1, by the number that it has outside.
+    /// Its process 1, by its process id outside.
     fn pid(&self) -> Option<String> {
         let parent = self.init.id();
         let children = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).ok()?;
@@ -117,7 +117,7 @@ impl System {
         status_field(&status, field)
     }
 
-    /// A file of the running system, as this process can open it.
+    /// A file of the running system, at a path that this process can open.
     fn path(&self, inside: &str) -> PathBuf {
         PathBuf::from(format!("/proc/{}/root{inside}", self.pid().expect("it runs")))
     }
@@ -132,7 +132,7 @@ impl Drop for System {
         }
         drop(self.init.kill());
         drop(self.init.wait());
-        // What it ended may need a moment to leave.
+        // Processes that it ended may need a moment to exit.
         const REMOVE: &str =
             r#"for n in 1 2 3 4 5 6 7 8 9 10; do rmdir $(find "$1" -depth -type d) && exit; sleep 0.5; done"#;
         drop(
@@ -145,7 +145,7 @@ impl Drop for System {
     }
 }
 
-/// Waits until the probe at an address says that it is ready.
+/// Waits until the probe at an address reports that it is ready.
 async fn ready(address: &str) {
     wait_for("it is ready", BOUND, async || {
         let answer = request(address, "GET", "/readyz", &[], "").await.ok()?;
@@ -158,7 +158,7 @@ const UNIT: &str = "notification.service";
 /// An instance of the template.
 const STATE_UNIT: &str = "notification@state.service";
 
-/// Waits until the state store under systemd answers on its socket.
+/// Waits until the state store under systemd responds on its socket.
 async fn state_ready(system: &System) {
     let socket = system.path("/run/notification-state/state.sock");
     wait_for("the state store answers", BOUND, async || {
@@ -217,7 +217,7 @@ async fn systemd_starts_restarts_and_stops_what_the_package_has_installed() {
     all_published(&world, 20).await;
     world.check(0..20).await;
 
-    // A crash restarts it too; configuration that is wrong does not.
+    // A crash restarts it too; invalid configuration does not.
     let before = system.property(UNIT, "MainPID");
     system.run(&["systemctl", "kill", "--signal=KILL", UNIT]);
     wait_for("it was started again", BOUND, async || {

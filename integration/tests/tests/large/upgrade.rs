@@ -1,7 +1,8 @@
-//! A release replaces the one before it, replica by replica and under load, and is rolled back.
+//! A release replaces the previous one, replica by replica and under load, and is rolled back.
 //!
-//! The previous release is built from the history of this repository, so that no binary has to be kept. That needs the whole history, and
-//! the crates of its own `Cargo.lock`: cargo downloads those that this machine does not have yet.
+//! The previous release is built from the history of this repository, so that no binary has to be kept. That
+//! needs the whole history, and the crates of its own `Cargo.lock`: cargo downloads those that this machine
+//! does not have yet.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -20,16 +21,17 @@ use crate::world::*;
 
 /// The previous release: the last commit of 0.1.0 (docs/adr/0044-upgrades.md).
 const RELEASE: &str = "ee6ec32843c79b72cb8d091d1845006c9ed1f09e";
-/// How many migrations it has.
+/// The number of its migrations.
 const RELEASE_MIGRATIONS: i64 = 3;
-/// How many intents are sent at once, and how often.
+/// The number of intents that are sent at once, and the interval.
 const SENT_AT_ONCE: u32 = 5;
 const SEND_INTERVAL: Duration = Duration::from_millis(50);
-/// How many intents are published between two steps.
+/// The number of intents that are published between two steps.
 const BETWEEN_STEPS: i64 = 200;
-/// Where 0.1.0 logs an error for each migration of a newer release, at its start: the library does, and it is none.
+/// The log target under which 0.1.0 logs an error for each migration of a newer release, at its start: its
+/// library logs it, and it is not an error.
 const NEWER_SCHEMA: &str = "refinery_core::traits::missing";
-/// The keys of intents by HTTP have numbers from here on.
+/// The first number of the keys of intents by HTTP.
 const FIRST_BY_HTTP: u32 = 1_000_000;
 
 /// The binary of the previous release. It is built once; a debug build carries this load.
@@ -79,7 +81,7 @@ impl Load {
         Self { sent, stop, task }
     }
 
-    /// How many were sent.
+    /// Stops the load and returns the number of intents that were sent.
     async fn finish(self) -> u32 {
         self.stop.send(()).expect("it sends until now");
         self.task.await.expect("it does not panic");
@@ -87,13 +89,13 @@ impl Load {
     }
 }
 
-/// The replicas that run, from the oldest to the newest.
+/// The running replicas, from the oldest to the newest.
 struct Replicas {
     world: Arc<World>,
     tokens: TokensFile,
     release: PathBuf,
     running: Vec<Service>,
-    /// How many intents were sent by HTTP.
+    /// The number of intents that were sent by HTTP.
     by_http: u32,
 }
 
@@ -111,7 +113,8 @@ impl Replicas {
         self.add(Some(&release)).await;
     }
 
-    /// Waits until more intents are published, and sends one by HTTP to every replica: all give the same answer.
+    /// Waits until more intents are published, and sends one by HTTP to every replica: all return the same
+    /// response.
     async fn serve_for_a_while(&mut self) {
         let sql = "SELECT count(DISTINCT notification_id) FROM routes WHERE status = 'published'";
         let before = self.world.number(sql).await;
@@ -130,7 +133,7 @@ impl Replicas {
         assert!(matches!(&answers[..], [(202, _)]), "{answers:?}");
     }
 
-    /// Stops the replica that runs for longest. It has reported no error.
+    /// Stops the replica that has run longest. It has reported no error.
     async fn stop_oldest(&mut self) {
         let mut oldest = self.running.remove(0);
         oldest.signal("TERM");
@@ -152,8 +155,8 @@ impl Replicas {
     }
 }
 
-/// Replaces two replicas of the previous release and rolls back, under load. `migrate` runs first, or not at all: then the first new replica
-/// migrates.
+/// Replaces two replicas of the previous release and rolls back, under load. `migrate` runs first, or not at
+/// all: then the first new replica migrates.
 async fn upgrade_and_roll_back(migrate_first: bool) {
     let world = Arc::new(World::with(TestDatabase::empty().await, None).await);
     let (tokens, release) = (TokensFile::new(&world), release_binary());

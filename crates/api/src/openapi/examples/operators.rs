@@ -1,4 +1,4 @@
-//! The examples of what operators read and change.
+//! Examples of operators' reads and changes.
 
 use domain::dead_letter::recovery_hint;
 use domain::entry::EntryId;

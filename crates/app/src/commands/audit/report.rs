@@ -1,4 +1,4 @@
-//! What `audit` prints: discrepancies while they are found, figures at the end.
+//! The output of `audit`: discrepancies as they are found, figures at the end.
 
 use std::io::Write;
 
@@ -11,12 +11,12 @@ use workers::AuditReport;
 use crate::commands::operators::{Cell, Progress, Style, Tone, print_cells};
 use crate::commands::output::{print_json, print_line, printable};
 
-/// The most discrepancies that are printed as text; `--json` prints all of them.
+/// The most discrepancies printed as text; `--json` prints all of them.
 const MAX_PRINTED: u64 = 100;
-/// The most overdue routes that are named; all are counted.
+/// The most overdue routes that are listed by id; all are counted.
 const MAX_NAMED_STUCK: usize = 20;
 
-/// Prints to `out`. An error of writing is kept until the end.
+/// Prints discrepancies to `out`. A write error is kept until the end.
 pub(super) struct Report<'a, W> {
     json: bool,
     style: Style,
@@ -24,7 +24,7 @@ pub(super) struct Report<'a, W> {
     progress: Option<Progress>,
     failed: anyhow::Result<()>,
     printed: u64,
-    /// The first overdue routes, with when they were due.
+    /// The first overdue routes, with the times at which they were due.
     stuck: Vec<(RouteKey, Timestamp)>,
 }
 
@@ -34,7 +34,7 @@ impl<'a, W: Write> Report<'a, W> {
         Self { json, style, out, progress, failed: Ok(()), printed: 0, stuck: Vec::new() }
     }
 
-    /// Prints the figures, and says whether everything could be printed.
+    /// Prints the figures. Returns the first write error, if any.
     pub(super) fn finish(
         mut self,
         figures: &Figures,
@@ -119,7 +119,7 @@ fn document(found: &Discrepancy) -> Value {
     document
 }
 
-/// The last line of JSON.
+/// The summary: the last line of JSON.
 fn summary(
     figures: &Figures,
     stuck: &[(RouteKey, Timestamp)],
@@ -153,7 +153,7 @@ fn summary(
     })
 }
 
-/// The same as text: what is counted, how many, and what that means.
+/// The summary as text: a name, a figure and its meaning in each row.
 fn rows(figures: &Figures, (since, until): (Option<Timestamp>, Timestamp)) -> Vec<Vec<Cell>> {
     let Figures { entries, records, routes, published, outbound, discrepancies } = figures;
     let since = since.map_or_else(|| "the beginning".to_owned(), |since| since.to_string());

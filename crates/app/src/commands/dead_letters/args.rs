@@ -44,7 +44,7 @@ pub(super) struct FilterArgs {
 }
 
 impl FilterArgs {
-    /// The filter, if it is `now`.
+    /// Builds the filter, with relative times resolved at `now`.
     pub(super) fn filter(&self, now: Timestamp) -> Result<DeadLetterFilter, Failure> {
         let (created_after, created_before) = self.times.at(now)?;
         Ok(DeadLetterFilter {
@@ -105,8 +105,8 @@ pub(super) struct SelectionArgs {
 }
 
 impl SelectionArgs {
-    /// The selection, for a command that begins at `now`, of the dead letters before `end`: what becomes one later is not in it. `Err` if there
-    /// are too many ids.
+    /// Builds the selection for a command that begins at `now`. It contains only dead letters from before
+    /// `end`; later ones are excluded. `Err` if there are too many ids.
     pub(super) fn selection(&self, now: Timestamp, end: Timestamp) -> Result<Selection, Failure> {
         if self.ids.len() > MAX_ROUTES_PER_REQUEST {
             let problem = format!("error: --id may be given {MAX_ROUTES_PER_REQUEST} times");

@@ -1,4 +1,4 @@
-//! `dead-letters replay` and `discard`: the plan, the question, the work, and what was done.
+//! `dead-letters replay` and `discard`: the plan, the confirmation, the change, and its report.
 
 use std::io::{self, Write};
 
@@ -45,12 +45,12 @@ pub(super) async fn discard(
     Command::open(config, &args.selection, args.change.clone(), actor, words).await?.run(false, out).await
 }
 
-/// What a change is called.
+/// The words for a change in messages.
 #[derive(Clone, Copy)]
 pub(super) struct Words {
-    /// The command.
+    /// The name of the command.
     pub(super) command: &'static str,
-    /// What dead letters are after it.
+    /// The participle for dead letters after the change.
     pub(super) done: &'static str,
 }
 
@@ -93,7 +93,7 @@ impl<'a> Command<'a> {
             }
             return Ok(());
         }
-        // With --json, standard output has one document: the result.
+        // With --json, standard output contains one document, the result. The plan goes to standard error.
         match json {
             true => planned.print(&mut io::stderr(), self.words, false)?,
             false => planned.print(out, self.words, false)?,
@@ -123,7 +123,7 @@ impl<'a> Command<'a> {
         self.outcome(&report, end, no_wait)
     }
 
-    /// There is nothing to change, so nothing is asked or written.
+    /// Reports an empty result without confirmation: there is nothing to change, so nothing is written.
     fn change_nothing(&self, planned: &Planned, no_wait: bool, out: &mut impl Write) -> Result<(), Failure> {
         let (unknown, unchanged) = planned.missed();
         let report = BulkReport { unknown: unknown.to_vec(), unchanged, ..BulkReport::default() };
@@ -155,7 +155,7 @@ impl<'a> Command<'a> {
         Ok(())
     }
 
-    /// The request, if there is a row of it.
+    /// The request id, if a row of `operator_actions` has it.
     fn request_id(&self, report: &BulkReport) -> Option<&str> {
         (report.changed > 0).then_some(&*self.action.request_id)
     }
@@ -203,7 +203,8 @@ impl<'a> Command<'a> {
         Err(anyhow!(why).into())
     }
 
-    /// The command that continues: what became a dead letter since the beginning is not in it.
+    /// The command that continues the change. Its filter still ends where this command began, so later dead
+    /// letters are excluded.
     fn rest(&self, no_wait: bool) -> String {
         let line = CommandLine::new(&format!("notification dead-letters {}", self.words.command));
         let line = match &self.action.selection {

@@ -1,4 +1,5 @@
-//! The plan of `dead-letters replay` and `discard`: what would be changed, and the question that follows it.
+//! The plan of `dead-letters replay` and `discard`: the changes they would make, and the confirmation
+//! question.
 
 use std::io::Write;
 use std::time::Duration;
@@ -14,21 +15,22 @@ use super::change::Words;
 use crate::commands::operators::print_table;
 use crate::commands::output::{print_line, printable};
 
-/// How long dead letters are counted for the plan; what is beyond is there and not counted.
+/// The time limit for counting dead letters for the plan. The plan reports that there may be more if the
+/// limit cuts the count off.
 const PLAN_TIMEOUT: Duration = Duration::from_secs(10);
-/// How many dead letters are counted together.
+/// The number of dead letters counted in one query.
 const PLAN_PAGE: usize = 1_000;
 
-/// What a command would change.
+/// The changes that a command would make.
 #[derive(Debug)]
 pub(super) struct Planned {
     plan: Plan,
-    /// Named routes that are no such dead letters.
+    /// The number of ids that name a route which is not such a dead letter.
     unchanged: u64,
 }
 
 impl Planned {
-    /// Counts what is selected; all of it, if the time suffices.
+    /// Counts the selection: completely, if the time limit suffices.
     pub(super) async fn count(
         store: &impl Operations,
         change: &DeadLetterChange,
@@ -53,17 +55,17 @@ impl Planned {
         }
     }
 
-    /// How many were counted.
+    /// The number of dead letters counted.
     pub(super) fn counted(&self) -> u64 {
         self.plan.count.count
     }
 
-    /// Ids that name no route, and how many name a route that is no such dead letter.
+    /// The ids that name no route, and the number of ids that name a route which is not such a dead letter.
     pub(super) fn missed(&self) -> (&[String], u64) {
         (&self.plan.unknown, self.unchanged)
     }
 
-    /// What is asked before the change; `None` if there is nothing to change.
+    /// The confirmation question; `None` if there is nothing to change.
     pub(super) fn question(&self, words: Words) -> Option<String> {
         let verb = capitalised(words.command);
         match self.plan.count {
@@ -73,7 +75,7 @@ impl Planned {
         }
     }
 
-    /// Prints it; `is_dry_run` says that nothing follows it.
+    /// Prints the plan. With `is_dry_run` its wording is that of a change that will not happen.
     pub(super) fn print(&self, out: &mut impl Write, words: Words, is_dry_run: bool) -> anyhow::Result<()> {
         let plan = &self.plan;
         for id in &plan.unknown {
@@ -105,7 +107,7 @@ impl Planned {
         print_line(out, &format!("\n{subject} {be} {}", words.done))
     }
 
-    /// The document of a dry run.
+    /// The JSON document of a dry run.
     pub(super) fn document(&self) -> anyhow::Result<Value> {
         let planned = api::view::Planned::new(self.plan.clone());
         let mut planned = serde_json::to_value(planned).context("the plan is no JSON")?;
@@ -119,13 +121,13 @@ fn capitalised(word: &str) -> String {
     format!("{}{rest}", first.to_ascii_uppercase())
 }
 
-/// So many dead letters.
+/// Formats a count of dead letters with its noun.
 fn letters(count: Counted) -> String {
     let noun = if is_one(count) { "dead letter" } else { "dead letters" };
     format!("{count} {noun}")
 }
 
-/// The same as the subject of a sentence, with its verb.
+/// Formats a count of dead letters as the subject of a sentence, with its verb.
 pub(super) fn letters_are(count: Counted) -> String {
     let verb = if is_one(count) { "is" } else { "are" };
     format!("{} {verb}", letters(count))

@@ -1,7 +1,7 @@
-//! What the console has to show besides the sample: routes that failed, dead letters, a malformed intent.
+//! Sample data for the console besides the sample intent: failed routes, dead letters, a malformed intent.
 //!
-//! The failures are recorded before the service starts, as a publisher would have recorded them: private servers do not fail by
-//! themselves. Their routes are tried again after [`RETRY_AFTER`].
+//! The failures are recorded before the service starts, as a publisher would have recorded them: private
+//! servers do not fail by themselves. Their routes are retried after [`RETRY_AFTER`].
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,11 +22,11 @@ use store_postgres::PgStore;
 
 use super::{PRODUCER, USERS};
 
-/// How long ago the samples were accepted.
+/// The age of the samples: the time since their acceptance.
 const ACCEPTED_BEFORE: Duration = Duration::from_secs(5 * 60);
-/// When the routes that failed are tried again.
+/// The delay after which the failed routes are retried.
 const RETRY_AFTER: Duration = Duration::from_secs(10 * 60);
-/// What the failures say.
+/// The error message of the failures.
 const FAILURE: &str = "the server answered: OOM command not allowed when used memory > 'maxmemory'";
 
 /// Records two notifications, each with a dead letter and a route that failed.
@@ -47,7 +47,7 @@ pub(super) async fn record_failures(store: &PgStore) -> anyhow::Result<()> {
     completed.map(drop).context("the samples of failures could not be stored")
 }
 
-/// Two intents as they were accepted then.
+/// The decisions on two intents, as if they had been accepted at `at`.
 fn accepted(at: Timestamp) -> anyhow::Result<Vec<Outcome>> {
     let policy = Policy {
         catalog: Arc::new(Catalog::built_in()),
@@ -76,7 +76,8 @@ fn accepted(at: Timestamp) -> anyhow::Result<Vec<Outcome>> {
     Ok(decision.decided.into_iter().map(|decided| decided.outcome).collect())
 }
 
-/// A dead letter of each channel and user, and for the other two a failed attempt that is followed by another one.
+/// The failure of a route. One route of each user, on different channels, becomes a dead letter; the other
+/// two have a failed attempt and a scheduled retry.
 fn failure(route: &LiveRoute, now: Timestamp) -> Failed {
     let is_last = (route.channel == Channel::Push) == route.recipient_ref.ends_with(USERS[0].0);
     Failed {
@@ -90,7 +91,7 @@ fn failure(route: &LiveRoute, now: Timestamp) -> Failed {
     }
 }
 
-/// An intent of a type that the catalogue does not know.
+/// An intent whose type is not in the catalogue.
 pub(super) fn malformed() -> IntentDraft {
     draft("game.paused", USERS[0].0, "game-123:paused", SystemClock.now())
 }

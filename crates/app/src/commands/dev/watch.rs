@@ -1,4 +1,4 @@
-//! The sample intent, and what becomes of it.
+//! Sends the sample intent and prints the published entries.
 
 use std::time::Duration;
 
@@ -14,14 +14,14 @@ use super::{PRODUCER, USERS};
 
 /// The pause between two reads of the outbound streams.
 const OUTBOUND_POLL_INTERVAL: Duration = Duration::from_millis(250);
-/// The most entries of one stream that one read shows; the next one shows the rest.
+/// The most entries of one stream that one read shows; the next read shows the rest.
 const MAX_ENTRIES_PER_READ: u32 = 100;
 
 /// Prints the published entries.
 pub(super) struct Watch {
     pub(super) streams: [String; 2],
     pub(super) stop: CancellationToken,
-    /// Printed once the sample has come out.
+    /// Text printed once the sample has been published.
     pub(super) invitation: String,
 }
 
@@ -39,7 +39,7 @@ impl Watch {
             for (stream, last) in self.streams.iter().zip(&mut seen) {
                 let mut range = redis::cmd("XRANGE");
                 range.arg(stream).arg(format!("({last}")).arg("+").arg("COUNT").arg(MAX_ENTRIES_PER_READ);
-                // A read that failed is repeated.
+                // A failed read is repeated.
                 let Ok(Value::Array(entries)) = redis.command("read an outbound stream", &range).await else {
                     continue;
                 };

@@ -1,4 +1,4 @@
-//! Where the trail of an intent is looked for. What is found is judged by the domain.
+//! Finds the traces of an intent. The domain interprets them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -38,7 +38,8 @@ pub(super) struct Trail<'a> {
 }
 
 impl<'a> Trail<'a> {
-    /// Reads how far the stream is read, before anything is looked for: what is decided meanwhile is found where it is stored.
+    /// Reads the position of the stream before anything is searched. An intent decided during the search is
+    /// then found where it is stored.
     pub(super) async fn begin(
         tables: &'a Tables,
         redis: &RedisClient,
@@ -65,17 +66,17 @@ impl<'a> Trail<'a> {
         Ok(Self { tables, stream, catalog, progress, stream_error, searched: Vec::new() })
     }
 
-    /// What was searched so far.
+    /// The places searched so far.
     pub(super) fn searched(&self) -> &[String] {
         &self.searched
     }
 
-    /// Why Redis could not be asked.
+    /// The error of Redis, if it could not be read.
     pub(super) fn stream_error(&self) -> Option<&str> {
         self.stream_error.as_deref()
     }
 
-    /// What became of the intents that have this name.
+    /// Returns the fates of the intents that `reading` refers to.
     pub(super) async fn follow(
         &mut self,
         reading: &Reading,
@@ -176,7 +177,7 @@ impl<'a> Trail<'a> {
         Ok(self.tables.explained(self.tables.queries.list_records(ids).await)?)
     }
 
-    /// The records of the key: one of each producer at most.
+    /// The records with the key, at most one for each producer.
     async fn records_with_key(&self, producer: Option<&str>, key: &str) -> Result<Vec<Record>, Failure> {
         let filter = NotificationFilter {
             producer: producer.map(str::to_owned),
@@ -199,7 +200,7 @@ impl<'a> Trail<'a> {
         Ok(holders)
     }
 
-    /// The malformed intents with the key, and whether all of them were searched.
+    /// The malformed intents with the key; the flag is true if all of them were searched.
     async fn malformed_with_key(
         &self,
         producer: Option<&str>,

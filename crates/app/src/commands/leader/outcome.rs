@@ -1,4 +1,4 @@
-//! How a request that the leader hand over ended, from what the lock and the reports of the replicas say.
+//! The outcome of a request that the leader hand over, derived from the lock and the reports of the replicas.
 
 use std::io::Write;
 use std::time::Duration;
@@ -11,45 +11,48 @@ use super::{NAME_DELAY, not_yet_named};
 use crate::commands::Failure;
 use crate::commands::output::{print_json, print_line, printable};
 
-/// How long the command waits for the reports of the new leader and of the former one, which follow a second later.
+/// The time limit for the reports of the new and the former leader, which follow about a second after the
+/// change.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long it waits for a report of the new leader's name. A replica that leads again without a pause reports it only with its next
-/// report, 10 s later.
+/// The time limit for a report with the new leader's name. A replica that leads again without a pause reports
+/// it only with its next report, 10 s later.
 const NAME_TIMEOUT: Duration = Duration::from_secs(13);
 
-/// How a request to step down ended.
+/// The outcome of a request to step down.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Outcome {
-    /// Another replica leads; the former leader handed over if it has reported itself since.
+    /// Another replica leads. The former leader handed over if it has reported itself since.
     Followed {
         /// The replica that leads; `None` if it has not reported itself.
         by: Option<String>,
-        /// The fence of its term.
+        /// The fence of the new term.
         fence: u64,
-        /// Whether the former leader reports that it leads no longer.
+        /// True if the former leader reports that it no longer leads.
         handed_over: bool,
     },
     /// The same replica leads in a new term.
     SameLeader {
-        /// The fence of that term.
+        /// The fence of the new term.
         fence: u64,
     },
     /// The same term continues.
     Unchanged {
-        /// Whether no other replica is seen.
+        /// True if no other replica is seen.
         alone: bool,
     },
 }
 
 impl Outcome {
-    /// What is known of the new term after so long; `None` if more is to be expected.
+    /// Derives the outcome from the reports, `waited` after the new term was found; `None` if more reports
+    /// are expected.
     pub(super) fn of_new_term(status: &Status, former: &str, waited: Duration) -> Option<Self> {
         let leader = status.leader.as_ref()?;
         let (name, term) = (leader.replica.as_deref(), leader.term);
         let report = status.store.replicas.iter().find(|replica| replica.report.replica == former);
         let leads = |replica: &ReplicaStatus| replica.report.leader_of.iter().any(|worker| worker == INTAKE);
         if name == Some(former) {
-            // For a moment after the change, the last report of the former term names the former leader.
+            // For a moment after the change, the last report of the former term still names the former
+            // leader.
             let is_of_this_term = report.is_some_and(|report| report.seen_at >= term.since + NAME_DELAY);
             return match is_of_this_term {
                 true => Some(Self::SameLeader { fence: term.fence }),
@@ -68,7 +71,7 @@ impl Outcome {
         })
     }
 
-    /// The document of `--json`, for the request with this id; none if nothing was asked.
+    /// The document of `--json`. `request_id` is `None` if no request was made.
     pub(super) fn document(&self, former: &str, request_id: Option<&str>) -> Value {
         let (leader, fence, handed_over) = match self {
             Self::Followed { by, fence, handed_over } => (by.as_deref(), Some(*fence), *handed_over),
@@ -84,7 +87,7 @@ impl Outcome {
         })
     }
 
-    /// Prints it; an error if no other replica leads.
+    /// Prints the outcome; returns an error if no other replica leads.
     pub(super) fn print(
         &self,
         former: &str,
@@ -136,7 +139,7 @@ mod tests {
         Timestamp::from_millis(1_775_121_700_000 + seconds * 1_000).expect("in range")
     }
 
-    /// A term that began at 100 s, and reports: name, when, and whether the replica leads.
+    /// A status whose term began at 100 s, with reports of (name, time in seconds, leads).
     fn status(reports: &[(&str, i64, bool)]) -> Status {
         let replica = |(name, seen_at, leads): &(&str, i64, bool)| ReplicaStatus {
             seen_at: at(*seen_at),
@@ -170,10 +173,10 @@ mod tests {
             // The report of the former leader is not there yet, or never comes.
             (&[("a", 99, true), ("b", 101, true)], 1, None),
             (&[("a", 99, true), ("b", 101, true)], 6, followed(Some("b"), false)),
-            // The report of the new one is not.
+            // The report of the new leader is missing.
             (&[("a", 101, false), ("b", 99, false)], 6, None),
             (&[("a", 101, false), ("b", 99, false)], 14, followed(None, true)),
-            // Reports of the former term say nothing of the new one.
+            // Reports of the former term contain nothing about the new one.
             (&[("a", 99, true), ("b", 99, false)], 6, None),
             (&[("a", 99, true), ("b", 99, false)], 14, followed(None, false)),
             (&[("a", 103, true), ("b", 99, false)], 4, again),

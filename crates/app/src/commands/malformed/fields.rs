@@ -1,4 +1,4 @@
-//! The fields of a malformed intent: for people, and byte for byte.
+//! Prints the fields of a malformed intent: readable, or byte for byte.
 
 use std::io::Write;
 
@@ -9,7 +9,7 @@ use crate::commands::Failure;
 use crate::commands::operators::{Cell, Style, Tone, print_cells};
 use crate::commands::output::{print_line, printable};
 
-/// The most bytes of a value that a line shows.
+/// The most bytes of a value shown on a line.
 const SHOWN_BYTES: usize = 2_000;
 
 /// Prints the fields, in the order received.
@@ -30,7 +30,7 @@ pub(super) fn print_fields(out: &mut impl Write, style: Style, json: Option<&str
     print_cells(out, style, &fields.iter().map(row).collect::<Vec<_>>())
 }
 
-/// A name or a value on one line.
+/// Formats a name or a value for one line.
 fn shown(part: &StoredPart) -> String {
     match part.not_kept() {
         None => text(part.kept()),
@@ -39,7 +39,7 @@ fn shown(part: &StoredPart) -> String {
     }
 }
 
-/// Bytes that are no text are shown as `\xNN`.
+/// Formats bytes as text; bytes that are not UTF-8 are shown as `\xNN`.
 fn text(bytes: &[u8]) -> String {
     let (text, is_whole) = text_of(bytes, SHOWN_BYTES);
     match is_whole {
@@ -48,7 +48,7 @@ fn text(bytes: &[u8]) -> String {
     }
 }
 
-/// Writes the fields byte for byte: all of them, or the value of the first of this name alone.
+/// Writes the fields byte for byte: all of them, or only the value of the first field with this name.
 pub(super) fn write_raw(
     out: &mut impl Write,
     json: Option<&str>,

@@ -1,4 +1,4 @@
-//! Arguments that several commands take.
+//! Arguments that several commands share.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -31,12 +31,12 @@ pub(crate) struct Paging {
 }
 
 impl Paging {
-    /// The most items.
+    /// The most items of the page.
     pub(crate) fn limit(&self) -> PageLimit {
         PageLimit::new(self.limit).unwrap_or_default()
     }
 
-    /// Where the page begins, in a list with this filter.
+    /// The cursor at which the page begins, in a list with this filter.
     pub(crate) fn after<P: Place>(&self, filter: &P::Filter) -> Result<Option<P>, Failure> {
         let place = self.cursor.as_deref().map(|cursor| P::from_cursor(cursor, filter)).transpose();
         place.map_err(|_| {
@@ -61,7 +61,8 @@ pub(crate) struct TimeRange {
 }
 
 impl TimeRange {
-    /// The first time and the one before which it ends, if it is `now`. A range that ends before it begins is wrong usage.
+    /// The start (inclusive) and the end (exclusive) of the range, with relative times resolved at `now`. A
+    /// range that ends before it begins is a usage error.
     pub(crate) fn at(self, now: Timestamp) -> Result<(Option<Timestamp>, Option<Timestamp>), Failure> {
         let time = |moment: Option<Moment>| moment.map(|moment| moment.before(now));
         match (time(self.since), time(self.until)) {
@@ -78,12 +79,12 @@ impl TimeRange {
 pub(crate) struct CommandLine(String);
 
 impl CommandLine {
-    /// A command without options.
+    /// Creates a command line without options.
     pub(crate) fn new(command: &str) -> Self {
         Self(command.to_owned())
     }
 
-    /// The same with an option, if it has a value.
+    /// Adds an option if it has a value.
     pub(crate) fn option(mut self, name: &str, value: Option<impl ToString>) -> Self {
         if let Some(value) = value {
             self.0 += &format!(" {name} {}", quoted(&value.to_string()));
@@ -91,7 +92,7 @@ impl CommandLine {
         self
     }
 
-    /// The same with an option that takes no value, if it is set.
+    /// Adds a flag if it is set.
     pub(crate) fn flag(mut self, name: &str, is_set: bool) -> Self {
         if is_set {
             self.0 += &format!(" {name}");
@@ -99,17 +100,18 @@ impl CommandLine {
         self
     }
 
-    /// The same with an option that is given several times.
+    /// Adds an option once for each value.
     pub(crate) fn options(self, name: &str, values: &[String]) -> Self {
         values.iter().fold(self, |line, value| line.option(name, Some(value)))
     }
 
-    /// The line.
+    /// The command line as text.
     pub(crate) fn into_text(self) -> String {
         self.0
     }
 
-    /// Says on standard error how to continue: with the same conditions, times as they were this time.
+    /// Prints the command for the next page to standard error. It has the same conditions, with times as they
+    /// were resolved this time.
     pub(crate) fn print_next(self, paging: &Paging, output: Output, cursor: Option<String>) {
         if cursor.is_some() {
             let line = self
@@ -121,7 +123,7 @@ impl CommandLine {
     }
 }
 
-/// As one word of a shell.
+/// Quotes a text as one word of a shell.
 fn quoted(text: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:@%+=,".contains(c);
     if !text.is_empty() && text.chars().all(is_plain) {
@@ -130,7 +132,8 @@ fn quoted(text: &str) -> String {
     if printable(text) == text {
         return format!("'{}'", text.replace('\'', r"'\''"));
     }
-    // What a terminal would act upon cannot be printed as it is: in `$'…'` its bytes are octal numbers, which every shell that has `$'…'` reads.
+    // Characters that a terminal would act on cannot be printed as they are. In `$'…'` their bytes are octal
+    // numbers, which every shell that supports `$'…'` reads.
     let escaped = |c: char| match c {
         '\\' | '\'' => format!("\\{c}"),
         c if printable(c.encode_utf8(&mut [0; 4])).len() == c.len_utf8() => c.to_string(),
@@ -139,7 +142,7 @@ fn quoted(text: &str) -> String {
     format!("$'{}'", text.chars().map(escaped).collect::<String>())
 }
 
-/// A text that may not be empty: an empty value is an unset variable of a shell.
+/// Parses a text that must not be empty: an empty value is usually an unset shell variable.
 pub(crate) fn parse_text(text: &str) -> Result<String, String> {
     if text.is_empty() { Err("it is empty".to_owned()) } else { Ok(text.to_owned()) }
 }
@@ -149,17 +152,17 @@ fn parse_limit(text: &str) -> Result<usize, String> {
     limit.map(PageLimit::get).ok_or_else(|| format!("it takes a number from 1 to {MAX_PAGE_ITEMS}"))
 }
 
-/// A time, or how long ago it was.
+/// A time, either absolute or relative to now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Moment {
-    /// A time.
+    /// An absolute time.
     At(Timestamp),
-    /// So long ago.
+    /// A duration before now.
     Ago(Duration),
 }
 
 impl Moment {
-    /// The time, if it is `now`.
+    /// The absolute time, resolved at `now`.
     pub(crate) fn before(self, now: Timestamp) -> Timestamp {
         match self {
             Self::At(at) => at,
@@ -168,7 +171,7 @@ impl Moment {
     }
 }
 
-/// RFC 3339, or a duration: whole days such as `7d`, or what configuration takes, such as `90m`.
+/// Parses RFC 3339, or a duration: whole days such as `7d`, or the syntax of configuration, such as `90m`.
 impl FromStr for Moment {
     type Err = String;
 

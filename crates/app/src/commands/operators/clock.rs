@@ -3,7 +3,8 @@
 use ambient::{Clock, Timestamp};
 use tokio::time::Instant;
 
-/// The clock of the database as it was read once, continued by that of this process: the machine of an operator may have any time.
+/// The database's clock, read once and continued by the monotonic clock of this process: the clock of an
+/// operator's machine may be wrong.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StoreClock {
     read: Timestamp,
@@ -11,12 +12,12 @@ pub(crate) struct StoreClock {
 }
 
 impl StoreClock {
-    /// The database has just said that it is `read`.
+    /// Creates a clock from a time that the database has just returned.
     pub(crate) fn new(read: Timestamp) -> Self {
         Self { read, at: Instant::now() }
     }
 
-    /// When it was read.
+    /// The time at which the database's clock was read.
     pub(crate) fn begun(&self) -> Timestamp {
         self.read
     }

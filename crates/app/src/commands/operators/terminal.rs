@@ -1,32 +1,32 @@
-//! What a terminal gets and a file does not: colours, and how far a long command is.
+//! Terminal output that a file does not get: colours and progress. Also tables.
 
 use std::ffi::OsStr;
 use std::io::{self, IsTerminal, Write};
 
 use crate::commands::output::print_line;
 
-/// The space between two columns.
+/// The number of spaces between two columns.
 const GAP: usize = 2;
 /// The width of the bar of [`Progress`], in characters.
 const BAR_WIDTH: u64 = 30;
 
-/// How a text is meant; the later, the more it matters.
+/// The meaning of a text; later variants matter more.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub(crate) enum Tone {
-    /// As any other.
+    /// Ordinary text.
     #[default]
     Plain,
     /// A heading.
     Strong,
-    /// All is well.
+    /// A healthy state.
     Good,
-    /// It will be tried again, or waits.
+    /// Something that will be retried, or that waits.
     Warning,
-    /// Someone has to act.
+    /// Something that needs action.
     Bad,
 }
 
-/// Whether text is coloured. The tone of a text is never all that tells it from others.
+/// Selects coloured or plain text. A tone is never the only thing that distinguishes one text from another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Style {
     colour: bool,
@@ -36,7 +36,7 @@ impl Style {
     /// Plain text.
     pub(crate) const PLAIN: Self = Self { colour: false };
 
-    /// For standard output with these variables: coloured on a terminal that can, unless `NO_COLOR` is set.
+    /// The style for standard output: coloured on a terminal that supports it, unless `NO_COLOR` is set.
     pub(crate) fn of_stdout(vars: &[(String, String)]) -> Self {
         Self::new(vars, io::stdout().is_terminal())
     }
@@ -48,7 +48,7 @@ impl Style {
         Self { colour: is_terminal && !refused }
     }
 
-    /// The text in the colour of its tone.
+    /// Returns the text in the colour of its tone.
     pub(crate) fn paint(self, tone: Tone, text: &str) -> String {
         let code = match tone {
             Tone::Plain => None,
@@ -64,7 +64,7 @@ impl Style {
     }
 }
 
-/// A text in a table.
+/// A cell of a table.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Cell {
     text: String,
@@ -72,7 +72,7 @@ pub(crate) struct Cell {
 }
 
 impl Cell {
-    /// A text with a tone.
+    /// Creates a cell with a tone.
     pub(crate) fn new(text: impl Into<String>, tone: Tone) -> Self {
         Self { text: text.into(), tone }
     }
@@ -91,7 +91,7 @@ pub(crate) fn print_cells(out: &mut impl Write, style: Style, rows: &[Vec<Cell>]
     let width = |column: usize| rows.iter().filter_map(|row| row.get(column)).map(length).max().unwrap_or(0);
     let widths: Vec<usize> = (0..columns).map(width).collect();
     for row in rows {
-        // Nothing follows the last cell that has a text.
+        // Nothing is printed after the last cell that has a text.
         let cells = row.iter().rposition(|cell| !cell.text.is_empty()).map_or(0, |last| last + 1);
         let mut line = String::new();
         for (at, (cell, width)) in row.iter().zip(&widths).take(cells).enumerate() {
@@ -104,7 +104,7 @@ pub(crate) fn print_cells(out: &mut impl Write, style: Style, rows: &[Vec<Cell>]
     Ok(())
 }
 
-/// Whether standard error is a terminal that can draw a line again.
+/// Returns true if standard error is a terminal that can redraw a line.
 pub(crate) fn draws_on_stderr() -> bool {
     can_draw(io::stderr().is_terminal(), std::env::var_os("TERM").as_deref())
 }
@@ -113,13 +113,13 @@ fn can_draw(is_terminal: bool, term: Option<&OsStr>) -> bool {
     is_terminal && term.is_none_or(|term| term != "dumb")
 }
 
-/// The same, without colour.
+/// Prints rows of plain text with their columns aligned.
 pub(crate) fn print_table(out: &mut impl Write, rows: &[Vec<String>]) -> anyhow::Result<()> {
     let row = |row: &Vec<String>| row.iter().map(|text| Cell::from(&**text)).collect();
     print_cells(out, Style::PLAIN, &rows.iter().map(row).collect::<Vec<_>>())
 }
 
-/// Prints the members of one thing, each with its name; those without a text are left out.
+/// Prints the members of one item, each with its name; members without a text are left out.
 pub(crate) fn print_members<'a>(
     out: &mut impl Write,
     style: Style,
@@ -131,7 +131,7 @@ pub(crate) fn print_members<'a>(
     print_cells(out, style, &rows)
 }
 
-/// The first row of a table.
+/// The heading row of a table.
 pub(crate) fn heading<const N: usize>(names: [&str; N]) -> Vec<Cell> {
     names.map(|name| Cell::new(name, Tone::Strong)).to_vec()
 }
@@ -153,40 +153,41 @@ pub(crate) fn print_page<const N: usize>(
     print_cells(out, style, &rows)
 }
 
-/// How far a command is, on one line of a terminal; nothing where standard error is none that can draw it again.
+/// The progress of a command, on one line of a terminal. Prints nothing if standard error is not a terminal
+/// that can redraw a line.
 #[derive(Debug)]
 pub(crate) struct Progress {
     what: &'static str,
-    /// `None` if it is not known.
+    /// The total; `None` if it is unknown.
     total: Option<u64>,
     is_shown: bool,
 }
 
 impl Progress {
-    /// Nothing of `total` is done yet; `what` says what is counted.
+    /// Creates progress towards `total`; `what` is the plural noun of the items.
     pub(crate) fn new(what: &'static str, total: u64) -> Self {
         Self { what, total: Some(total), is_shown: draws_on_stderr() }
     }
 
-    /// Nothing is done yet of a number that is not known.
+    /// Creates progress towards an unknown total.
     pub(crate) fn counting(what: &'static str) -> Self {
         Self { what, total: None, is_shown: draws_on_stderr() }
     }
 
-    /// So many are done. There may turn out to be more than the total.
+    /// Shows the number done, which may turn out to be more than the total.
     pub(crate) fn show(&self, done: u64) {
         self.show_with(done, "");
     }
 
-    /// The same, and what the command does, such as `, waiting for publishers`.
+    /// Shows the number done with a note about the command, such as `, waiting for publishers`.
     pub(crate) fn show_with(&self, done: u64, note: &str) {
         if self.is_shown {
-            // The line before may have been longer. A terminal that takes nothing does not stop the work.
+            // The line before may have been longer. A terminal that cannot be written does not stop the work.
             let _ = write!(io::stderr(), "\r{}{note}\u{1b}[K", self.line(done));
         }
     }
 
-    /// Removes the line, so that what is printed next begins on an empty one.
+    /// Removes the line, so that the next output begins on an empty line.
     pub(crate) fn finish(self) {
         if self.is_shown {
             let _ = write!(io::stderr(), "\r\u{1b}[K");

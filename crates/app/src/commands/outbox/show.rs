@@ -1,4 +1,4 @@
-//! How events are printed.
+//! Prints events.
 
 use std::io::Write;
 
@@ -11,9 +11,9 @@ use serde_json::{Value, json};
 use crate::commands::operators::print_table;
 use crate::commands::output::{print_json, print_line, printable};
 
-/// The most characters of an error in a list.
+/// The most characters of an error shown in a list.
 const LISTED_ERROR_CHARS: usize = 100;
-/// Said where such an event is shown.
+/// A note that is shown with such events.
 const MAY_BE_ON_STREAM: &str = "An event that is DEAD by `lease expired` may be on the stream all the same.";
 
 /// Prints a list, as a table or as one JSON object a line.
@@ -45,7 +45,7 @@ pub(super) fn print_events(out: &mut impl Write, events: &[StoredEvent], json: b
     }
 }
 
-/// Prints one event, whole.
+/// Prints one event with everything it contains.
 pub(super) fn print_detail(out: &mut impl Write, detail: &EventDetail, json: bool) -> anyhow::Result<()> {
     if json {
         return print_json(out, &detail_json(detail));
@@ -88,7 +88,8 @@ pub(super) fn event_json(event: &StoredEvent) -> Value {
     })
 }
 
-/// The same with what it carries: a payload that is not UTF-8 in base64, null if it is too large.
+/// An event as JSON with headers and payload. A payload that is not UTF-8 is in base64; one that is too large
+/// is null.
 fn detail_json(detail: &EventDetail) -> Value {
     let mut document = event_json(&detail.event);
     let headers = detail.headers.as_deref().and_then(|text| serde_json::from_str(text).ok());

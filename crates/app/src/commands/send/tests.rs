@@ -1,4 +1,4 @@
-//! What is sent, and what is not.
+//! Tests of which intents are sent and which are rejected before.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! How the status is printed for people.
+//! Prints the status as text.
 
 use std::io::Write;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::commands::operators::{Cell, Style, Tone, heading, print_cells};
 use crate::commands::output::{print_line, printable};
 use crate::config::duration;
 
-/// Prints the status, what is stuck first.
+/// Prints the status, with stuck parts first.
 pub(super) fn print_status(
     out: &mut impl Write,
     style: Style,
@@ -132,7 +132,7 @@ fn replicas(replicas: &[ReplicaStatus], now: Timestamp) -> Vec<Vec<Cell>> {
     rows
 }
 
-/// When a replica last reported itself, and whether it counts as running.
+/// The time of a replica's last report, with a note if the replica counts as gone.
 pub(in crate::commands) fn seen(at: Timestamp, now: Timestamp) -> Cell {
     let (age, is_gone) = (age(at, now), now.saturating_since(at) > REPLICA_FRESH_FOR);
     let (rest, tone) = if is_gone { (" (gone)", Tone::Warning) } else { ("", Tone::Plain) };
@@ -143,7 +143,7 @@ fn listed(names: &[&str]) -> Cell {
     if names.is_empty() { "-".into() } else { printable(&names.join(", ")).into() }
 }
 
-/// In whole seconds.
+/// Formats an age in whole seconds.
 fn age(since: Timestamp, now: Timestamp) -> String {
     duration::format(Duration::from_secs(now.saturating_since(since).as_secs()))
 }

@@ -1,7 +1,7 @@
-//! One row of a CSV file, which may have line ends within quotes.
+//! Reads rows of a CSV file, whose quoted fields may contain line ends.
 //!
-//! A quote that is never closed makes the rest of a file one row. So a row is bounded: where one would be longer, its first line
-//! is refused, and the next line begins another.
+//! A quote that is never closed would make the rest of the file one row. So the length of a row is bounded:
+//! if a row would be longer, its first line is refused, and the next line begins a new row.
 
 use std::io::{self, BufRead};
 
@@ -12,16 +12,16 @@ use super::records::too_long;
 
 /// A row.
 pub(super) struct CsvRecord {
-    /// As it is in the file.
+    /// The text of the row, as in the file.
     pub(super) text: String,
-    /// Or why it has none.
+    /// The fields, or the reason why they cannot be read.
     pub(super) fields: Result<Vec<String>, String>,
 }
 
 /// Reads rows, one at a time.
 pub(super) struct Rows {
     parser: Reader,
-    /// The fields of the row, as far as it was read: what they contain, and where each ends.
+    /// The contents of the fields read so far; `ends` has the end of each.
     bytes: Vec<u8>,
     ends: Vec<usize>,
     used_bytes: usize,
@@ -36,7 +36,7 @@ impl Default for Rows {
 }
 
 impl Rows {
-    /// The row that begins with `first`. Reads further lines if it continues there.
+    /// Reads the row that begins with `first`, and further lines if it continues there.
     pub(super) fn read(&mut self, lines: &mut Lines<impl BufRead>, first: Line) -> io::Result<CsvRecord> {
         if first.is_too_long {
             return Ok(CsvRecord { text: first.text(), fields: Err(too_long()) });
@@ -66,7 +66,7 @@ impl Rows {
     }
 
     fn feed(&mut self, line: &[u8]) -> End {
-        // Each byte makes at most one byte and one end.
+        // Each input byte produces at most one output byte and one field end.
         self.bytes.resize(self.used_bytes + line.len() + 1, 0);
         self.ends.resize(self.used_ends + line.len() + 1, 0);
         let (bytes, ends) = (&mut self.bytes[self.used_bytes..], &mut self.ends[self.used_ends..]);
@@ -91,10 +91,10 @@ impl Rows {
     }
 }
 
-/// Whether a line ends the row.
+/// The position of a row's end in a line.
 enum End {
     NotYet,
     Whole,
-    /// Before the end of the line.
+    /// The row ends before the end of the line.
     Early,
 }

@@ -1,7 +1,8 @@
-//! `users import`: stores the users of a file, in batches. What cannot be taken is written to a file of its own and stops nothing.
+//! `users import`: stores the users of a file, in batches. Records that cannot be stored are written to a
+//! separate file and do not stop the import.
 //!
-//! It keeps one batch in memory, whatever the size of the file. A batch is stored whole or not at all, so after a failure the
-//! import may be run again: users that are stored already are replaced by the same.
+//! It keeps one batch in memory, whatever the size of the file. A batch is stored completely or not at all,
+//! so the import may be repeated after a failure: users stored before are replaced by the same values.
 
 use std::fs::File;
 use std::io::{BufReader, Write};
@@ -21,9 +22,9 @@ use crate::commands::output::{print_json, print_line};
 
 /// The most users of one batch.
 const MAX_BATCH_USERS: usize = 1_000;
-/// A batch of this many bytes is stored, however few its users are.
+/// The bytes at which a batch is stored, however few its users are.
 const MAX_BATCH_BYTES: usize = 4 << 20;
-/// Between two shows of the progress.
+/// The interval between two updates of the progress.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 
 /// A file that can be imported.
@@ -33,7 +34,7 @@ pub(super) struct Input {
     bytes: u64,
 }
 
-/// Opens a file of one of the two kinds, and reads its header if it has one.
+/// Opens a file of one of the two formats, and reads its header if it has one.
 pub(super) fn open(path: &Path) -> Result<Input, Failure> {
     let wrong =
         |reason: &str| Failure::Usage(format!("error: {} cannot be imported: {reason}", path.display()));
@@ -55,7 +56,7 @@ pub(super) fn open(path: &Path) -> Result<Input, Failure> {
     Ok(Input { path: path.to_owned(), records, bytes })
 }
 
-/// An import that runs.
+/// A running import.
 struct Import<'a> {
     users: &'a Users,
     refusals: Refusals,
@@ -124,7 +125,7 @@ impl Import<'_> {
         self.store_batch().await
     }
 
-    /// Stores the batch. If PostgreSQL refuses it, it is divided until the records that it refuses are alone.
+    /// Stores the batch. If PostgreSQL refuses it, the batch is bisected to isolate the refused records.
     async fn store_batch(&mut self) -> anyhow::Result<()> {
         self.batch_bytes = 0;
         let mut parts = vec![std::mem::take(&mut self.batch)];
@@ -154,7 +155,7 @@ impl Import<'_> {
     }
 }
 
-/// Shown on a terminal, and nowhere else.
+/// The progress of an import, shown on terminals only.
 struct Progress {
     bytes: u64,
     is_shown: bool,

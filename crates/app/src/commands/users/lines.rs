@@ -1,4 +1,4 @@
-//! The lines of a file, each with its number, and none larger in memory than it may be.
+//! Reads the numbered lines of a file, with bounded memory for each line.
 
 use std::collections::VecDeque;
 use std::io::{self, BufRead, Read};
@@ -6,24 +6,25 @@ use std::io::{self, BufRead, Read};
 /// The largest record that is imported, in bytes.
 pub(super) const MAX_RECORD_BYTES: usize = 256 * 1024;
 
-/// What some programs write at the beginning of a text in UTF-8.
+/// The byte order mark that some programs write at the beginning of UTF-8 text.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// A line.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Line {
-    /// From 1.
+    /// The number of the line, from 1.
     pub(super) number: u64,
-    /// With its line end; the last one gets one if it has none. Of a line that is too long, only the beginning.
+    /// The bytes with a line end, which is added to the last line if it has none. A line that is too long is
+    /// truncated.
     pub(super) bytes: Vec<u8>,
-    /// Whether it is longer than [`MAX_RECORD_BYTES`].
+    /// True if the line is longer than [`MAX_RECORD_BYTES`].
     pub(super) is_too_long: bool,
 }
 
-/// A file that is read line by line.
+/// Reads a file line by line.
 pub(super) struct Lines<R> {
     input: R,
-    /// Lines that were read and given back.
+    /// Lines that were given back, to be read again.
     again: VecDeque<Line>,
     last_number: u64,
     bytes_read: u64,
@@ -34,12 +35,12 @@ impl<R: BufRead> Lines<R> {
         Self { input, again: VecDeque::new(), last_number: 0, bytes_read: 0 }
     }
 
-    /// How much of the file was read, in bytes.
+    /// The number of bytes read from the file so far.
     pub(super) fn bytes_read(&self) -> u64 {
         self.bytes_read
     }
 
-    /// The next line that is not blank.
+    /// Returns the next line that is not blank.
     pub(super) fn next_record(&mut self) -> io::Result<Option<Line>> {
         loop {
             match self.next()? {
@@ -49,7 +50,7 @@ impl<R: BufRead> Lines<R> {
         }
     }
 
-    /// The next line.
+    /// Returns the next line.
     pub(super) fn next(&mut self) -> io::Result<Option<Line>> {
         if let Some(line) = self.again.pop_front() {
             return Ok(Some(line));
@@ -75,14 +76,14 @@ impl<R: BufRead> Lines<R> {
         Ok(Some(Line { number: self.last_number, bytes, is_too_long }))
     }
 
-    /// Lines to be read again, in their order.
+    /// Gives lines back, to be read again in their order.
     pub(super) fn give_back(&mut self, lines: Vec<Line>) {
         for line in lines.into_iter().rev() {
             self.again.push_front(line);
         }
     }
 
-    /// Reads to the end of a line, and returns how many bytes that are.
+    /// Skips to the end of a line, and returns the number of bytes skipped.
     fn skip_rest(&mut self) -> io::Result<u64> {
         let mut skipped = 0;
         loop {
@@ -104,13 +105,13 @@ impl Line {
         self.bytes.trim_ascii().is_empty()
     }
 
-    /// Without its line end, for people.
+    /// The line without its line end, for display.
     pub(super) fn text(&self) -> String {
         text(&self.bytes)
     }
 }
 
-/// Bytes without the line end after them, for people.
+/// The bytes without a trailing line end, for display.
 pub(super) fn text(bytes: &[u8]) -> String {
     let bytes = bytes.strip_suffix(b"\n").unwrap_or(bytes);
     String::from_utf8_lossy(bytes.strip_suffix(b"\r").unwrap_or(bytes)).into_owned()

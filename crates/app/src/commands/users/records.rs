@@ -1,4 +1,4 @@
-//! The records of a file, as documents or with the reason why they are none.
+//! The records of a file, as documents or with the reason why they are invalid.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead};
@@ -11,40 +11,40 @@ use user_directory::USERS_PREFIX;
 use super::csv::Rows;
 use super::lines::{Line, Lines, MAX_RECORD_BYTES};
 
-/// The member or column that names the user.
+/// The member or column with the user's id.
 const USER_ID: &str = "user_id";
 const EMAIL: &str = "email";
 
 /// A record of the file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Record {
-    /// Its first line, from 1.
+    /// The number of its first line, from 1.
     pub(super) line: u64,
-    /// As it is in the file.
+    /// The text of the record, as in the file.
     pub(super) text: String,
-    /// What to store, or why it cannot be.
+    /// The document to store, or the reason why the record is invalid.
     pub(super) document: Result<(Key, Value), String>,
 }
 
-/// Where records come from.
+/// The source of records.
 pub(super) enum Records<R> {
-    /// An object in each line.
+    /// A file with an object in each line.
     Jsonl(Lines<R>),
-    /// Rows, and the names of their columns.
+    /// A file with rows, and the names of their columns.
     Csv(Lines<R>, Box<Rows>, Vec<String>),
 }
 
-/// Why a file is none of its kind.
+/// The reason why a file cannot be imported.
 #[derive(Debug)]
 pub(super) enum NoRecords {
-    /// It cannot be read.
+    /// The file cannot be read.
     Io(io::Error),
-    /// What is wrong with its header.
+    /// The header is invalid, for this reason.
     Header(String),
 }
 
 impl<R: BufRead> Records<R> {
-    /// Reads the header.
+    /// Reads the header of a CSV file.
     pub(super) fn csv(input: R) -> Result<Self, NoRecords> {
         let mut lines = Lines::new(input);
         let wrong = |reason: &str| NoRecords::Header(reason.to_owned());
@@ -70,14 +70,14 @@ impl<R: BufRead> Records<R> {
         Self::Jsonl(Lines::new(input))
     }
 
-    /// How much of the file was read, in bytes.
+    /// The number of bytes read from the file so far.
     pub(super) fn bytes_read(&self) -> u64 {
         match self {
             Self::Jsonl(lines) | Self::Csv(lines, ..) => lines.bytes_read(),
         }
     }
 
-    /// The next record.
+    /// Returns the next record.
     pub(super) fn next(&mut self) -> io::Result<Option<Record>> {
         match self {
             Self::Jsonl(lines) => Ok(lines.next_record()?.map(|line| Record {
@@ -96,7 +96,7 @@ impl<R: BufRead> Records<R> {
     }
 }
 
-/// Why a line or a row is too long.
+/// The reason for refusing a line or a row that is too long.
 pub(super) fn too_long() -> String {
     format!("it is longer than {MAX_RECORD_BYTES} bytes")
 }

@@ -1,4 +1,4 @@
-//! The file of what could not be imported.
+//! The file of records that could not be imported.
 
 use std::fs::File;
 use std::io::{BufWriter, ErrorKind, Write};
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use serde::Serialize;
 
-/// `<FILE>.refused.jsonl`, which is there only if anything is refused.
+/// The file `<FILE>.refused.jsonl`, which is created only if a record is refused.
 pub(super) struct Refusals {
     path: PathBuf,
     file: Option<BufWriter<File>>,
@@ -22,7 +22,7 @@ struct Refusal<'a> {
 }
 
 impl Refusals {
-    /// Of this import; the file of an earlier one is removed.
+    /// Prepares the file of this import; removes that of an earlier one.
     pub(super) fn new(imported: &Path) -> anyhow::Result<Self> {
         let mut name = imported.as_os_str().to_owned();
         name.push(".refused.jsonl");
@@ -35,7 +35,7 @@ impl Refusals {
         }
     }
 
-    /// Adds a record.
+    /// Adds a refused record.
     pub(super) fn add(&mut self, line: u64, reason: &str, text: &str) -> anyhow::Result<()> {
         self.count += 1;
         self.write(&Refusal { line, reason, text })
@@ -51,12 +51,12 @@ impl Refusals {
         file.write_all(b"\n")
     }
 
-    /// How many there are.
+    /// The number of refused records.
     pub(super) fn count(&self) -> u64 {
         self.count
     }
 
-    /// Writes out what is left, and returns where they are if there are any.
+    /// Flushes the file, and returns its path if any record was refused.
     pub(super) fn finish(&mut self) -> anyhow::Result<Option<&Path>> {
         let Some(file) = &mut self.file else { return Ok(None) };
         file.flush().with_context(|| format!("{} could not be written", self.path.display()))?;

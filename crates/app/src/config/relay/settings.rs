@@ -1,4 +1,4 @@
-//! The variables of the section: each by itself, then against each other and against the catalogue.
+//! The variables of the section: each is read by itself, then checked against the others and the catalogue.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::config::reader::Reader;
 use crate::config::split_list;
 use crate::config::streams::parse_stream;
 
-/// What was read for other sections too; `None` for what cannot be used.
+/// Values that other sections read; `None` if a value is invalid.
 pub(in crate::config) struct Beside {
     pub(in crate::config) catalog: Option<Arc<Catalog>>,
     pub(in crate::config) intents_stream: Option<String>,
@@ -32,7 +32,7 @@ pub(in crate::config) struct Beside {
     pub(in crate::config) operation_timeout: Option<Duration>,
 }
 
-/// The variables of the section that have a meaning without each other; `None` for what cannot be used.
+/// The variables of the section, not yet checked against each other; `None` if a value is invalid.
 pub(super) struct Settings {
     dsn: Option<Option<Dsn>>,
     table: Option<TableName>,
@@ -70,12 +70,12 @@ impl Settings {
         }
     }
 
-    /// Whether there is no connection string.
+    /// Returns true if there is no connection string.
     pub(super) fn is_off(&self) -> bool {
         matches!(self.dsn, Some(None))
     }
 
-    /// Checks them against each other.
+    /// Checks the variables against each other.
     pub(super) fn check(self, reader: &mut Reader, beside: Beside) -> Option<RelayConfig> {
         let dsn = required(reader, &NOTIFICATION_OUTBOX_DSN, self.dsn);
         let mode = match self.mode {
@@ -101,7 +101,7 @@ impl Settings {
     }
 }
 
-/// Notes that `knob` must be set, if it is not.
+/// Notes a problem if `knob` is not set.
 pub(super) fn required<T>(reader: &mut Reader, knob: &'static Knob, value: Option<Option<T>>) -> Option<T> {
     if let Some(None) = value {
         reader.missing(knob);

@@ -7,7 +7,7 @@ const NEEDED: [(&str, &str); 3] = [
     ("NOTIFICATION_OUTBOX_PRODUCER", "game_master"),
 ];
 
-/// What is needed, with `changes` over it.
+/// The required variables, overridden by `changes`.
 fn vars(changes: &[(&str, &str)]) -> Vec<(String, String)> {
     let kept = NEEDED.iter().filter(|(name, _)| changes.iter().all(|(changed, _)| changed != name));
     kept.chain(changes).map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
@@ -23,7 +23,7 @@ fn errors(changes: &[(&str, &str)]) -> String {
     RelayProcessConfig::load(vars(changes)).expect_err("something is wrong").to_string()
 }
 
-/// The variables of a service, without a relay.
+/// The variables of a service without a relay, and `changes`.
 fn service(changes: &[(&str, &str)]) -> Vec<(String, String)> {
     let needed = [
         ("NOTIFICATION_REDIS_MASTER_ADDR", "redis:6379"),

@@ -4,7 +4,7 @@ use super::*;
 
 const API_ON: (&str, &str) = ("NOTIFICATION_API_HTTP_ADDR", ":8093");
 
-/// A file with this text, and its path.
+/// Creates a file with this text, and returns it with its path.
 fn file(text: &str) -> (tempfile::NamedTempFile, String) {
     let mut file = tempfile::NamedTempFile::new().expect("a temporary file");
     file.write_all(text.as_bytes()).expect("it can be written");

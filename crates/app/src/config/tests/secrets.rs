@@ -1,4 +1,4 @@
-//! Passwords: where they may be, and that no message has them.
+//! Passwords: the places from which they are read, and their absence from all messages.
 
 use super::*;
 
@@ -62,7 +62,7 @@ fn a_secret_may_be_in_a_file_of_which_one_line_break_is_dropped() {
         let report = errors(&[("NOTIFICATION_REDIS_PASSWORD_FILE", &named)]);
         assert!(report.contains(complaint) && !report.contains("s3cret"), "{report}");
     }
-    // Of what is no secret no file is read.
+    // Only secrets may be read from files.
     let warnings = loaded(&[("NOTIFICATION_REDIS_DB_FILE", &password)]).warnings;
     assert_eq!(warnings.len(), 1, "{warnings:?}");
 }

@@ -10,12 +10,12 @@ use workers::metrics::{Instruments, SECONDS};
 /// Bucket bounds in events.
 const EVENTS: [f64; 11] = [1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 4096.0];
 
-/// The value of the gauge while the relay works.
+/// The value of the gauge while the relay runs.
 const RUNNING: u64 = 1;
-/// The value of the gauge while it waits.
+/// The value of the gauge while the relay is paused.
 const PAUSED: u64 = 2;
 
-/// Shows what a relay does as metrics.
+/// Records the activity of a relay as metrics.
 #[derive(Clone, Debug)]
 pub(crate) struct RelayMetrics {
     events: Counter<u64>,
@@ -31,7 +31,7 @@ pub(crate) struct RelayMetrics {
 }
 
 impl RelayMetrics {
-    /// The instruments of `meter`.
+    /// Creates the instruments of `meter`.
     pub(crate) fn new(meter: &Meter) -> Self {
         let make = Instruments::new(meter);
         Self {
@@ -120,7 +120,7 @@ mod tests {
 
     use super::*;
 
-    /// Keeps what gauges and counters were given.
+    /// Keeps the values recorded by gauges and counters.
     #[derive(Clone, Default)]
     struct Recorded(Arc<Mutex<Vec<(String, f64)>>>);
 

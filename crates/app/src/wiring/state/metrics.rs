@@ -6,14 +6,14 @@ use opentelemetry::KeyValue;
 use opentelemetry::metrics::{Counter, Histogram, Meter};
 use workers::metrics::Instruments;
 
-/// Bucket bounds in seconds: fine up to the latency that is expected, coarse beyond it.
+/// Bucket bounds in seconds: fine up to the expected latency, coarse beyond it.
 const SECONDS: [f64; 14] =
     [0.000_5, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
-/// The operation of a request to a path that does not exist, or with a method that its path does not take.
+/// The operation of a request to a path that does not exist, or with a method that its path does not support.
 const NO_OPERATION: &str = "none";
 
-/// Counts what the state store answers.
+/// Counts the responses of the state store.
 #[derive(Clone, Debug)]
 pub(crate) struct StateMetrics {
     requests: Counter<u64>,
@@ -22,7 +22,7 @@ pub(crate) struct StateMetrics {
 }
 
 impl StateMetrics {
-    /// The instruments of `meter`.
+    /// Creates the instruments of `meter`.
     pub(crate) fn new(meter: &Meter) -> Self {
         let make = Instruments::new(meter);
         Self {
@@ -39,9 +39,10 @@ impl StateMetrics {
         }
     }
 
-    /// Counts an answer.
+    /// Counts a response.
     pub(crate) fn answered(&self, answered: &Answered<'_>) {
-        // The names of operations are constants of the crate `state`: few, whatever clients send.
+        // The names of operations are constants of the crate `state`, so their number is bounded, whatever
+        // clients send.
         let known = state::http::OPERATIONS.into_iter().find(|known| Some(*known) == answered.route);
         let operation = KeyValue::new("operation", known.unwrap_or(NO_OPERATION));
         let code = KeyValue::new("code", i64::from(answered.status.as_u16()));
@@ -62,7 +63,7 @@ mod tests {
 
     use super::*;
 
-    /// Keeps the labels that counters were given.
+    /// Keeps the labels of recorded counts.
     #[derive(Clone, Default)]
     struct Recorded(Arc<Mutex<Vec<String>>>);
 

@@ -1,10 +1,10 @@
-//! An intent of a type as commands that can be copied and run.
+//! An example intent of a type, as commands to copy and run.
 
 use ambient::Timestamp;
 use domain::catalog::{AudienceKind, NotificationType};
 use serde_json::{Value, json};
 
-/// A user to send to. Every directory has others.
+/// The recipient in examples. It is a placeholder, because every directory has other users.
 const USER: &str = "u-1";
 
 /// An intent for an audience.
@@ -14,7 +14,7 @@ pub(super) struct Example {
     pub(super) redis: String,
 }
 
-/// An example for each audience of the type; none if no payload was found that its schema allows.
+/// Builds an example for each audience of the type; none if no payload was found that its schema allows.
 pub(super) fn of(known: &NotificationType, stream: &str, now: Timestamp) -> Vec<Example> {
     let (Some(payload), Some(producer)) = (known.example_payload(), known.producers().first()) else {
         return Vec::new();
@@ -67,7 +67,7 @@ fn redis(
         fields.push(("recipient_user_ids_json", json!([USER]).to_string()));
     }
     fields.extend([
-        // Not that of the other command: it would be a duplicate.
+        // The key differs from that of the other command; otherwise this intent would be a duplicate.
         ("idempotency_key", format!("{}:stream", key(name, audience, now))),
         ("occurred_at_ms", now.as_millis().to_string()),
         ("payload_json", payload.to_string()),
@@ -77,7 +77,7 @@ fn redis(
     format!("redis-cli -e -u \"$REDIS_URL\" XADD {} '*' \\\n{}", quoted(stream), fields.join(" \\\n"))
 }
 
-/// A text as one word of a POSIX shell.
+/// Quotes a text as one word of a POSIX shell.
 fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', "'\\''"))
 }

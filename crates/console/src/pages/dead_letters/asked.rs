@@ -1,7 +1,7 @@
-//! What an operator asks for: which change of which dead letters, as fields of a form.
+//! The operator's request: a change and a selection of dead letters, as fields of a form.
 //!
-//! The form that confirms a plan has the version of each dead letter that was chosen, as the plan showed it. Whatever has another version by
-//! then is not what the operator saw, and stays as it is.
+//! The form that confirms a plan contains the version of each chosen dead letter, as shown by the plan. A
+//! dead letter with another version by then is not the one that the operator saw, and stays unchanged.
 
 use std::collections::BTreeMap;
 
@@ -18,10 +18,10 @@ use crate::forms::Form;
 
 /// The longest id of a request in a form, in bytes.
 const MAX_REQUEST_ID_BYTES: usize = 64;
-/// The longest value of a condition, in bytes; as long as one in the address.
+/// The longest value of a condition, in bytes; the same as in the address.
 const MAX_CONDITION_BYTES: usize = 4_096;
 
-/// What may be done about dead letters.
+/// The changes that an operator can make to dead letters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Change {
     Replay,
@@ -29,7 +29,7 @@ pub(super) enum Change {
 }
 
 impl Change {
-    /// The value of the button for those that were chosen.
+    /// The value of the button that changes the chosen dead letters.
     pub(super) fn chosen(self) -> &'static str {
         match self {
             Self::Replay => "replay_chosen",
@@ -37,7 +37,7 @@ impl Change {
         }
     }
 
-    /// The value of the button for all that match.
+    /// The value of the button that changes all matching dead letters.
     pub(super) fn all(self) -> &'static str {
         match self {
             Self::Replay => "replay_all",
@@ -56,7 +56,7 @@ impl Change {
         [Self::Replay, Self::Discard].into_iter().find(|change| change.as_str() == text)
     }
 
-    /// As it is planned, without a reason.
+    /// The change for a plan, without a reason.
     pub(super) fn planned(self, budgets: Budgets) -> DeadLetterChange {
         match self {
             Self::Replay => DeadLetterChange::Replay(budgets),
@@ -64,7 +64,7 @@ impl Change {
         }
     }
 
-    /// As it is confirmed; the error says what is wrong with the reason of a discard.
+    /// The change for a confirmed form; the error describes the violation of an invalid reason for a discard.
     pub(super) fn confirmed(self, budgets: Budgets, reason: &str) -> Result<DeadLetterChange, String> {
         match self {
             Self::Replay => Ok(DeadLetterChange::Replay(budgets)),
@@ -76,18 +76,19 @@ impl Change {
     }
 }
 
-/// Which change of which dead letters.
+/// A change and the selected dead letters.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Asked {
     pub(super) change: Change,
     pub(super) selection: Selection,
-    /// The version in the plan of each dead letter that was chosen, by its id. `None` for a filter, and before there is a plan.
+    /// The version of each chosen dead letter in the plan, by its id. `None` for a filter, and before there
+    /// is a plan.
     pub(super) planned: Option<BTreeMap<String, Version>>,
 }
 
 impl Asked {
-    /// Reads what is to be planned. A selection by a filter ends at `end` at the latest: what becomes a dead letter later was not seen by the
-    /// operator, and a route that fails again is not replayed by the same request.
+    /// Reads the fields for a plan. A selection by a filter ends at `end` at the latest: the operator did not
+    /// see later dead letters, and a route that fails again must not be replayed by the same request.
     pub(super) fn read(form: &Form, end: Timestamp) -> Result<Self, PageError> {
         let mut asked = Self::of(form)?;
         if let Selection::Filter(filter) = &mut asked.selection {
@@ -96,7 +97,7 @@ impl Asked {
         Ok(asked)
     }
 
-    /// Reads what was planned: the same each time that the form is sent.
+    /// Reads the fields of a confirmed plan: the same each time the form is sent.
     pub(super) fn confirmed(form: &Form) -> Result<Self, PageError> {
         let mut asked = Self::of(form)?;
         if let Selection::Ids(ids) = &asked.selection {
@@ -139,7 +140,8 @@ impl Asked {
         asked(change, Selection::Filter(read_filter(form)?))
     }
 
-    /// The same of what a plan shows: of the chosen dead letters, these with their present versions.
+    /// Returns the request that a plan shows: the dead letters found, with their present versions. A filter
+    /// stays a filter.
     pub(super) fn planned(&self, targets: &Targets) -> Self {
         let Selection::Ids(_) = &self.selection else { return self.clone() };
         let versions = targets.targets.iter().map(|target| (target.key.to_string(), target.version));
@@ -148,14 +150,14 @@ impl Asked {
         Self { change: self.change, selection: Selection::Ids(ids), planned: Some(planned) }
     }
 
-    /// Leaves out what has changed since the plan was shown.
+    /// Removes the targets that have changed since the plan was shown.
     pub(super) fn keep_planned(&self, targets: &mut Targets) {
         if let Some(planned) = &self.planned {
             targets.keep_planned(planned);
         }
     }
 
-    /// The fields of a form from which the same is read.
+    /// The hidden fields that contain this request.
     pub(super) fn fields(&self) -> Markup {
         let version = |id| self.planned.as_ref().and_then(|planned| planned.get(id));
         html! {
@@ -176,7 +178,7 @@ impl Asked {
     }
 }
 
-/// A filter as hidden fields.
+/// The hidden fields that contain a filter.
 pub(super) fn filter_fields(filter: &DeadLetterFilter) -> Markup {
     html! {
         @for (name, value) in filter.named_conditions() { input type="hidden" name=(name) value=(value); }
@@ -201,7 +203,7 @@ fn read_filter(form: &Form) -> Result<DeadLetterFilter, PageError> {
     })
 }
 
-/// The id of the request, which the plan gave it: what comes again with it is done once.
+/// The id of the request, which the plan generated: requests with the same id are carried out once.
 pub(super) fn request_id(form: &Form) -> Result<&str, PageError> {
     let is_id =
         |id: &&str| id.len() <= MAX_REQUEST_ID_BYTES && id.bytes().all(|byte| byte.is_ascii_alphanumeric());
@@ -209,7 +211,8 @@ pub(super) fn request_id(form: &Form) -> Result<&str, PageError> {
     id.ok_or_else(|| PageError::Invalid("The form has no id of its request.".to_owned()))
 }
 
-/// The reason as its operator typed it. A browser sends two characters for the end of a line, of which one is kept.
+/// The reason as the operator typed it. A browser sends two characters for the end of a line, of which one is
+/// kept.
 pub(super) fn reason(form: &Form) -> String {
     form.text("reason").unwrap_or_default().replace("\r\n", "\n").trim().to_owned()
 }

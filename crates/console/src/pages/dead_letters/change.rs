@@ -1,9 +1,10 @@
-//! The change that a plan showed.
+//! Carries out the change that a plan showed.
 //!
-//! The plan gave the form the id of its request, which is the idempotency key here: a form that is sent twice, by a double click or by loading the
-//! page again, is carried out once and leads to the same result. A change that takes longer than its page continues without it, as long as
-//! `idempotency` lets a handler run. Crash recovery is that of the API: the chunks before a crash are committed, and the form, sent again,
-//! continues with what is left.
+//! The plan gave the form the id of its request, which is the idempotency key here. A form that is sent
+//! twice, by a double click or by reloading the page, is carried out once and leads to the same result. A
+//! change that takes longer than its page continues in the background, up to the handler timeout of
+//! `idempotency`. Crash recovery is that of the API: the chunks before a crash are committed, and the form,
+//! sent again, continues with the rest.
 
 use std::any::Any;
 use std::panic::AssertUnwindSafe;
@@ -64,7 +65,7 @@ pub(super) async fn change<P: Ports>(
         begins.set();
         apply(&*handler, &change, &action, &path).await
     });
-    // A panic is that of the task, which has ended. It shares stores alone, and these are put right.
+    // A panic ended only the task of the change. The task shares only stores, which recover their locks.
     let run = deadline.limit(AssertUnwindSafe(run).catch_unwind()).await;
     Ok(match answer(run, begun.is_set(), &request_id)? {
         Ok(response) => response,
@@ -72,13 +73,13 @@ pub(super) async fn change<P: Ports>(
     })
 }
 
-/// A run as far as its page waited for it: in time, without a panic, and what became of it.
+/// The outcome of a run: `None` if the page did not wait long enough, an inner error if it panicked.
 type Waited = Option<Result<Result<Run, PageError>, Box<dyn Any + Send>>>;
 
-/// The answer to a run that has one; else why it has none yet.
+/// The response to a run, if it has one; otherwise the reason why it does not have one yet.
 fn answer(run: Waited, begun: bool, request_id: &str) -> Result<Result<Response, Unfinished>, PageError> {
     Ok(Err(match run {
-        // It continues without this request.
+        // The run continues without this request.
         None if begun => Unfinished::InProgress,
         None => Unfinished::Waiting,
         Some(Ok(Ok(Run::Handled(response) | Run::Replayed(response)))) => return Ok(Ok(response)),
@@ -107,7 +108,7 @@ fn answer(run: Waited, begun: bool, request_id: &str) -> Result<Result<Response,
     }))
 }
 
-/// Whether a handler has begun. Clones share it.
+/// A flag that is set when a handler has begun. Clones share it.
 #[derive(Clone, Default)]
 struct Begun(Arc<AtomicBool>);
 
@@ -121,7 +122,7 @@ impl Begun {
     }
 }
 
-/// What makes the request the same one when its form comes again: who sends it, its id, and all that it says.
+/// Identifies the request when its form is sent again: the operator, the request id, and all of its content.
 fn guarded_request(
     operator: &Operator,
     request_id: &str,
@@ -155,7 +156,7 @@ async fn apply<P: Ports>(
     path.asked.keep_planned(&mut targets);
     let report = apply_change(&console.operations, change, &targets, action, now).await;
     let report = report.map_err(|error| match error {
-        // What was selected is good: it is a row that cannot be written.
+        // The selection itself is valid, so the store refused to write a row.
         StoreError::Refused { .. } => {
             let (request_id, cause) = (&action.request_id, error_chain(&error));
             tracing::error!(request_id, cause, "PostgreSQL refuses a change of dead letters");

@@ -1,4 +1,4 @@
-//! The plan of a change: what it would do, shown before it is done.
+//! The plan of a change: its effects, shown before it is made.
 
 use std::sync::Arc;
 
@@ -23,7 +23,8 @@ use crate::widgets::{column, counted, empty, form_token, number, numbers, table,
 
 pub(super) const PATH: &str = "/console/dead-letters/plan";
 
-/// A plan belongs to a form; its address alone, loaded again or saved, leads back to the list.
+/// Redirects to the list: a plan belongs to a form, so its address alone, reloaded or bookmarked, cannot show
+/// it.
 pub(super) async fn start_over() -> Redirect {
     Redirect::to(super::PATH)
 }
@@ -38,14 +39,15 @@ pub(super) async fn show<P: Ports>(
     page(&console, &operator, &asked, None).await
 }
 
-/// A reason that a discard does not take.
+/// A reason that is not valid for a discard.
 pub(super) struct Refused<'a> {
     pub(super) reason: &'a str,
-    /// What is wrong with it.
+    /// The violation.
     pub(super) problem: &'a str,
 }
 
-/// The page of a plan; again if it was confirmed with a reason that it does not take. Its form has what it shows and no more.
+/// The page of a plan. `refused` is set if it was confirmed with an invalid reason. Its form contains exactly
+/// the dead letters that it shows.
 pub(super) async fn page<P: Ports>(
     console: &Console<P>,
     operator: &Operator,
@@ -117,7 +119,7 @@ fn consequence(change: Change) -> &'static str {
     }
 }
 
-/// A condition as the form of the list calls it.
+/// The name of a condition, as labelled in the form of the list.
 fn condition_name(name: &str) -> &str {
     match name {
         "classification" => "the cause",
@@ -129,7 +131,7 @@ fn condition_name(name: &str) -> &str {
     }
 }
 
-/// What selects them.
+/// Describes the selection.
 fn selected(asked: &Asked) -> Markup {
     html! {
         @match &asked.selection {

@@ -1,4 +1,4 @@
-//! What a change did: the page that its form leads to.
+//! The result of a change: the page to which its form redirects.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::session::{FormToken, Operator};
 use crate::widgets::{Tone, counted, form_token, id, notice, number};
 
 pub(super) const PATH: &str = "/console/dead-letters/result";
-/// What stands between the figures and their proof in the address of a result.
+/// The separator between the figures and their proof in the address of a result.
 const PROOF: &str = "&proof=";
 const PARAMS: [&str; 12] = [
     "change",
@@ -34,8 +34,9 @@ const PARAMS: [&str; 12] = [
     "created_before",
 ];
 
-/// Where the browser is sent afterwards: all that the page of the result shows is in its address, so that it can be loaded again. The proof at
-/// its end is the session's: an address that someone else made shows nothing.
+/// The address to which the browser is redirected afterwards. It contains everything that the page of the
+/// result shows, so that the page can be reloaded. The proof at its end belongs to the session: an address
+/// that another person made shows nothing.
 pub(super) struct ResultPath {
     pub(super) asked: Asked,
     pub(super) request_id: String,
@@ -62,7 +63,7 @@ impl ResultPath {
     }
 }
 
-/// What a change did.
+/// The result of a change.
 struct Done {
     change: Change,
     changed: u64,
@@ -70,7 +71,7 @@ struct Done {
     unchanged: u64,
     unknown: u64,
     request_id: String,
-    /// What it selected, if that was a filter: the end in time is always there.
+    /// The filter, if the selection was one; its end time is always set.
     filter: Option<DeadLetterFilter>,
 }
 
@@ -140,7 +141,7 @@ fn render(operator: &Operator, done: &Done) -> Markup {
     }
 }
 
-/// What is left, and how to continue.
+/// The remaining dead letters, and how to continue.
 fn remaining(operator: &Operator, done: &Done) -> Markup {
     html! {
         (notice(Tone::Warning, &html! {

@@ -1,4 +1,5 @@
-//! The page of a change that has no result yet: why, what may have been changed, and its form, to be sent again.
+//! The page of a change without a result yet: the reason, the possible effects, and its form, to be sent
+//! again.
 
 use axum::http::StatusCode;
 use idempotency::IdempotencyError;
@@ -11,18 +12,18 @@ use crate::layout::{Page, Section};
 use crate::session::Operator;
 use crate::widgets::{Tone, form_token, id, notice};
 
-/// Why a change has no result yet.
+/// The reason why a change has no result yet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Unfinished {
     /// This run of the form, or an earlier one, has not ended.
     InProgress,
-    /// This run has not begun, and may do so without its page.
+    /// This run has not begun, and may still begin without its page.
     Waiting,
-    /// This run did not begin: the store did not take its key.
+    /// This run did not begin: the store did not accept its key.
     NotBegun,
-    /// This run did not begin: the replica makes as many changes as it may.
+    /// This run did not begin: the replica has reached its limit of concurrent changes.
     Busy,
-    /// This run took longer than a handler may.
+    /// This run exceeded the time limit of a handler.
     TooLong,
     /// A store failed, or the replica is stopping.
     Interrupted,
@@ -35,7 +36,7 @@ pub(super) enum Unfinished {
 }
 
 impl Unfinished {
-    /// After this error of a run that has `begun` or not.
+    /// The reason for an error of a run that has `begun` or not.
     pub(super) fn of(error: &IdempotencyError, begun: bool) -> Self {
         match error {
             IdempotencyError::TooManyRequests { .. } => Self::Busy,
@@ -55,7 +56,7 @@ impl Unfinished {
         }
     }
 
-    /// The title, and the button that sends the form again.
+    /// The tone, the title, and the label of the button that sends the form again.
     fn labels(self) -> (Tone, &'static str, &'static str) {
         match self {
             Self::InProgress => (Tone::Busy, "In progress", "Look again"),
@@ -67,7 +68,7 @@ impl Unfinished {
         }
     }
 
-    /// What happened.
+    /// The cause, as a sentence.
     fn cause(self) -> &'static str {
         match self {
             Self::InProgress => "The change is still being made.",
@@ -94,7 +95,7 @@ impl Unfinished {
         }
     }
 
-    /// What to do.
+    /// The advice, as a sentence.
     fn advice(self) -> &'static str {
         match self {
             Self::InProgress => {
@@ -120,7 +121,7 @@ impl Unfinished {
     }
 }
 
-/// The same form, to be sent again: it then leads to the result.
+/// The page with the same form, to be sent again; the form then leads to the result.
 pub(super) fn page(why: Unfinished, operator: &Operator, form: &Form, asked: &Asked) -> Page {
     let (tone, title, label) = why.labels();
     let content = html! {

@@ -1,4 +1,4 @@
-//! The raw fields of a malformed intent, with the one marked that breaks the rule.
+//! The raw fields of a malformed intent, with the field that breaks the rule marked.
 
 use domain::intent::FIELDS;
 use domain::malformed::{FailureCode, StoredPart, read_fields, text_of};
@@ -7,16 +7,16 @@ use maud::{Markup, html};
 use crate::pages::parts::pretty;
 use crate::widgets::{Tone, badge, column, number, table, too_many, visible};
 
-/// The most bytes of names and values that a page shows, of all its malformed intents together.
+/// The most bytes of names and values that a page shows, for all its malformed intents together.
 const MAX_SHOWN_BYTES: usize = 128 * 1024;
 /// The most bytes of a name or value that a page shows.
 const PART_SHOWN: usize = 20_000;
-/// What a field takes of [`MAX_SHOWN_BYTES`] besides its text: its row of the table.
+/// The share of [`MAX_SHOWN_BYTES`] that a field takes besides its text: its row of the table.
 const ROW_COST: usize = 256;
-/// Where the rest is.
+/// The advice for the rest.
 const REST: &str = "notification malformed show --raw writes them all.";
 
-/// How many bytes a page still takes.
+/// The number of bytes that a page may still show.
 pub(super) struct Budget(usize);
 
 impl Default for Budget {
@@ -26,7 +26,7 @@ impl Default for Budget {
 }
 
 impl Budget {
-    /// The most bytes that the next part may have.
+    /// The most bytes of the next part.
     fn part(&self) -> usize {
         self.0.min(PART_SHOWN)
     }
@@ -38,18 +38,18 @@ impl Budget {
 
 /// The field that breaks the rule.
 enum Broken<'a> {
-    /// It has this name.
+    /// The field has this name.
     Named(&'a str),
-    /// Its name, as messages quote names, is this or begins with this.
+    /// The field's name, quoted as in messages, is this or begins with this.
     Quoted(&'a str),
-    /// Its name is no text.
+    /// The field's name is not UTF-8.
     NoText,
-    /// The message names none.
+    /// The message does not name a field.
     Unknown,
 }
 
 impl<'a> Broken<'a> {
-    /// The first field that the message names, or the one that the code is about.
+    /// The first field in the message, or the field that the code refers to.
     fn of(code: &str, message: &'a str) -> Self {
         let quotes = [FailureCode::RepeatedField, FailureCode::UnknownField, FailureCode::InvalidEncoding];
         if quotes.iter().any(|about| about.as_str() == code) {
@@ -74,7 +74,7 @@ impl<'a> Broken<'a> {
         let (Self::Named(broken) | Self::Quoted(broken)) = self else {
             return matches!((self, name), (Self::NoText, StoredPart::Whole(bytes)) if str::from_utf8(bytes).is_err());
         };
-        // Of a name that was cut, what is kept may end within a character.
+        // If a name was cut, the kept part may end within a character.
         let beginning = name.kept().utf8_chunks().next().map_or("", |chunk| chunk.valid());
         if beginning.len() < name.kept().len() && matches!(name, StoredPart::Whole(_)) {
             return false;
@@ -87,12 +87,12 @@ impl<'a> Broken<'a> {
     }
 }
 
-/// The first characters of a name as messages quote it.
+/// The first characters of a name, quoted as in messages.
 fn quoted(name: &str, characters: usize) -> String {
     name.chars().take(characters).flat_map(char::escape_debug).collect()
 }
 
-/// The table of the fields; `json` is what the store keeps of them.
+/// Renders the table of the fields; `json` is their stored form.
 pub(super) fn show(json: &str, code: &str, message: &str, budget: &mut Budget) -> Markup {
     let Some(fields) = read_fields(json) else {
         let (text, is_whole) = text_of(json.as_bytes(), budget.part());
@@ -141,7 +141,7 @@ fn row(name: &StoredPart, value: &StoredPart, is_broken: bool, budget: &mut Budg
     ]
 }
 
-/// A name or value. Bytes that are no text are shown as `\xNN`, JSON on several lines.
+/// Renders a name or value. Bytes that are not UTF-8 are shown as `\xNN`, JSON on several lines.
 fn part(part: &StoredPart, is_value: bool, budget: &mut Budget) -> Markup {
     let bytes = part.kept();
     let json = str::from_utf8(bytes).ok().filter(|text| is_value && is_json(text));

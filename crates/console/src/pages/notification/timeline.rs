@@ -1,4 +1,4 @@
-//! What happened to a route, in order, and what comes next.
+//! The events of a route, in order, and the next one.
 
 use ambient::Timestamp;
 use domain::query::StoredRoute;
@@ -8,10 +8,10 @@ use maud::{Markup, html};
 
 use crate::widgets::{Tone, time, visible};
 
-/// Something that happened, or will.
+/// A past or future event.
 struct Event {
     tone: Tone,
-    /// `None`: when it will be is not known.
+    /// The time of the event; `None` for a future event whose time is unknown.
     at: Option<Timestamp>,
     what: &'static str,
     detail: Markup,
@@ -26,7 +26,7 @@ impl Event {
 pub(super) fn of(route: &StoredRoute, now: Timestamp) -> Markup {
     let mut events = past(route);
     events.extend(route.receipt.iter().flat_map(|receipt| receipt.history.iter().rev()).map(report));
-    // A consumer's clock may be wrong; the order of what was written stays.
+    // The events are not sorted by time, because a consumer's clock may be wrong.
     events.extend(next(route, now));
     html! {
         ol.timeline {
@@ -51,7 +51,7 @@ fn tone(tone: Tone) -> &'static str {
     }
 }
 
-/// What the row says of the past: it keeps the last failure, not each of them.
+/// The past events in the row: it keeps only the last failure.
 fn past(route: &StoredRoute) -> Vec<Event> {
     let mut events = vec![Event::new(Tone::Neutral, Some(route.created_at), "Accepted", html! {})];
     if let Some(at) = route.last_error_at {

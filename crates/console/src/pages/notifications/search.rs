@@ -1,4 +1,4 @@
-//! The field for a filter of the search language, and what becomes of it together with the other fields.
+//! The field for a filter of the search language, and its combination with the other fields.
 
 use std::time::Duration;
 
@@ -9,10 +9,11 @@ use serde_json::{Value, json};
 
 use crate::widgets::visible;
 
-/// What stands before the filter that was typed: a line of its own, so that places in it are easy to tell.
+/// The text before the typed filter. It is a separate line, so that line numbers in the typed filter are easy
+/// to derive.
 const BEFORE: &str = "{\"$and\":[\n";
 
-/// The search that finds what the filter and the other fields select. The error says what is wrong with the filter.
+/// Combines the typed filter and the other fields in one search. The error describes an invalid filter.
 pub(super) fn combined(fields: &NotificationFilter, typed: &str) -> Result<SearchFilter, String> {
     let object: Result<&RawValue, _> = serde_json::from_str(typed);
     match object {
@@ -27,7 +28,7 @@ pub(super) fn combined(fields: &NotificationFilter, typed: &str) -> Result<Searc
         text("route.status", fields.status.map(|status| status.as_str())),
         text("recipient", fields.recipient.as_deref()),
         text("idempotency_key", fields.idempotency_key.as_deref()),
-        // The search is about times after it, the field about it and times after it.
+        // The field includes its time, but `$after` in a search excludes it.
         fields
             .accepted_after
             .map(|at| json!({"accepted_at": {"$after": (at - Duration::from_micros(1)).to_string()}})),
@@ -37,7 +38,7 @@ pub(super) fn combined(fields: &NotificationFilter, typed: &str) -> Result<Searc
     Ok(SearchFilter::new(format!("{BEFORE}{typed}\n{others}]}}")))
 }
 
-/// What is wrong with the filter that was typed.
+/// Describes the fault in the typed filter.
 pub(super) fn explained(fault: &FilterFault, typed: &str) -> String {
     match fault.line.checked_sub(1).filter(|line| (1..=typed.lines().count()).contains(line)) {
         Some(line) => format!("{} at line {line} column {}.", fault.reason, fault.column),
@@ -45,7 +46,7 @@ pub(super) fn explained(fault: &FilterFault, typed: &str) -> String {
     }
 }
 
-/// The field. It is closed until it is used.
+/// Renders the field. It is collapsed until it is used.
 pub(super) fn field(typed: Option<&str>, problem: Option<&str>) -> Markup {
     html! {
         details.wide open[typed.is_some()] {

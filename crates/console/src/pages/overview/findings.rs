@@ -1,4 +1,4 @@
-//! What the overview says first: what is stuck, or that nothing is.
+//! The top of the overview: the stuck parts, or that nothing is stuck.
 
 use ambient::Timestamp;
 use domain::query::{BLOCKED_LIMIT, Status};
@@ -7,7 +7,7 @@ use maud::{Markup, html};
 use super::Overview;
 use crate::widgets::{Tone, callout, span, visible};
 
-/// What is stuck, each with its cause.
+/// The stuck parts, each with its cause.
 pub(super) fn show(overview: &Overview, now: Timestamp) -> Markup {
     let (found, status) = (&overview.stuck, &overview.status);
     html! {
@@ -24,7 +24,7 @@ pub(super) fn show(overview: &Overview, now: Timestamp) -> Markup {
     }
 }
 
-/// What there is to say while nothing is stuck: that all is well only if that is known.
+/// The text if nothing is stuck. It reports that all is well only if that is certain.
 fn nothing_stuck(status: &Status) -> Markup {
     let waits =
         status.intake.waiting.is_some() || status.publishers.iter().any(|(_, waiting)| waiting.is_some());

@@ -1,4 +1,4 @@
-//! What the overview shows of a service.
+//! Tests of the rendered overview.
 
 use domain::query::{Counted, LeaderTerm, StoreStatus, StreamBacklog};
 use domain::replica::{BlockedReport, ReplicaReport, WorkerReport};
@@ -6,7 +6,7 @@ use domain::route::Channel;
 
 use super::*;
 
-/// What a producer or an error text may hold.
+/// A text that a producer or an error message may contain.
 const SCRIPT: &str = "\"><script>alert('x')</script>\u{202e}";
 
 fn at(seconds: i64) -> Timestamp {
@@ -97,7 +97,7 @@ fn a_replica_that_was_not_seen_for_a_while_is_not_called_running() {
 fn texts_from_outside_are_text_and_what_they_hide_is_shown() {
     let name = format!("name {SCRIPT}");
     let html = render(&overview(vec![replica(&name, at(99), Some(at(50)))], Vec::new())).into_string();
-    // What is copied is the text as it is.
+    // The text to copy is the original text.
     let shown: String =
         html.split("data-copy=\"").map(|part| part.split_once('"').map_or(part, |(_, rest)| rest)).collect();
     assert!(!html.contains("<script") && !shown.contains('\u{202e}'), "{html}");

@@ -1,4 +1,4 @@
-//! The rules about entries of outbound streams.
+//! Tests of the rules for entries of outbound streams.
 
 use super::*;
 

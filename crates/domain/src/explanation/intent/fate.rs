@@ -1,4 +1,4 @@
-//! What became of an intent.
+//! Fates of intents.
 
 use ambient::Timestamp;
 
@@ -8,120 +8,121 @@ use crate::query::{Counted, MalformedSummary, Waiting};
 use crate::record::{NotificationId, Record};
 use crate::route::RouteKey;
 
-/// What became of an intent.
+/// The fate of an intent.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Fate {
-    /// It is a notification.
+    /// The intent became a notification.
     Accepted {
-        /// Which one.
+        /// Id of the notification.
         notification_id: NotificationId,
-        /// Since when.
+        /// Time of acceptance.
         accepted_at: Timestamp,
     },
-    /// It says the same as an intent that was accepted before, and changed nothing.
+    /// The intent equals one that was accepted before, and changed nothing.
     Duplicate {
-        /// Its entry.
+        /// Id of its entry.
         id: EntryId,
-        /// The notification of that intent.
+        /// The notification of the earlier intent.
         of: NotificationId,
-        /// When that was accepted.
+        /// Time at which the earlier intent was accepted.
         accepted_at: Timestamp,
     },
-    /// Its key belongs to another intent.
+    /// The idempotency key belongs to another intent.
     Conflict {
-        /// Its entry.
+        /// Id of its entry.
         id: String,
-        /// The notification of the other intent; `None` if it is gone.
+        /// The notification of the other intent; `None` if it was deleted.
         with: Option<NotificationId>,
-        /// What is stored of it; `None` if that is gone.
+        /// The stored malformed intent; `None` if it was deleted.
         row: Option<MalformedSummary>,
     },
-    /// It breaks a rule.
+    /// The intent breaks a rule.
     Malformed(MalformedSummary),
-    /// It has no outcome yet.
+    /// The entry has no outcome yet.
     Unread {
-        /// Its entry.
+        /// Id of the entry.
         id: EntryId,
-        /// The unread entries before it.
+        /// Number of unread entries before it.
         ahead: Counted,
-        /// What reads them.
+        /// State of the reader of the stream.
         term: TermState,
-        /// What will become of it, as far as that can be told.
+        /// The expected outcome, as far as it can be predicted.
         expected: Expected,
     },
-    /// It is in the stream and was read, and nothing that is stored tells its outcome.
+    /// The entry is in the stream and was read, but nothing that is stored shows its outcome.
     Forgotten {
-        /// Its entry.
+        /// Id of the entry.
         id: EntryId,
-        /// The rule that it breaks by the present catalogue.
+        /// The rule that the entry breaks under the present catalogue.
         broken: Option<Rejection>,
     },
-    /// Nothing is known under the id.
+    /// Nothing was found under the id.
     Absent {
-        /// The id of the entry that was asked about.
+        /// The requested entry id.
         id: EntryId,
-        /// Why.
+        /// The reason.
         absence: Absence,
     },
-    /// There is the notification, and not the route.
+    /// The notification exists, but the route does not.
     NoRoute(RouteKey),
-    /// Nothing is known by the name.
+    /// Nothing was found under the name.
     Unknown {
-        /// The name.
+        /// The requested name.
         name: String,
     },
 }
 
-/// What reads the stream.
+/// The reader of the stream.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum TermState {
-    /// No replica.
+    /// No replica reads it.
     NoLeader,
-    /// A replica that waits.
+    /// A replica leads and waits.
     Waits(Waiting),
-    /// A replica.
+    /// A replica leads and reads.
     Reads,
 }
 
-/// What will become of an entry that is not read yet.
+/// The expected outcome of an unread entry.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Expected {
-    /// That is decided when it is read.
+    /// Not predictable: decided when the entry is read.
     Undecided,
-    /// It is a duplicate of the intent that became this notification.
+    /// A duplicate of the intent that became this notification.
     Duplicate(NotificationId),
-    /// Its key belongs to the intent that became this notification.
+    /// A conflict: the key belongs to the intent that became this notification.
     Conflict(NotificationId),
-    /// It breaks this rule.
+    /// Malformed: the entry breaks this rule.
     Malformed(Rejection),
 }
 
-/// Why there is nothing under the id of an entry. `unread`: it is after the checkpoint.
+/// The reason why nothing exists under the id of an entry. `unread` is true if the id is after the
+/// checkpoint.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Absence {
-    /// The stream begins after it.
+    /// The stream begins after the id.
     Trimmed {
-        /// With this entry; `None` if the stream is empty.
+        /// The first entry of the stream; `None` if the stream is empty.
         first: Option<EntryId>,
         /// See [`Absence`].
         unread: bool,
     },
-    /// The stream has entries before and after it, and not it.
+    /// The stream has entries before and after the id, but not this one.
     Deleted {
         /// See [`Absence`].
         unread: bool,
     },
     /// The stream has not generated the id.
     NotGenerated {
-        /// The last one that it generated.
+        /// The last id that the stream generated.
         last_generated: EntryId,
     },
-    /// There is no stream.
+    /// The stream does not exist.
     NoStream {
         /// See [`Absence`].
         unread: bool,
     },
-    /// Redis could not be asked.
+    /// Redis is unavailable.
     StreamUnavailable {
         /// See [`Absence`].
         unread: bool,
@@ -129,7 +130,7 @@ pub enum Absence {
 }
 
 impl Fate {
-    /// That of the intent that became `record`.
+    /// The fate of the intent that became `record`.
     pub fn accepted(record: &Record) -> Self {
         Self::Accepted {
             notification_id: record.notification_id.clone(),
@@ -137,7 +138,7 @@ impl Fate {
         }
     }
 
-    /// In a word, as documents spell it.
+    /// The name of the fate in documents, one word.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Accepted { .. } => "accepted",
@@ -157,12 +158,12 @@ impl Fate {
         }
     }
 
-    /// Whether the intent was found.
+    /// True if the intent was found.
     pub fn is_found(&self) -> bool {
         !matches!(self, Self::Absent { .. } | Self::NoRoute(_) | Self::Unknown { .. })
     }
 
-    /// The notification that it became, or that has its key.
+    /// The notification that the intent became, or that has its key.
     pub fn notification(&self) -> Option<&NotificationId> {
         match self {
             Self::Accepted { notification_id, .. } => Some(notification_id),
@@ -178,7 +179,7 @@ impl Fate {
         }
     }
 
-    /// What is stored of it, if it is malformed.
+    /// The stored malformed intent, if there is one.
     pub fn malformed(&self) -> Option<&MalformedSummary> {
         match self {
             Self::Conflict { row, .. } => row.as_ref(),

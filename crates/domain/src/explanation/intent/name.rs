@@ -1,4 +1,4 @@
-//! The names that an operator may have of an intent.
+//! Names under which an operator may look for an intent.
 
 use std::str::FromStr;
 
@@ -6,19 +6,20 @@ use crate::entry::EntryId;
 use crate::record::NotificationId;
 use crate::route::RouteKey;
 
-/// How many numbers after the id of an entry are looked for: each is a stream that was recreated.
+/// The number of numeric suffixes that are tried after the id of an entry: each stands for a stream that was
+/// recreated.
 pub const MAX_ID_NUMBERS: u32 = 10;
-/// What precedes the `delivery_id` in the idempotency key of an e-mail command.
+/// The prefix of the `delivery_id` in the idempotency key of an e-mail command.
 const MAIL_KEY_PREFIX: &str = "notification:";
 /// The length of a UUID with its hyphens.
 const UUID_LENGTH: usize = 36;
 
-/// What a name may be.
+/// A possible meaning of a name.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Reading {
     /// The id of an entry of the intents stream, which is also that of its notification.
     Entry(EntryId),
-    /// The id of a notification that is not that of an entry.
+    /// The id of a notification that is not the id of an entry.
     Notification(NotificationId),
     /// A route: the `event_id` of a client event, or the `delivery_id` of an e-mail command.
     Route(RouteKey),
@@ -26,7 +27,8 @@ pub enum Reading {
     Key(String),
 }
 
-/// All that `name` may be, in the order in which it is looked for. With a producer it is that producer's idempotency key.
+/// All possible meanings of `name`, in the order of lookup. With a producer, the name is always that
+/// producer's idempotency key.
 pub fn readings(name: &str, with_producer: bool) -> Vec<Reading> {
     let key = Reading::Key(name.to_owned());
     if with_producer {
@@ -39,7 +41,7 @@ pub fn readings(name: &str, with_producer: bool) -> Vec<Reading> {
     route.map(Reading::Route).into_iter().chain(entry).chain(notification).chain([key]).collect()
 }
 
-/// `<entry id>~<number>`.
+/// True for `<entry id>~<number>`.
 fn is_numbered(name: &str) -> bool {
     name.split_once('~').is_some_and(|(entry, number)| {
         EntryId::from_str(entry).is_ok() && !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit())

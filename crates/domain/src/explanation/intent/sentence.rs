@@ -1,4 +1,4 @@
-//! What became of an intent, in a sentence for a person.
+//! Fates of intents as sentences for a person.
 
 use ambient::Timestamp;
 
@@ -104,7 +104,7 @@ fn forgotten(id: EntryId, broken: Option<&Rejection>) -> String {
     )
 }
 
-/// What the tables would have, and do not.
+/// The part of a sentence that reports that both tables lack a row.
 const NO_ROW: &str = "PostgreSQL has neither a notification nor a malformed intent under this id";
 
 fn absent(id: EntryId, absence: &Absence) -> String {

@@ -1,4 +1,4 @@
-//! Every fate, from what is found under a name.
+//! Tests of every fate, derived from the data found under a name.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ fn id(seconds: u64) -> EntryId {
     EntryId::new(seconds * 1_000, 0)
 }
 
-/// `turn` makes it another intent.
+/// Fields of an intent; another `turn` makes a different intent.
 fn fields(key: &str, turn: u32) -> RawFields {
     let draft = IntentDraft {
         notification_type: "game.turn.ready".to_owned(),
@@ -84,7 +84,7 @@ fn stream() -> StreamState {
     StreamState { first: Some(id(20)), last_generated: id(40), max_deleted: EntryId::ZERO, copied_bytes: 0 }
 }
 
-/// The entry is in the stream with these fields; the checkpoint is that of the second 35.
+/// Findings for an entry in the stream with these fields; the checkpoint is at second 35.
 fn present(seconds: u64, fields: &RawFields) -> EntryFindings {
     EntryFindings {
         look: Some(EntryLook { stream: Some(stream()), entry: Some(FoundEntry::Fields(fields.clone())) }),
@@ -111,7 +111,7 @@ fn sentences(fates: &[Fate]) -> Vec<String> {
     fates.iter().map(|fate| fate.sentence(at(60))).collect()
 }
 
-/// The fate, which must be the only one, by name and sentence.
+/// Name and sentence of the fate, which must be the only one.
 fn only(found: &EntryFindings) -> (&'static str, String) {
     let fates = entry_fates(found);
     assert_eq!(fates.len(), 1, "{fates:?}");

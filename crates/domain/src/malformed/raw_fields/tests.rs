@@ -32,7 +32,7 @@ fn what_is_not_utf_8_or_holds_a_nul_is_kept_as_base64() {
 
 #[test]
 fn the_pieces_of_few_long_fields_are_the_whole_and_none_is_large() {
-    // Characters of one to four bytes and escapes, shifted over the ends of pieces.
+    // Characters of one to four bytes and escapes, shifted across the ends of pieces.
     for shift in 0..4 {
         let text = format!("{}{}", "x".repeat(shift), "aé€😀\"\\\u{1}".repeat(90_000));
         let fields = RawFields::from_iter([

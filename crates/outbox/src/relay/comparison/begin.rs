@@ -1,4 +1,4 @@
-//! The beginning of a comparison: from when on events are compared.
+//! The beginning of a comparison: the time from which events are compared.
 
 use pg::RawTimestamp;
 use tokio::time::Instant;
@@ -11,8 +11,8 @@ use crate::relay::pass::{Outage, Work};
 use crate::{Observer, Progress, Publisher, Recorded, Server, ServerRecord, Storage};
 
 impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
-    /// Begins a comparison, or joins the one that another relay has begun with this server. If the record was changed meanwhile, or at
-    /// a stop, it does neither.
+    /// Begins a comparison, or joins the one that another relay has begun with this server. Does neither if
+    /// the record was changed meanwhile, or at a stop.
     pub(super) async fn begin(
         &self,
         work: &mut Work,
@@ -81,7 +81,8 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
         Ok(())
     }
 
-    /// The newest time at which an event of the relay's types was DELIVERED. After an error the search continues where it was.
+    /// Returns the newest time at which an event of the relay's types was DELIVERED. After an error the
+    /// search continues where it stopped.
     async fn find_newest(&self, work: &mut Work) -> Result<Option<RawTimestamp>, Outage> {
         loop {
             let page = self.storage.newest_delivered(&self.settings.types, work.comparing.search).await?;

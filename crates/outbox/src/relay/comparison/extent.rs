@@ -1,7 +1,8 @@
-//! The events that a comparison is about: those that the state of the server may lack, by the records that it holds.
+//! The events that a comparison covers: those that the state of the server may lack, according to its
+//! records.
 //!
-//! The state has every event that a record covers, whichever relay has written it. So a relay that begins to carry other types, or
-//! carries some no more, compares nothing that was compared under the types before.
+//! The state has every event that a record covers, whichever relay has written it. So a relay that begins or
+//! ceases to carry some types does not repeat comparisons that were made under the previous types.
 
 use pg::RawTimestamp;
 
@@ -10,25 +11,26 @@ use crate::{DeliveredEvent, EventTypes, Progress, Server, ServerRecord};
 /// The events that are compared.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Extent {
-    /// The time of delivery of the earliest.
+    /// The earliest time of delivery.
     pub(super) since: RawTimestamp,
     /// The records of relays with other types.
     others: Vec<ServerRecord>,
-    /// The earliest time for events of which no record is; `None` if each event has one.
+    /// The earliest time for events that no record covers; `None` if records cover every event.
     without_record: Option<RawTimestamp>,
 }
 
-/// The extent as far as records have it.
+/// The extent as far as the records determine it.
 #[derive(Debug)]
 pub(super) enum FromRecords {
     /// All of it.
     Whole(Extent),
-    /// That of some event types. The others are compared from a time on that is not recorded.
+    /// The extent of some event types. The others are compared from a time that is not recorded.
     Part(Vec<ServerRecord>),
 }
 
 impl FromRecords {
-    /// Reads the records of a server. A time in the future was written by another clock, and says nothing.
+    /// Reads the records of a server. A record with a time in the future was written by another clock and is
+    /// ignored.
     pub(super) fn read(server: &Server, types: &EventTypes, now: RawTimestamp) -> Self {
         let valid = server.records.iter().filter(|record| record.covers_until() <= now);
         let (own, others): (Vec<&ServerRecord>, Vec<&ServerRecord>) =
@@ -43,20 +45,20 @@ impl FromRecords {
 }
 
 impl Extent {
-    /// The extent with events of which no record is from this time on.
+    /// Returns the extent in which events that no record covers begin at this time.
     pub(super) fn beginning(others: Vec<ServerRecord>, types: &EventTypes, begin: RawTimestamp) -> Self {
         let recorded = others.iter().filter(|record| overlap(&record.types, types));
         let since = recorded.map(|record| record.covers_until().just_after()).fold(begin, Ord::min);
         Self { since, others, without_record: Some(begin) }
     }
 
-    /// Has events compared from this time on that no other record covers.
+    /// Extends the comparison to events from this time on that no other record covers.
     pub(super) fn extend_to(&mut self, since: RawTimestamp) {
         self.since = self.since.min(since);
         self.without_record = self.without_record.map(|begin| begin.min(since));
     }
 
-    /// Whether the event is compared.
+    /// True if the event is compared.
     pub(super) fn has(&self, event: &DeliveredEvent) -> bool {
         let types = EventTypes::Only(vec![event.event_type.clone()]);
         match covered_until(&self.others, &types) {
@@ -66,7 +68,8 @@ impl Extent {
     }
 }
 
-/// The time until which the records cover every event of these types; `None` if one of the types has no record.
+/// Returns the time until which the records cover every event of these types; `None` if one of the types has
+/// no record.
 fn covered_until(records: &[ServerRecord], types: &EventTypes) -> Option<RawTimestamp> {
     let latest = |is_of: &dyn Fn(&EventTypes) -> bool| {
         records.iter().filter(|record| is_of(&record.types)).map(ServerRecord::covers_until).max()
@@ -90,7 +93,7 @@ fn overlap(one: &EventTypes, other: &EventTypes) -> bool {
     }
 }
 
-/// Whether records of this very server say that every event of these types is settled.
+/// True if records of this very server show that every event of these types is settled.
 pub(super) fn is_settled_by_others(server: &Server, types: &EventTypes) -> bool {
     let settled = |record: &&ServerRecord| {
         record.is_own && record.types != *types && matches!(record.progress, Progress::Settled(_))

@@ -1,7 +1,7 @@
 //! The record that everything is settled, kept up to date while events are delivered.
 //!
-//! After a loss, or a restart without one, what was delivered since the record is compared. So a record that is seconds old keeps
-//! that small, however long the relay was idle since.
+//! After a loss, or a restart without one, events delivered since the record are compared. A record that is
+//! seconds old keeps their number small, however long the relay was idle.
 
 use std::time::Duration;
 
@@ -17,14 +17,15 @@ use crate::{Observer, Progress, Publisher, Recorded, Server, ServerId, Storage};
 const RECORD_INTERVAL: Duration = Duration::from_secs(10);
 
 impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
-    /// Records that all is settled: once after the start, and then if events were delivered since and the last record is not new.
+    /// Records that all is settled: once after the start, and then if events were delivered since and the
+    /// last record is old.
     pub(super) async fn refresh(
         &self,
         work: &mut Work,
         outbox: &str,
         server: &Server,
     ) -> Result<Recorded, Outage> {
-        // The first time in any case: a relay that was killed has left an older record.
+        // Always due the first time: a relay that was killed has left an older record.
         let is_due = work
             .comparing
             .recorded
@@ -35,7 +36,8 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
         self.record_settled(work, outbox, server).await
     }
 
-    /// The last record before the relay ends. What fails leaves an older record, from which the next relay compares.
+    /// Writes the last record before the relay ends. A failure leaves an older record, from which the next
+    /// relay compares.
     pub(in crate::relay) async fn record_at_stop(&self, work: &mut Work) {
         let Some(outbox) = work.comparing.outbox.clone().filter(|_| work.marks.has_delivered()) else {
             return;
@@ -70,7 +72,7 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
         Ok(recorded)
     }
 
-    /// The comparison is over, and its last record says that all is settled until then.
+    /// Ends the comparison, whose last record shows that all is settled until `until`.
     pub(super) fn ended(&self, work: &mut Work, server: &Server, until: RawTimestamp) {
         work.comparing.current = None;
         work.recorded(server.id, until);

@@ -1,4 +1,4 @@
-//! A round: all events since a time are compared once, in steps that are short enough to claim between them.
+//! A round: compares all events since a given time once, in steps short enough to claim between them.
 
 use pg::{PgError, RawTimestamp};
 use tokio::time::Instant;
@@ -9,18 +9,18 @@ use crate::relay::engine::Relay;
 use crate::relay::pass::Outage;
 use crate::{DeliveredCursor, DeliveredEvent, Observer, OutboxError, Progress, Publisher, Recorded, Storage};
 
-/// Events that are made PENDING together.
+/// The number of events made PENDING together.
 const REQUEUE_EVENTS: usize = 500;
-/// The most lost events of a round that the table refuses one by one.
+/// The largest number of lost events of a round that the table rejects one by one.
 const MAX_REFUSED: usize = 100;
 
-/// A round that is not over.
+/// An unfinished round.
 #[derive(Debug)]
 pub(super) struct Round {
-    /// Unlike that of any other round.
+    /// Its number, unique among all rounds.
     number: u64,
     started: RawTimestamp,
-    /// When the oldest claim was made that was held at its start, of those from before the comparison began.
+    /// The time of the oldest claim held at its start that was made before the comparison began.
     oldest_claim: Option<RawTimestamp>,
     place: Place,
     pub(super) tally: Tally,
@@ -29,22 +29,22 @@ pub(super) struct Round {
 /// The next step of a round.
 #[derive(Debug)]
 enum Place {
-    /// List the events there.
+    /// List the events at this position.
     List(Option<DeliveredCursor>),
-    /// Look for the entries of these events, which have no receipts; then list on.
+    /// Look up the entries of these events, which have no published markers; then continue the list.
     Look(Vec<DeliveredEvent>, Option<DeliveredCursor>),
     /// All events were compared.
     End,
 }
 
-/// How a step ended.
+/// The end of a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Step {
-    /// Another one follows.
+    /// Another step follows.
     More,
-    /// The server has another record than this relay knew: the next look shows it.
+    /// The server's record differs from the one this relay expected: the next look shows it.
     Changed,
-    /// The comparison is over: all is settled until then.
+    /// The comparison is over: all is settled until this time.
     Ended(RawTimestamp),
 }
 
@@ -84,14 +84,15 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
 
     async fn start_round(&self, comparison: &mut Comparison, number: u64) -> Result<(), Outage> {
         let started = self.storage.now().await?;
-        // Read before the round: a mark that becomes visible while events are compared may be missed by it.
+        // Read before the round, because the round may miss a mark that becomes visible while events are
+        // compared.
         let oldest_claim = self.storage.oldest_claim_until(comparison.begun).await?;
         let (place, tally) = (Place::List(None), Tally::default());
         comparison.round = Some(Round { number, started, oldest_claim, place, tally });
         let held = comparison.held.take();
         let requeued = self.requeue(comparison, &held).await;
         if requeued.is_err() {
-            // The round starts again, with all of them.
+            // The round starts again and includes the held events.
             comparison.held.add(held.iter());
             comparison.round = None;
         }
@@ -121,8 +122,8 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
         Ok(())
     }
 
-    /// Makes lost events PENDING, in halves where the table refuses some. What is locked, or refused together with too many others, is
-    /// held for the next round.
+    /// Makes lost events PENDING, and halves them if the table rejects some. Events that are locked, or
+    /// rejected together with too many others, are held for the next round.
     async fn requeue(&self, comparison: &mut Comparison, lost: &[DeliveredEvent]) -> Result<(), Outage> {
         let Comparison { held, round: Some(round), .. } = comparison else { return Ok(()) };
         let tally = &mut round.tally;
@@ -137,7 +138,7 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
                 Err(error) => error,
             };
             match (error.is_about_rows(), part) {
-                // A table that refuses so many refuses the others, too.
+                // A table that rejects so many events rejects the others, too.
                 (true, _) if tally.refused.len() >= MAX_REFUSED => held.add(part.iter()),
                 (true, [event]) => tally.refused.push(event.event_id),
                 (true, [_, _, ..]) => {
@@ -159,7 +160,8 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
         let is_last = (may_be_last && !is_unsettled) || is_given_up;
         let next_since = match comparison.held.is_full() {
             true => comparison.extent.since,
-            // A mark that was not visible at the start may have waited for long, but its time is not before its claim.
+            // A mark that was not visible at the start may have waited for long, but its time is not before
+            // its claim.
             false => comparison.extent.since.max(round.oldest_claim.unwrap_or(round.started)),
         };
         let since = comparison.held.oldest().map_or(next_since, |oldest| oldest.min(next_since));
@@ -171,9 +173,9 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
         let server = self.publisher.server(outbox).await?;
         match comparison.recorded_on(&server, types) {
             None => return Ok(Step::Changed),
-            // Another relay knows of more to compare.
+            // Another relay has more to compare.
             Some(recorded) if recorded < comparison.recorded => return Ok(Step::Changed),
-            // Another relay has shown that there is less left to compare.
+            // Another relay has found that less is left to compare.
             Some(recorded) if !is_last && recorded > since => comparison.recorded = recorded,
             Some(_) => {
                 let recorded = self.publisher.record_server(outbox, &server, types, progress).await?;

@@ -1,4 +1,4 @@
-//! What a round has found, and the lost events that are left for the next one.
+//! The results of a round, and the lost events that are left for the next round.
 
 use std::collections::BTreeMap;
 
@@ -11,9 +11,10 @@ use crate::relay::marks::list_ids;
 use crate::relay::pass::Work;
 use crate::{DeliveredEvent, Observer, Publisher, Storage};
 
-/// The most lost events that wait for another round; with more, the next round compares from the same time.
+/// The largest number of lost events that wait for another round; with more, the next round compares from the
+/// same time.
 const MAX_HELD_EVENTS: usize = 10_000;
-/// The most ids that are kept for the report of a round.
+/// The largest number of ids that are kept for the report of a round.
 const MAX_REPORTED_IDS: usize = 500;
 
 /// The result of a round.
@@ -24,7 +25,7 @@ pub(super) struct Tally {
     requeued_count: usize,
     /// The first and the last time of delivery of requeued events.
     range: Option<(RawTimestamp, RawTimestamp)>,
-    /// The lost events that the table refuses to change.
+    /// The lost events whose change the table rejects.
     pub(super) refused: Vec<Uuid>,
 }
 
@@ -41,11 +42,12 @@ impl Tally {
     }
 }
 
-/// Lost events that could not be made PENDING yet: another transaction has locked them, or the table refuses many.
+/// Lost events that could not be made PENDING yet: another transaction has locked them, or the table rejects
+/// many.
 #[derive(Debug, Default)]
 pub(super) struct HeldEvents {
     events: BTreeMap<Uuid, DeliveredEvent>,
-    /// Whether some had no room.
+    /// True if some events were dropped because the limit was reached.
     is_full: bool,
 }
 
@@ -60,7 +62,7 @@ impl HeldEvents {
         }
     }
 
-    /// Takes all, to be tried again.
+    /// Takes all events, to be tried again.
     pub(super) fn take(&mut self) -> Vec<DeliveredEvent> {
         std::mem::take(self).events.into_values().collect()
     }
@@ -77,13 +79,13 @@ impl HeldEvents {
         self.is_full
     }
 
-    /// The earliest time at which one was delivered.
+    /// Returns the earliest time at which one of them was delivered.
     pub(super) fn oldest(&self) -> Option<RawTimestamp> {
         self.events.values().map(|event| event.delivered_at).min()
     }
 }
 
-/// Reports what stays lost after the last round.
+/// Reports the events that stay lost after the last round.
 pub(super) fn report_given_up(relay: &str, since: RawTimestamp, held: &HeldEvents) {
     tracing::error!(
         relay,
@@ -95,7 +97,8 @@ pub(super) fn report_given_up(relay: &str, since: RawTimestamp, held: &HeldEvent
 }
 
 impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
-    /// Reports what a round has done that will not end, because another comparison takes its place or the relay stops.
+    /// Reports the results of a round that will not be completed, because another comparison replaces it or
+    /// the relay stops.
     pub(super) fn report_partly(&self, comparison: Option<Comparison>) {
         let Some(Comparison { round: Some(round), held, .. }) = comparison else { return };
         if round.tally.requeued_count > 0 || !round.tally.refused.is_empty() {
@@ -103,7 +106,7 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
         }
     }
 
-    /// Reports what a round has done that the stop of the relay ends.
+    /// Reports the results of a round that the stop of the relay ends.
     pub(in crate::relay) fn report_at_stop(&self, work: &mut Work) {
         self.report_partly(work.comparing.current.take());
     }

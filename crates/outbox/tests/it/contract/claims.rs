@@ -1,10 +1,10 @@
-//! What a claim takes: by keys, types, bytes and how far it looks.
+//! The events that a claim takes: by keys, types, bytes and number of events examined.
 
 use super::*;
 
 pub(super) async fn events_of_a_key_go_by_creation_whenever_they_fell_due(world: &impl World) {
     let now = world.now().await;
-    // The older fell due later.
+    // Older events become due later.
     for (number, created, available) in [(1, 9, 1), (2, 8, 2), (3, 7, 3)] {
         let event = NewEvent { available_at: Some(now - MINUTE * available), ..event(number, "k") };
         world.insert(event, now - MINUTE * created).await;
@@ -127,7 +127,7 @@ pub(super) async fn reaped_events_are_claimed_together_and_fewer_each_time(world
     world.add(66, "k").await;
     let group = world.claim_with(&request(64)).await;
     assert_eq!((found(&group), group.of_reaped), (ids(1..=4), true));
-    // What was never tried goes beside them, but not before others of its key.
+    // New events are claimed apart from them, but not before others of their key.
     let fresh = world.claim_with(&ClaimRequest { passes_reaped: true, ..request(128) }).await;
     assert_eq!((found(&fresh), fresh.of_reaped), (ids([65]), false));
     world.pass(LEASE + TICK).await;

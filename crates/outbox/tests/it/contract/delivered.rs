@@ -1,4 +1,4 @@
-//! What is DELIVERED, listed for a comparison.
+//! Lists of DELIVERED events for a comparison.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ async fn deliver(world: &impl World, number: u64) {
     let _ = world.deliver(&token, &claimed).await;
 }
 
-/// All that is listed, in parts of two.
+/// Returns the whole list, read in pages of two.
 async fn listed(world: &impl World, types: &EventTypes, since: RawTimestamp) -> Vec<DeliveredEvent> {
     let (mut events, mut cursor) = (Vec::new(), None);
     loop {
@@ -81,7 +81,7 @@ pub(super) async fn only_what_is_delivered_as_it_was_read_is_pending_again(world
     }
 }
 
-/// The newest time at which an event of these types was delivered.
+/// Returns the newest time at which an event of these types was delivered.
 async fn newest(world: &impl World, types: &EventTypes) -> Option<RawTimestamp> {
     let mut cursor = None;
     loop {

@@ -1,8 +1,8 @@
-//! A history that is carried out, with the model beside it.
+//! Runs a history on a storage, with the model beside it.
 
 use super::*;
 
-/// A claim that a relay remembers.
+/// A claim that a relay holds.
 #[derive(Clone)]
 struct Held {
     token: ClaimToken,
@@ -13,7 +13,7 @@ struct Held {
 pub(super) struct Run<'a, W> {
     world: &'a W,
     model: Model,
-    /// What has been written and not committed: the event, its key, when its transaction began, how long until it is due.
+    /// The written, uncommitted events: number, key, beginning of the transaction, delay until due.
     open: Vec<(u64, &'static str, Timestamp, Duration)>,
     rolled_back: Vec<Uuid>,
     relays: [Vec<Held>; RELAYS],
@@ -37,7 +37,7 @@ impl<'a, W: World> Run<'a, W> {
         match *op {
             Op::Begin { key, delay } => {
                 self.written += 1;
-                // An order of ids that is not that of time.
+                // A permutation of the numbers, so that the order of ids differs from that of time.
                 self.open.push((self.written * 7_919 % 10_007, KEYS[key], now, delay));
             }
             Op::End { which, commits } => self.end(which, commits).await,
@@ -117,7 +117,8 @@ impl<'a, W: World> Run<'a, W> {
         let world = self.world;
         let (a, b, c) = tokio::join!(world.claim_with(a), world.claim_with(b), world.claim_with(c));
         let claims = [a, b, c];
-        // In whatever order they took place: each is allowed after those before it.
+        // The claims may have taken place in any order; in one of them the model must allow each after those
+        // before it.
         let orders = [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
         let allowed = orders.iter().find_map(|order| {
             let mut model = self.model.clone();
@@ -130,12 +131,13 @@ impl<'a, W: World> Run<'a, W> {
         }
     }
 
-    /// As a relay does it: in order, not after the deadline, and nothing of a key after one that failed.
+    /// Publishes like a relay: in order, not after the deadline, and no event of a key after one that failed.
     async fn finish(&mut self, relay: usize, back: usize, fails: Option<(usize, bool)>) {
         let Some(held) = self.held(relay, back) else { return };
         let now = self.world.now().await;
         if now > held.claimed_at + LEASE {
-            // The publisher refuses, so that there is nothing to mark but what was published before: a zombie tries all the same.
+            // After the deadline the publisher refuses, so there is nothing to mark except earlier
+            // publications. A zombie tries to mark nevertheless.
             let events: Vec<Uuid> = held.claim.events.iter().map(|event| event.event_id).collect();
             let expected: Vec<Marked> = events
                 .iter()
@@ -178,7 +180,8 @@ impl<'a, W: World> Run<'a, W> {
         assert_eq!(self.world.release(token, &released).await, expected);
     }
 
-    /// All transactions are committed, all relays are killed, and another one empties the outbox.
+    /// Runs the history; then commits all transactions, kills all relays, and has another relay empty the
+    /// outbox.
     pub(super) async fn all(mut self, ops: &[Op]) {
         for op in ops {
             self.step(op).await;
@@ -187,7 +190,7 @@ impl<'a, W: World> Run<'a, W> {
             self.end(0, true).await;
         }
         self.relays = Default::default();
-        // Each round may fail no more than one event of each key, and time heals the rest.
+        // Each round may fail at most one event of each key, and the passing time ends their delays.
         for _ in 0..10 * (self.model.entries.len() + 1) {
             self.world.pass(LEASE * 4).await;
             self.reap().await;

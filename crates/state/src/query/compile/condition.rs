@@ -1,4 +1,4 @@
-//! One condition.
+//! Compilation of one condition.
 
 use pg::bind;
 use pg::sql::any;
@@ -12,12 +12,12 @@ use crate::query::expressions::{
 };
 use crate::query::{Comparison, Instant, Operand, Test, containment};
 
-/// The most elements of `$in` that are looked for in the GIN index. Each is a scan by itself, and planning many takes longer than
-/// reading many rows.
+/// The most elements of `$in` that are searched in the GIN index. Each is a separate scan, and planning many
+/// takes longer than reading many rows.
 const MAX_ALTERNATIVES: usize = 64;
 
 impl Source<'_> {
-    /// True exactly if the value, or the lack of one, passes the test.
+    /// True exactly if the value, or its absence, passes the test.
     pub(super) fn meets(&self, test: &Test) -> Expr {
         match self {
             Self::Member { path, indexed, in_order } => {
@@ -39,7 +39,7 @@ fn compare(left: Expr, comparison: Comparison, right: Expr) -> Expr {
     }
 }
 
-/// What follows for values that are cut or rounded in the same direction.
+/// The necessary condition on values that are cut or rounded in the same direction.
 fn compare_indexed(left: Expr, comparison: Comparison, right: Expr) -> Expr {
     match comparison {
         Comparison::Greater | Comparison::GreaterOrEqual => left.gte(right),
@@ -47,7 +47,8 @@ fn compare_indexed(left: Expr, comparison: Comparison, right: Expr) -> Expr {
     }
 }
 
-/// The instant of a text by the function that reads the documents, so that both are read in the same way; NULL if it is no time.
+/// Parses a text as an instant with the function that parses those in documents, so that both are parsed in
+/// the same way; NULL if the text is not a time.
 fn read(helper: &str, text: Expr) -> Expr {
     Func::cust(helper.to_owned()).arg(text).into()
 }
@@ -60,7 +61,7 @@ fn contains(document: Expr, part: &str) -> Expr {
     document.binary(BinOper::Custom("@>"), bind_json(part.to_owned()))
 }
 
-/// Whether the GIN index has an entry for it: it indexes scalars only.
+/// Returns true if the GIN index has an entry for the value: it indexes scalars only.
 fn has_scalar(json: &Json) -> bool {
     match json {
         Json::Array(elements) => elements.iter().any(has_scalar),
@@ -105,28 +106,29 @@ impl Member<'_> {
         self.indexed.contains(&index_type)
     }
 
-    /// `{"member": operand}`
+    /// The text `{"member": operand}`.
     fn document(&self, operand: &str) -> String {
         // The name is an identifier, so it needs no escapes.
         format!("{{\"{}\": {operand}}}", self.path.member.as_str())
     }
 
-    /// Whether the document contains `{"member": operand}`.
+    /// The condition that the document contains `{"member": operand}`.
     fn has(&self, operand: &str) -> Expr {
         contains(self.path.document(), &self.document(operand))
     }
 
-    /// The same where only the GIN index finds it.
+    /// The condition [`Self::has`], for conditions that only the GIN index serves.
     ///
-    /// PostgreSQL estimates containment by the hundred documents of a histogram, or knows nothing of it. What one of them has by chance
-    /// seems to be in every hundredth document, so that a page seems to be full soon in the order of keys, and all of them are read.
-    /// A condition that stands twice counts twice: a hundredth becomes a ten-thousandth, a half a quarter.
+    /// PostgreSQL estimates containment from the hundred documents of a histogram, or has no estimate. A
+    /// value that one of them has by chance seems to be in every hundredth document, so that a page seems to
+    /// fill soon in key order, and all documents are read. A repeated condition counts twice in the estimate:
+    /// a hundredth becomes a ten-thousandth, a half a quarter.
     fn found_by_gin(&self, operand: &str) -> Expr {
         if self.in_order { self.has(operand).and(self.has(operand)) } else { self.has(operand) }
     }
 
-    /// Containment is equality for scalars, and follows from it for all else. What is equal is found out first, and one step of
-    /// containment is enough for the index.
+    /// Containment is equality for scalars, and a necessary condition for other values. Equality is checked
+    /// first, and one containment step is enough for the index.
     fn equals(&self, operand: &Json) -> Expr {
         let by_index = self.equals_by_index(operand);
         let step = containment::steps(operand).and_then(|steps| steps.into_iter().find(has_scalar));
@@ -139,7 +141,7 @@ impl Member<'_> {
         every(by_index.into_iter().chain(whole).chain(contains))
     }
 
-    /// What follows from equality and a declared index can tell.
+    /// The necessary condition for equality that a declared index can check.
     fn equals_by_index(&self, operand: &Json) -> Option<Expr> {
         let (index_type, bound) = match operand {
             Json::String(text) => (IndexType::Text, bind::text(cut_as_indexed(text))),
@@ -168,7 +170,8 @@ impl Member<'_> {
         compare_indexed(index, comparison, bind_number(&number_as_indexed(number))).and(exact)
     }
 
-    /// By the declared index all at once, by the GIN index one alternative for each if they are few; the list decides.
+    /// Searches all operands at once in the declared index, or one alternative for each in the GIN index if
+    /// they are few; the exact list decides.
     fn is_one_of(&self, operands: &[Json]) -> Expr {
         let exact = self.path.value().eq(any(bind::jsonbs(operands.iter().map(Json::to_short_text))));
         let texts: Vec<&str> = operands.iter().filter_map(Json::as_str).collect();
@@ -193,8 +196,8 @@ impl Member<'_> {
         }
     }
 
-    /// A condition that holds for every value that equals none of the operands, as ranges of a declared index on texts: before, between and
-    /// after the texts that the index distinguishes, or no text.
+    /// A condition that holds for every value that equals none of the operands, as ranges of a declared index
+    /// on texts: before, between and after the texts that the index distinguishes, or not a text.
     fn is_another_text(&self, operands: &[Json]) -> Option<Expr> {
         let texts = told_apart(operands);
         if !self.is_indexed(IndexType::Text) || texts.is_empty() || texts.len() > MAX_ALTERNATIVES {
@@ -209,10 +212,11 @@ impl Member<'_> {
         Some(some(ranges))
     }
 
-    /// At the top an array contains a scalar that is one of its elements, within a document it does not.
+    /// Containment of the operand. An array contains a scalar that is one of its elements only at the top
+    /// level, not within a document.
     fn contains(&self, operand: &Json) -> Expr {
         match operand {
-            // The parser lets nothing pass that cannot be split.
+            // The parser rejects values that cannot be split.
             Json::Array(_) | Json::Object(_) => {
                 let steps = containment::steps(operand).unwrap_or_else(|| vec![operand.clone()]);
                 every(steps.iter().map(|step| self.contains_step(step)))
@@ -230,7 +234,8 @@ impl Member<'_> {
     }
 }
 
-/// The texts among the operands that an index has whole, in their order: no longer text has the same beginning there.
+/// The texts among the operands that the index stores whole, in their order: no longer text has the same
+/// indexed prefix.
 fn told_apart(operands: &[Json]) -> Vec<&str> {
     let mut texts: Vec<&str> =
         operands.iter().filter_map(Json::as_str).filter(|text| is_indexed_whole(text)).collect();
@@ -239,7 +244,7 @@ fn told_apart(operands: &[Json]) -> Vec<&str> {
     texts
 }
 
-/// Whether an index finds the documents that pass the test, and statistics show how many they are.
+/// Returns true if an index finds the documents that pass the test, and statistics estimate their number.
 pub(super) fn is_served(test: &Test, indexed: &[IndexType]) -> bool {
     let has = |index_type| indexed.contains(&index_type);
     let in_gin =
@@ -264,7 +269,7 @@ pub(super) fn is_served(test: &Test, indexed: &[IndexType]) -> bool {
     }
 }
 
-/// Which strings of a list a column of text can be.
+/// The strings of a list, for comparison with a text column.
 fn strings(operands: &[Json]) -> Expr {
     bind::texts(operands.iter().filter_map(Json::as_str))
 }
@@ -289,7 +294,7 @@ fn text_meets(column: &Expr, helper: &str, test: &Test) -> Expr {
     }
 }
 
-/// Which numbers of a list a column of integers can be.
+/// The integers of a list, for comparison with an integer column.
 fn integers(operands: &[Json]) -> Expr {
     let integer = |operand: &Json| match operand {
         Json::Number(number) => number.to_i64(),
@@ -326,7 +331,7 @@ fn time_meets(column: &Expr, test: &Test) -> Expr {
     match test {
         Test::Before(time) => column.clone().lt(bound(time)),
         Test::After(time) => column.clone().gt(bound(time)),
-        // The parser lets nothing else pass.
+        // The parser rejects all other tests.
         _ => never(),
     }
 }

@@ -1,7 +1,7 @@
-//! The order of a page, and where it begins.
+//! The order of a page, and its start.
 //!
-//! A term is sorted by several expressions: which type the value has, and its value if it is of a type that has an order. If the
-//! filter leaves one type only, one expression is enough, which an index may have.
+//! A term is sorted by several expressions: the type of the value, and the value for each type that has an
+//! order. If the filter allows only one type, one expression is enough, which can match an index.
 
 use ambient::Timestamp;
 use pg::bind;
@@ -13,17 +13,18 @@ use crate::json::Json;
 use crate::query::expressions::{IndexType, Path, bind_number, cut_as_indexed, number_as_indexed};
 use crate::query::{Filter, Group, Operand, Query, SortName, SortTerm, SortValue, Test};
 
-/// The key in the order of its bytes, also in a table that was made without that collation.
+/// The key in byte order, even in a table that was created without that collation.
 pub(crate) fn key_by_bytes() -> Expr {
     Expr::cust("(\"key\" COLLATE \"C\")")
 }
 
-/// The same, which no index has.
+/// The key in byte order, as an expression that no index has.
 fn key_of_no_index() -> Expr {
     Expr::cust("((\"key\" || '') COLLATE \"C\")")
 }
 
-/// The types of JSON in their order, so that where the name begins is a rank; no name is part of an earlier one.
+/// The types of JSON in their order: the position of a name in this text is its rank; no name is part of an
+/// earlier one.
 const RANKS: &str = "null string number boolean array object";
 
 fn rank_of(value: &SortValue) -> i64 {
@@ -39,16 +40,16 @@ fn rank_of(value: &SortValue) -> i64 {
     RANKS.find(name).map_or(0, |at| at as i64 + 1)
 }
 
-/// What the filter says of a member by which is sorted.
+/// The values that the filter allows for a sorted member.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Shape {
-    /// It has one value: nothing is left to sort by.
+    /// One constant value: it does not affect the order.
     Constant,
-    /// It is a string.
+    /// A string.
     Text,
-    /// It is a number.
+    /// A number.
     Number,
-    /// Nothing.
+    /// Any value.
     Any,
 }
 
@@ -76,12 +77,12 @@ impl Shape {
         }
     }
 
-    /// What all documents that match have in common.
+    /// The shape that all matching documents have in common.
     fn of_member(name: &str, filter: &Filter) -> Self {
         let own = filter.conditions.iter().filter(|condition| &*condition.name == name);
         let of_groups = filter.groups.iter().flat_map(|group| match group {
             Group::And(filters) => filters.iter().map(|filter| Self::of_member(name, filter)).collect(),
-            // Two values are none that all have.
+            // Two constants are not a common constant.
             Group::Or(filters) => {
                 let mut shapes = filters.iter().map(|filter| Self::of_member(name, filter));
                 let first = shapes.next().filter(|first| matches!(first, Self::Text | Self::Number));
@@ -98,7 +99,7 @@ impl Shape {
     }
 }
 
-/// One name before the key.
+/// A sort term before the key.
 struct Term<'a> {
     table: &'a Table,
     name: &'a SortName,
@@ -129,13 +130,14 @@ impl<'a> Term<'a> {
         }
     }
 
-    /// The column of a time. An index has it as it is, also what was written by hand and lies beyond the years 1 to 9999.
+    /// The column of a time. An index stores it unchanged, including values written by hand beyond the years
+    /// 1 to 9999.
     fn column(&self) -> Expr {
         Expr::col(self.column_name())
     }
 
-    /// The time of the document at which a page begins. Documents show the nearest time that can be, and a cursor has what they show: where
-    /// that is the first or the last one, the document has the true one.
+    /// The time of the document at which a page begins. Documents show the nearest representable time, and so
+    /// does a cursor: if that is the first or the last one, the true time is read from the document.
     fn instant(&self, micros: i64, key: &str) -> Option<Expr> {
         let shown = bind::instant(Timestamp::from_micros(micros).ok()?);
         if ![Timestamp::MIN, Timestamp::MAX].iter().any(|limit| limit.as_micros() == micros) {
@@ -149,7 +151,7 @@ impl<'a> Term<'a> {
         Some(Expr::cust_with_exprs(text, [bind::text(key), min, max, shown]))
     }
 
-    /// What a declared index has of the member, if its type is fixed.
+    /// The indexed expression of the member, if its type is fixed.
     fn indexed(&self) -> Option<Expr> {
         let (SortName::Member(member), Some(path)) = (self.name, self.path()) else { return None };
         let index_type = match self.shape {
@@ -166,7 +168,7 @@ impl<'a> Term<'a> {
             select.order_by_expr(self.column(), order);
             return;
         };
-        // Where the type is fixed nothing is missing, and an index has its order of NULL only.
+        // With a fixed type no value is missing, and only the index's own order of NULLs can use the index.
         if let Some(indexed) = self.indexed() {
             select.order_by_expr(indexed, order.clone());
         }
@@ -187,7 +189,8 @@ impl<'a> Term<'a> {
         if self.descending { left.lt(right) } else { left.gt(right) }
     }
 
-    /// What holds of every row behind, or equal in this term: a range of the index in whose order the page is read.
+    /// The condition that holds for every row after the value or equal to it in this term: a range of the
+    /// index in whose order the page is read.
     fn bound(&self, value: Option<&SortValue>, key: &str) -> Option<Expr> {
         let not_before =
             |left: Expr, right: Expr| if self.descending { left.lte(right) } else { left.gte(right) };
@@ -203,7 +206,7 @@ impl<'a> Term<'a> {
         }
     }
 
-    /// Whether a row is behind this value in this term, and whether it is equal.
+    /// The conditions that a row is after this value in this term, and that it is equal to it.
     fn after_and_equal(&self, value: Option<&SortValue>, key: &str) -> (Expr, Expr) {
         let Some(path) = self.path() else {
             let bound = value.and_then(|value| match value {
@@ -248,7 +251,7 @@ fn rank(path: &Path<'_>) -> Expr {
     Func::cust("strpos").arg(names).arg(Func::cust("jsonb_typeof").arg(path.value())).into()
 }
 
-/// The expression of the value's type, and the value.
+/// The expression that checks the value's type, and the value's own.
 fn exact(path: &Path<'_>, value: &SortValue) -> Option<(Expr, Expr)> {
     match value {
         SortValue::String(text) => Some((path.string(), bind::text(text))),
@@ -258,7 +261,7 @@ fn exact(path: &Path<'_>, value: &SortValue) -> Option<(Expr, Expr)> {
     }
 }
 
-/// Whether an index has the order of the page: the primary key, or a declared one.
+/// Returns true if an index has the order of the page: the primary key, or a declared one.
 pub(super) fn is_of_an_index(query: &Query, table: &Table) -> bool {
     let (terms, _) = query.terms();
     let mut terms = terms.iter().map(|term| Term::new(term, table, &query.filter));
@@ -266,13 +269,13 @@ pub(super) fn is_of_an_index(query: &Query, table: &Table) -> bool {
     first.is_none_or(|term| term.indexed().is_some())
 }
 
-/// Whether the page is in the order of keys alone.
+/// Returns true if the page is sorted by key only.
 pub(super) fn is_by_key(query: &Query, table: &Table) -> bool {
     let (terms, _) = query.terms();
     terms.iter().all(|term| Term::new(term, table, &query.filter).shape == Shape::Constant)
 }
 
-/// Sorts by the key alone, and begins after that of the position.
+/// Sorts by the key only, and starts after the key of the position.
 pub(super) fn after_key(query: &Query, select: &mut SelectStatement) {
     let (_, key_descends) = query.terms();
     select.order_by_expr(key_by_bytes(), if key_descends { Order::Desc } else { Order::Asc });
@@ -282,7 +285,7 @@ pub(super) fn after_key(query: &Query, select: &mut SelectStatement) {
     }
 }
 
-/// Sorts, and begins after the position.
+/// Sorts, and starts after the position.
 pub(super) fn apply(
     query: &Query,
     table: &Table,
@@ -300,7 +303,7 @@ pub(super) fn apply(
     let values = position.values()?;
     let key = bind::text(position.key().as_str());
     let key_is_behind = if key_descends { key_by_bytes().lt(key) } else { key_by_bytes().gt(key) };
-    // From the last term to the first: behind in it, or equal and behind in the rest.
+    // From the last term to the first: after it, or equal to it and after the rest.
     let behind = terms.iter().zip(&values).rev().fold(key_is_behind, |rest, (term, value)| {
         let (after, equal) = term.after_and_equal(value.as_ref(), position.key().as_str());
         after.or(equal.and(rest))

@@ -1,4 +1,4 @@
-//! Reads filters.
+//! Parses filters.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::query::{
     MAX_LOGIC_LEVELS, Operand, Test, containment,
 };
 
-/// Reads the outermost object of a filter.
+/// Parses the outermost object of a filter.
 pub(super) fn read(located: Located, names: &impl Names) -> Result<Filter, Fault> {
     let mut reader = Reader { names, conditions: 0, elements: 0 };
     match &located.kind {
@@ -22,12 +22,13 @@ pub(super) fn read(located: Located, names: &impl Names) -> Result<Filter, Fault
 struct Reader<'a, N> {
     names: &'a N,
     conditions: usize,
-    /// How many elements the operands' arrays have so far.
+    /// The number of elements of the operands' arrays so far.
     elements: usize,
 }
 
 impl<N: Names> Reader<'_, N> {
-    /// An object within `level` of `$and`, `$or` and `$not`, of which there are at most [`MAX_LOGIC_LEVELS`].
+    /// Parses an object within `level` of `$and`, `$or` and `$not`, of which there are at most
+    /// [`MAX_LOGIC_LEVELS`].
     fn filter(&mut self, located: Located, what: &str, level: usize) -> Result<Filter, Fault> {
         let mut filter = Filter::default();
         for (name, (at, value)) in located.into_members(what)? {
@@ -69,7 +70,7 @@ impl<N: Names> Reader<'_, N> {
         Ok(if name == "$and" { Group::And(filters) } else { Group::Or(filters) })
     }
 
-    /// What is said of a name: a literal, or operators.
+    /// Parses the condition on a name: a literal, or operators.
     fn condition(
         &mut self,
         filter: &mut Filter,

@@ -1,4 +1,4 @@
-//! JSON whose parts know where they stand.
+//! JSON values with their place in the text.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -7,9 +7,10 @@ use std::collections::BTreeMap;
 use crate::json::{self, Builder, Fault, Json, Scalar};
 use crate::query::{MAX_ELEMENTS, MAX_QUERY_VALUES};
 
-/// A literal may nest as deeply as a document, 64 levels; around it are the query, at most 16 levels of logic, and its operators.
+/// The maximum nesting of a query's text. A literal may nest as deeply as a document, 64 levels; around it
+/// are the query, at most 16 levels of logic, and its operators.
 const MAX_QUERY_LEVELS: usize = 88;
-/// How much of a name an error repeats, in characters.
+/// The length to which an error cuts a name, in characters.
 const MAX_QUOTED: usize = 64;
 
 /// A value of a query and the byte at which it begins.
@@ -22,11 +23,11 @@ pub(super) enum Kind {
     Null,
     Scalar(Json),
     Array(Vec<Located>),
-    /// With the place of each name.
+    /// The members, with the place of each name.
     Object(BTreeMap<String, (usize, Located)>),
 }
 
-/// A name in an error: cut, and in one line.
+/// A name in an error: cut, and on one line.
 pub(super) fn quoted(name: &str) -> String {
     let cut: String = name.chars().take(MAX_QUOTED).collect();
     let dots = if cut.len() < name.len() { "…" } else { "" };
@@ -63,7 +64,7 @@ impl Located {
         }
     }
 
-    /// From 0 to `max`.
+    /// The value as an integer from 0 to `max`.
     pub(super) fn into_integer(self, what: &str, max: i64) -> Result<u64, Fault> {
         let value = match &self.kind {
             Kind::Scalar(Json::Number(number)) => number.to_i64(),
@@ -73,7 +74,7 @@ impl Located {
         value.ok_or_else(|| Fault::new(self.at, format!("{what} must be an integer from 0 to {max}")))
     }
 
-    /// The members of an object that is not empty.
+    /// The members of a non-empty object.
     pub(super) fn into_members(self, what: &str) -> Result<BTreeMap<String, (usize, Located)>, Fault> {
         match self.kind {
             Kind::Object(members) if members.is_empty() => {
@@ -92,7 +93,7 @@ impl Located {
     }
 }
 
-/// Builds values that know their place, [`MAX_QUERY_VALUES`] at most.
+/// Builds values with their places, at most [`MAX_QUERY_VALUES`].
 #[derive(Default)]
 struct Places {
     values: Cell<usize>,

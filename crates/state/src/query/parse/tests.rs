@@ -10,7 +10,7 @@ fn accepted(text: &str) -> Query {
     Query::parse(text.as_bytes()).unwrap_or_else(|error| panic!("{text}: {error}"))
 }
 
-/// `{"filter": …}`
+/// The query `{"filter": …}`.
 fn filter(text: &str) -> String {
     format!("{{\"filter\": {text}}}")
 }
@@ -129,7 +129,7 @@ fn every_limit_is_kept_to_the_number() {
     let literal = |count: usize| filter(&format!("{{\"a\": [[{}1]]}}", "1,".repeat(count - 1)));
     accepted(&literal(1_000));
     assert!(refused(&literal(1_001)).starts_with("an array with more than 1000 elements"));
-    // Within arrays all count together, however they are nested.
+    // Elements within arrays all count together, however they are nested.
     let nested = |count: usize| format!("[{}[[1]]]", "[2,3,{\"x\":[4]},[]],".repeat(count));
     for operator in ["$eq", "$ne", "$contains"] {
         let within = |count: usize| filter(&format!("{{\"a\": {{{operator:?}: {}}}}}", nested(count)));
@@ -139,7 +139,7 @@ fn every_limit_is_kept_to_the_number() {
     }
     refused(&filter(&format!("{{\"a\": {}}}", nested(250))));
     refused(&filter(&format!("{{\"a\": {{\"$in\": [{}]}}}}", nested(250))));
-    // And those of all operands of a filter.
+    // Elements of all operands of a filter count together.
     let each = |operator: &str, count: usize| {
         let conditions: Vec<String> = (0..10)
             .map(|n| format!("{{\"a{n}\": {{{operator:?}: [{}1]}}}}", "1,".repeat(count - 1)))

@@ -1,4 +1,4 @@
-//! What is read is what was written, and no more than fits into an answer.
+//! A read returns the written value, and no more than fits into a response.
 
 use state::{Key, MAX_ANSWER_BYTES, Member, Members, StateError, Store, Value};
 
@@ -69,7 +69,7 @@ async fn a_value_comes_back_digit_by_digit(store: impl Store) {
     assert_eq!(get(&store, "k").await.value.as_str(), "1.10");
     put(&store, "k", r#"{"a":1,"a":2}"#).await;
     assert_eq!(get(&store, "k").await.value.as_str(), r#"{"a": 2}"#);
-    // As jsonb writes it: members by length, then by bytes.
+    // jsonb sorts members by length, then by bytes.
     put(&store, "k", r#"{"bb":1,"a":[1,2],"ab":"c"}"#).await;
     assert_eq!(get(&store, "k").await.value.as_str(), r#"{"a": [1, 2], "ab": "c", "bb": 1}"#);
 }

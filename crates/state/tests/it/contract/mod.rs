@@ -1,9 +1,9 @@
-//! What every store promises: each test runs on both.
+//! The contract of every store: each test runs on both.
 
 use state::query::Query;
 use state::{Page, StatusCondition, Store, VersionCondition, WriteConditions};
 
-/// Each function as a test on the store in memory and as one on PostgreSQL.
+/// Defines each function as a test on the store in memory and as one on PostgreSQL.
 macro_rules! on_both_stores {
     ($($name:ident)+) => {
         mod memory {

@@ -1,4 +1,4 @@
-//! Merging, and reports of a status.
+//! Merging of patches, and reports of a status.
 
 use state::{Advance, Patch, StateError, Store, VersionCondition, Write, WriteConditions, advance_status};
 use tokio::task::JoinSet;
@@ -28,7 +28,7 @@ async fn a_patch_is_merged_and_keeps_every_digit(store: impl Store) {
     assert_eq!(tree(&document.value), tree(&value(&expected)));
     assert!(document.value.as_str().contains(digits));
     assert!(document.updated_at > created && document.created_at == created);
-    // What is no object replaces the value as a whole.
+    // A patch that is not an object replaces the whole value.
     let patched =
         store.patch(&key("k"), &value("[1]"), &WriteConditions::default()).await.expect("no failure");
     assert!(matches!(patched, Patch::Written(Write::Applied(_))));

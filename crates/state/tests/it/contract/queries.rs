@@ -43,7 +43,7 @@ async fn a_query_counts_instead_of_reading_or_beside_it(store: impl Store) {
     assert_eq!((page.rows.len(), page.matched, page.next_cursor), (0, Some(7), None));
     let page = queried(&store, r#"{"filter":{"n":{"$lt":7}},"limit":2,"matched":true}"#).await;
     assert_eq!((page.rows.len(), page.matched, page.next_cursor.is_some()), (2, Some(7), true));
-    // A cursor whose document is needed and gone.
+    // A cursor whose document is needed but was deleted.
     let long = "x".repeat(5_000);
     put(&store, "a", &format!(r#"{{"s":"{long}1"}}"#)).await;
     put(&store, "b", &format!(r#"{{"s":"{long}2"}}"#)).await;

@@ -50,7 +50,7 @@ async fn versions_of_a_key_rise_in_the_order_of_its_writes(store: impl Store) {
                     let Write::Applied(version) = done.expect("no failure") else { panic!("it exists") };
                     written.push(version);
                 }
-                // What is read after a write is not older than it.
+                // A read after a write is not older than the write.
                 assert!(get(&*store, "k").await.version >= written[number]);
             }
             written

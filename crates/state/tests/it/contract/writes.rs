@@ -1,4 +1,4 @@
-//! What a write does to a document, and which of several writers wins.
+//! The effect of a write on a document, and the winner of concurrent writes.
 
 use state::{Delete, Patch, Store, Version, VersionCondition, Write, WriteConditions};
 use tokio::task::JoinSet;
@@ -18,7 +18,7 @@ on_both_stores! {
     a_deletion_depends_on_the_version_alone
 }
 
-/// How many of 64 writers at once were applied; all others say what `lost` expects.
+/// Returns how many of 64 concurrent writers were applied; all others get the outcome that `lost` accepts.
 async fn race(store: impl Store, conditions: WriteConditions, lost: impl Fn(&Write) -> bool) -> usize {
     let store = std::sync::Arc::new(store);
     let mut writers = JoinSet::new();

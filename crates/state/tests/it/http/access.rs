@@ -1,4 +1,4 @@
-//! Tokens: who may do what to which keys.
+//! Tokens: the operations and keys that each allows.
 
 use http_server::tokens::Tokens;
 use serde_json::json;
@@ -10,7 +10,8 @@ use super::support::{Answer, BOTH, Options, Server};
 
 const PATCH: &str = "Content-Type: application/merge-patch+json\r\n";
 
-/// `reader` and `writer` of `a/`, `both` of `a/` and `b/`, `all` of everything, `operator` of nothing here.
+/// `reader` and `writer` of `a/`, `both` of `a/` and `b/`, `all` of everything, `operator` without
+/// `prefixes`.
 fn tokens() -> Tokens {
     let entry = |name: &str, rest: &str| {
         let hash = hex::encode(Sha256::digest(name));
@@ -63,7 +64,7 @@ async fn without_a_token_that_counts_everything_but_the_probes_is_401() {
     for probe in ["GET /healthz", "GET /readyz"] {
         assert_eq!(server.ask(probe, "", "").await.body, "ok");
     }
-    // What is not there and what a path does not take is told to anyone.
+    // Unknown paths and methods get the same response without a token.
     assert_eq!(server.ask("GET /nowhere", "", "").await.status, 404);
     assert_eq!(server.ask("POST /keys/a", "", "").await.status, 405);
 }
@@ -82,7 +83,7 @@ async fn a_token_reads_and_writes_its_own_keys_alone() {
         assert!(forbidden(ask(&server, "writer", &format!("GET /keys/{key}"), "").await), "{key}");
         assert!(forbidden(ask(&server, "writer", &format!("PUT /keys/{key}"), "1").await), "{key}");
     }
-    // Keys are taken literally: this one begins with the prefix.
+    // Keys are taken literally: this one starts with the prefix.
     assert_eq!(ask(&server, "writer", "PUT /keys/a/../b/1", "1").await.status, 204);
     assert_eq!(ask(&server, "writer", "PUT /keys/a%2F2", "1").await.status, 204);
     assert_eq!(ask(&server, "all", "PUT /keys/z", "1").await.status, 204);

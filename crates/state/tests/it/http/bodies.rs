@@ -1,11 +1,11 @@
-//! Bodies: their size to the byte, their form, and what is left of one that was refused.
+//! Bodies: their exact size limit, their form, and the rest of a rejected body.
 
 use serde_json::json;
 use state::MemoryStore;
 
 use super::support::{BOTH, MAX_BODY_BYTES, Options, Server};
 
-/// A string of so many bytes as JSON.
+/// A JSON string of so many bytes.
 fn text_of(bytes: usize) -> String {
     format!("\"{}\"", "x".repeat(bytes - 2))
 }
@@ -80,7 +80,7 @@ async fn a_batch_has_1000_keys_at_most() {
     assert_eq!((answer.status, answer.code().as_str()), (400, "bad_request"));
 }
 
-/// The body of a request that is refused looks like a request; it must never be one.
+/// The body of a rejected request looks like a request; it must never be handled as one.
 #[tokio::test]
 async fn the_body_of_a_refused_request_is_not_the_next_request() {
     let smuggled = "PUT /keys/smuggled HTTP/1.1\r\nHost: state\r\nContent-Length: 1\r\n\r\n1";
@@ -98,7 +98,7 @@ async fn the_body_of_a_refused_request_is_not_the_next_request() {
             ("PATCH /keys/a", "Content-Encoding: gzip\r\n", 415),
         ] {
             let mut client = server.connect().await;
-            // In one piece with the head, and followed by a request that is one.
+            // In one piece with the head, and followed by a genuine request.
             let head = format!(
                 "{request} HTTP/1.1\r\nHost: state\r\n{headers}Content-Length: {}\r\n\r\n",
                 smuggled.len()
@@ -107,7 +107,7 @@ async fn the_body_of_a_refused_request_is_not_the_next_request() {
             client.send([&head, smuggled, next].concat()).await;
             let answer = client.answer(false).await;
             assert_eq!(answer.status, status, "{request}: {answer:?}");
-            // The connection may be closed instead of an answer, but then nothing else was answered.
+            // The connection may be closed instead; a second response must be that of the genuine request.
             if let Some(answer) = client.try_answer(false).await {
                 assert_eq!(answer.json(), json!({"keys": [], "next_after": null}), "{request}");
             }

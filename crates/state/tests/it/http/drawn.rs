@@ -1,4 +1,5 @@
-//! Requests that were drawn: whatever a client sends, it gets an answer of the contract, and the connection can be used on.
+//! Random requests: whatever a client sends, it gets a response of the contract, and the connection remains
+//! usable.
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -6,7 +7,7 @@ use state::MemoryStore;
 
 use super::support::{BOTH, Client, Options, Server};
 
-/// The requests of one run.
+/// The number of requests of one run.
 const REQUESTS: u32 = 1_500;
 
 const METHODS: [&str; 11] =

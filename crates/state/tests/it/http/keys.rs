@@ -1,4 +1,4 @@
-//! Keys as paths name them: literally, to the byte.
+//! Keys in paths: taken literally, to the byte.
 
 use serde_json::json;
 use state::{MAX_KEY_BYTES, MemoryStore};
@@ -6,7 +6,7 @@ use state::{MAX_KEY_BYTES, MemoryStore};
 use super::support::{BOTH, Options, Server};
 use crate::support::Db;
 
-/// The path of a key, everything encoded that is not a letter or a digit.
+/// The path of a key, with everything encoded that is not a letter or a digit.
 fn encoded(key: &str) -> String {
     let byte = |byte: u8| match byte {
         b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' => char::from(byte).to_string(),
@@ -67,7 +67,7 @@ async fn every_key_is_a_document_of_its_own_however_its_path_is_written() {
             let read = client.ask(&format!("GET /keys/{}", encoded(key)), "", "").await.json();
             assert_eq!((&read["key"], &read["value"]), (&json!(key), &json!(key)));
         }
-        // As they are, where they can be.
+        // Unencoded, where that is possible.
         for key in
             ["/", "//", ".", "..", "../a", "a/../b", "a/./b", "a//b", "a/", "/a", "+", ":batchGet", "keys/"]
         {

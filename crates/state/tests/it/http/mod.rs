@@ -1,4 +1,4 @@
-//! The store as clients meet it over HTTP.
+//! The store over HTTP, as clients use it.
 
 mod access;
 mod bodies;

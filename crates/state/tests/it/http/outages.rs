@@ -14,7 +14,7 @@ use tokio::time::timeout;
 
 use super::support::{BOTH, LONG, Options, Server};
 
-/// How a store fails.
+/// The failure of a store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Failure {
     Unavailable,
@@ -40,7 +40,7 @@ const ALL: [(Failure, u16, &str); 9] = [
     (Failure::Never, 503, "unavailable"),
 ];
 
-/// A store of which nothing succeeds.
+/// A store whose operations all fail.
 struct Failing(Failure);
 
 impl Failing {
@@ -118,7 +118,7 @@ async fn a_store_that_fails_is_503_or_504_within_a_second_more_than_a_statement_
     }
 }
 
-/// A store whose answers wait for a permit.
+/// A store whose responses wait for a permit.
 struct Held {
     release: Arc<Semaphore>,
     held: Arc<Semaphore>,

@@ -24,7 +24,7 @@ async fn what_is_no_single_strong_quoted_value_is_400_wherever_it_stands() {
             ("PATCH /keys/a", "If-Match", "{}"),
             ("DELETE /keys/a", "If-Match", ""),
         ] {
-            // White space around a value is no part of it.
+            // White space around a value is not part of it.
             if value == "\"1\" " {
                 continue;
             }

@@ -1,4 +1,4 @@
-//! The table of requests and answers, row by row.
+//! The table of requests and responses, row by row.
 
 use serde_json::{Value, json};
 use state::{MemoryStore, Store};
@@ -6,7 +6,7 @@ use state::{MemoryStore, Store};
 use super::support::{Answer, BOTH, Options, Server};
 use crate::support::Db;
 
-/// What an answer must be beside its status.
+/// The expected response in addition to its status.
 #[derive(Clone, Debug)]
 enum Expected {
     /// No body and no `ETag`.
@@ -16,7 +16,7 @@ enum Expected {
     Text(&'static str),
     /// An error with this code.
     Code(&'static str),
-    /// These members, among others.
+    /// These members, possibly with others.
     Members(Value),
     /// The whole body.
     Whole(Value),
@@ -24,7 +24,7 @@ enum Expected {
 
 use Expected::{Code, Members, Nothing, Tag, Text, Whole};
 
-/// Method and path, headers, body, status, what else.
+/// Method and path, headers, body, status, other expectations.
 type Row = (&'static str, &'static str, &'static str, u16, Expected);
 
 const PATCH: &str = "Content-Type: application/merge-patch+json\r\n";
@@ -48,7 +48,7 @@ fn keys(keys: Value) -> Expected {
     Whole(json!({"keys": keys, "next_after": null}))
 }
 
-/// Requests in their order. `<tag>` is the last `ETag`.
+/// The requests in their order. `<tag>` is the last `ETag`.
 fn rows() -> Vec<Row> {
     let sections = [
         probes(),

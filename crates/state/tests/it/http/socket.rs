@@ -1,4 +1,5 @@
-//! The file of the socket. What the listener promises of it is tested with the listener; this is what clients of the store rely on.
+//! The file of the socket. The listener's promises are tested with the listener; this tests those on which
+//! clients of the store rely.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

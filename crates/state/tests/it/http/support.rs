@@ -1,4 +1,4 @@
-//! A listener of the state store over TCP or a Unix socket, and a client that shows what it sends.
+//! A listener of the state store over TCP or a Unix socket, and a client that returns raw responses.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -14,15 +14,15 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-/// Longer than anything takes.
+/// A time longer than any step takes.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 /// The largest body.
 pub(crate) const MAX_BODY_BYTES: usize = 10 * 1024 * 1024;
 
-/// The operation and status of an answer.
+/// The operation and status of a response.
 pub(crate) type Seen = (Option<String>, u16);
 
-/// How a test reaches the store.
+/// The transport between a test and the store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Transport {
     Tcp,
@@ -37,11 +37,11 @@ pub(crate) struct Server {
     folder: TempDir,
     pub(crate) stop: CancellationToken,
     pub(crate) serving: JoinHandle<()>,
-    /// What the observer was told.
+    /// The responses that the observer received.
     pub(crate) answered: Arc<Mutex<Vec<Seen>>>,
 }
 
-/// How the listener is made.
+/// The options of the listener.
 pub(crate) struct Options {
     pub(crate) access: Access,
     pub(crate) statement_timeout: Duration,
@@ -59,7 +59,7 @@ impl Default for Options {
 }
 
 impl Server {
-    /// Serves `store`, by default for everyone and without a time that passes.
+    /// Serves `store`, by default for everyone and with timeouts that never pass.
     pub(crate) async fn start<S: Store>(store: S, transport: Transport, options: Options) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let service = Service {
@@ -110,7 +110,7 @@ impl Server {
         Client { stream, buffer: Vec::new() }
     }
 
-    /// One request over a connection of its own.
+    /// Sends one request over a connection of its own.
     pub(crate) async fn ask(&self, request: &str, headers: &str, body: impl AsRef<[u8]>) -> Answer {
         self.connect().await.ask(request, headers, body).await
     }
@@ -134,11 +134,11 @@ pub(crate) struct Client {
     buffer: Vec<u8>,
 }
 
-/// An answer as it was sent.
+/// A response as it was received.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
-    /// Names in lower case.
+    /// The headers, with names in lower case.
     pub(crate) headers: Vec<(String, String)>,
     pub(crate) body: String,
 }
@@ -170,7 +170,8 @@ impl Client {
         timeout(LONG, self.stream.write_all(bytes.as_ref())).await.expect("is read").expect("is open");
     }
 
-    /// Sends a request such as `GET /keys/a`, with headers each with a line break, and waits for its answer.
+    /// Sends a request such as `GET /keys/a`, with headers each with a line break, and waits for its
+    /// response.
     pub(crate) async fn ask(&mut self, request: &str, headers: &str, body: impl AsRef<[u8]>) -> Answer {
         let length = body.as_ref().len();
         let length = if length == 0 { String::new() } else { format!("Content-Length: {length}\r\n") };
@@ -183,7 +184,7 @@ impl Client {
         self.try_answer(is_head).await.expect("an answer before the connection ends")
     }
 
-    /// The next answer, if one comes before the connection ends.
+    /// The next response, if one arrives before the connection ends.
     pub(crate) async fn try_answer(&mut self, is_head: bool) -> Option<Answer> {
         loop {
             if let Some(answer) = self.take_answer(is_head) {

@@ -1,4 +1,4 @@
-//! What a query finds, on PostgreSQL and in memory.
+//! The results of queries, on PostgreSQL and in memory.
 
 mod operators;
 mod pages;
@@ -18,7 +18,7 @@ fn quoted(text: &str) -> String {
     serde_json::to_string(text).expect("a string")
 }
 
-/// The keys that both find, in order.
+/// The keys that both return, in order.
 async fn found(database: &Database, documents: &[Document], text: &str) -> Vec<String> {
     let query = query(text);
     let page = database.query(&query).await.unwrap_or_else(|error| panic!("{text}: {error:?}"));
@@ -39,7 +39,7 @@ async fn stored(database: &Database, documents: &[(&str, &str)]) -> Vec<Document
     all
 }
 
-/// `f` has each type, or is missing, or the document is no object.
+/// `f` has each type, or is missing, or the document is not an object.
 const TYPES: [(&str, &str); 20] = [
     ("array", r#"{"f": ["a", 1]}"#),
     ("array 1", r#"{"f": [1]}"#),

@@ -1,4 +1,4 @@
-//! What each operator matches, told in full; how types are sorted; prefixes.
+//! The matches of each operator, in full; the order of types; prefixes.
 
 use state::query::expressions::IndexType;
 

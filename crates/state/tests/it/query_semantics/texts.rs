@@ -1,4 +1,4 @@
-//! Texts that would do harm in a statement, and filters of every limit at once.
+//! Texts that would harm a statement, and filters at every limit at once.
 
 use ambient::Timestamp;
 use state::StateError;
@@ -8,7 +8,7 @@ use state::query::expressions::IndexType;
 use super::{TYPES, found, query, quoted, stored};
 use crate::query_support::{Database, document};
 
-/// Texts that would do something else if they were ever part of a statement.
+/// Texts that would have an effect if they were ever part of a statement.
 const HOSTILE: [&str; 16] = [
     "'; DROP TABLE kv; --",
     "Robert'); DROP TABLE kv;--",
@@ -66,7 +66,7 @@ async fn a_hostile_text_is_data_or_refused_wherever_it_stands() {
         }
         let prefix = format!("{{\"prefix\": {text}}}");
         assert!(found(&database, &documents, &prefix).await.contains(&own[0]), "{prefix}");
-        // In a cursor, as key and as the value that is sorted by.
+        // In a cursor, as key and as sort value.
         let mut cursor = "null".to_owned();
         loop {
             let page = format!(

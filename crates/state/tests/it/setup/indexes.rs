@@ -55,7 +55,7 @@ async fn an_index_without_statistics_gets_them_at_the_next_start() {
         "INSERT INTO test.kv (key, value) SELECT n::text, jsonb_build_object('status', n) FROM generate_series(1, 9) n",
     )
     .await;
-    // As a process leaves it that ends when the index is built.
+    // The state after a process that ended while building the index.
     let expression = index_sql("kv", &Member::new("status").expect("a name"), IndexType::Text);
     db.execute(&format!("CREATE INDEX \"kv-status-text\" ON test.kv (({expression}))")).await;
     let known = "SELECT count(*) FROM pg_stats WHERE tablename = 'kv-status-text'";
@@ -125,7 +125,7 @@ async fn a_process_that_is_killed_while_it_builds_an_index_is_followed_by_one_th
                     AND wait_event_type = 'Lock'";
     until("a build that waits", async || db.value::<i64>(&format!("SELECT count(*) {building}")).await > 0)
         .await;
-    // A second one waits for the first one, and holds up neither its build nor a writer.
+    // A second setup waits for the first one, and blocks neither its build nor a writer.
     let second = tokio::spawn({
         let dsn = db.dsn();
         async move {
@@ -152,7 +152,7 @@ async fn a_process_that_is_killed_while_it_builds_an_index_is_followed_by_one_th
 async fn an_index_that_the_server_refuses_is_named_and_nothing_of_it_is_left() {
     let db = Db::with_table().await;
     let before: String = db.value(TRACE).await;
-    // Refused before anything is built, though the item before it could be.
+    // Rejected before anything is built, although the item before it is valid.
     refuse(&db, "tag = 'CREATE INDEX' AND current_query() LIKE '%''bad''%'").await;
     for _ in 0..2 {
         let failed = db.setup("good,(bad)::numeric").await;
@@ -162,14 +162,14 @@ async fn an_index_that_the_server_refuses_is_named_and_nothing_of_it_is_left() {
         );
         assert_eq!(db.value::<String>(TRACE).await, before);
     }
-    // Refused while it is built.
+    // Rejected while it is built.
     refuse(&db, "current_query() LIKE '%CONCURRENTLY%''bad''%'").await;
     let failed = db.setup("(bad)::numeric").await;
     assert!(matches!(&failed, Err(StateError::Index { item, .. }) if item == "(bad)::numeric"), "{failed:?}");
     assert_eq!(db.value::<String>(TRACE).await, before);
 }
 
-/// Refuses statements from now on.
+/// Makes PostgreSQL reject matching statements from now on.
 async fn refuse(db: &Db, condition: &str) {
     db.execute(&format!(
         "DROP EVENT TRIGGER IF EXISTS refuse;
@@ -241,7 +241,7 @@ async fn no_document_is_refused_by_a_declared_index() {
         put(&store, &format!("k{number}"), &format!(r#"{{"m":{member}}}"#)).await;
         put(&store, &format!("v{number}"), member).await;
     }
-    // And they may be there before the indexes are.
+    // The documents may also exist before the indexes.
     let other = Db::with_table().await;
     let store = other.store();
     for (number, member) in members.iter().enumerate() {

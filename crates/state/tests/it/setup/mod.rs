@@ -1,4 +1,4 @@
-//! Making a table ready: creating it, taking over one of the original, and its indexes.
+//! Setup of a table: creation, takeover of a table of the original, and its indexes.
 
 mod indexes;
 mod tables;
@@ -7,7 +7,7 @@ use tokio::time::timeout;
 
 use crate::support::{BOUND, Db};
 
-/// A table of the original, in a database whose texts do not sort by bytes, with some rows.
+/// A table of the original, in a database with a linguistic sort order, with some rows.
 const ORIGINAL: &str = r#"
     CREATE TABLE test.kv (
         key TEXT COLLATE "en-US-x-icu" PRIMARY KEY, value JSONB NOT NULL,
@@ -19,7 +19,7 @@ const ORIGINAL: &str = r#"
         SELECT k, jsonb_build_object('status', 'pending', 'n', 1), '2020-01-01Z', '2021-01-01Z'
         FROM unnest(ARRAY['a', 'B', 'b', 'A', 'a_b/1', 'aXb/1', 'ä']) AS k;"#;
 
-/// Ids, files and definitions of the table and its indexes: what a change leaves a trace in.
+/// Ids, files and definitions of the table and its indexes: any change alters them.
 const TRACE: &str = "
     SELECT string_agg(concat_ws(' ', c.oid, c.relfilenode, c.relname, c.xmin, pg_get_indexdef(c.oid)), E'\n' ORDER BY c.relname)
     FROM pg_class c WHERE c.relnamespace = 'test'::regnamespace";

@@ -1,4 +1,4 @@
-//! A table that is made, taken over or refused.
+//! A table that is created, taken over or rejected.
 
 use pg::SessionSettings;
 use state::{
@@ -56,7 +56,7 @@ async fn a_table_of_the_original_is_taken_over_with_its_rows_and_without_a_rewri
     let page = store.list(&prefix(""), None, 100).await.expect("no failure");
     let keys: Vec<&str> = page.keys.iter().map(|key| key.as_str()).collect();
     assert_eq!(keys, ["A", "B", "a", "aXb/1", "a_b/1", "b", "new", "ä"]);
-    // By hand, as clients of the original's table do.
+    // An insert by hand, as clients of the original's table do it.
     db.execute("INSERT INTO test.kv (key, value) VALUES ('hand', '1')").await;
     assert!(get(&store, "hand").await.version > get(&store, "new").await.version);
 }
@@ -95,7 +95,7 @@ async fn a_restart_beside_an_open_transaction_waits_for_nothing() {
     let db = Db::new().await;
     db.execute(ORIGINAL).await;
     db.setup("status").await.expect("it is taken over");
-    // As strong as a lock can be that writers do not wait for, and one that they do wait for.
+    // The strongest lock that does not block writers, and the lock of a writer.
     for lock in ["SHARE UPDATE EXCLUSIVE", "ROW EXCLUSIVE"] {
         let open = db
             .block(&format!("UPDATE kv SET value = '2' WHERE key = 'a'; LOCK TABLE kv IN {lock} MODE"))
@@ -117,7 +117,7 @@ async fn a_takeover_beside_an_open_transaction_leaves_time_to_the_writers() {
     let waits = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'test.kv'::regclass";
     for _ in 0..3 {
         until("a wait for the lock", async || db.value::<i64>(waits).await > 0).await;
-        // Ends before the lock timeout of a pool does.
+        // The writer ends before the lock timeout of a pool.
         db.execute("SET lock_timeout = '500ms'; UPDATE test.kv SET value = '3' WHERE key = 'b'").await;
         until("the end of the wait", async || db.value::<i64>(waits).await == 0).await;
     }

@@ -1,16 +1,16 @@
-//! What follows from a filter and an index knows of.
+//! Conditions that follow from a filter and that an index can serve.
 
 use ambient::Timestamp;
 use domain::query::{NotificationFilter, SearchName};
 use state::json::Json;
 use state::query::{Condition, Filter, Group, Instant, Test};
 
-/// Conditions that every notification meets that the filter selects. Those within `$or` and `$not` give none.
+/// Conditions that every notification of the filter meets. Those within `$or` and `$not` are ignored.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Hints {
     /// The only ids that it can have.
     pub(super) ids: Option<Vec<String>>,
-    /// What else it must be.
+    /// Further conditions that it must meet.
     pub(super) filter: NotificationFilter,
 }
 
@@ -30,7 +30,8 @@ impl Hints {
         }
     }
 
-    /// Of two conditions on one name one is enough, but for times, of which the narrowest counts.
+    /// Adds a condition. Of two conditions on one name, one is enough; of two on a time, the narrower one
+    /// counts.
     fn add_condition(&mut self, condition: &Condition) {
         let Some(name) = SearchName::parse(&condition.name) else { return };
         let filter = &mut self.filter;
@@ -73,7 +74,7 @@ fn text(test: &Test) -> Option<String> {
     Some(text)
 }
 
-/// `None` for an instant that lies before the year 1 or after 9999.
+/// The time; `None` for an instant before the year 1 or after 9999.
 fn timestamp(time: &Instant) -> Option<Timestamp> {
     Timestamp::from_micros(time.as_micros()).ok()
 }

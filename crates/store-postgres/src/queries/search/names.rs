@@ -1,4 +1,4 @@
-//! Where the names of a search lead.
+//! The columns and documents behind the names of a search.
 
 use domain::query::{SEARCH_NAMES, SearchName};
 use pg::bind;
@@ -25,13 +25,13 @@ impl Names for SearchNames {
     }
 }
 
-/// Records, their payloads and their routes.
+/// The records, their payloads and their routes.
 pub(super) struct OnRecords {
-    /// The members of the payload that the filter is about.
+    /// The members of the payload that the filter uses.
     members: Vec<Member>,
     /// The payload as a document, in the SQL of [`OnRecords::join_payload`].
     payload: String,
-    /// The function that reads times within payloads. A migration makes it with the table of receipts.
+    /// The function that reads times within payloads. A migration creates it with the table of receipts.
     helper: String,
 }
 
@@ -48,8 +48,9 @@ impl OnRecords {
         }
     }
 
-    /// Makes the payload of each record a document, once for all conditions on it, and only for records that the other conditions of
-    /// the outermost object leave: an offset keeps the planner from writing the function into each condition.
+    /// Converts the payload of each record to a document, once for all conditions on it, and only for records
+    /// that meet the other conditions of the outermost object: an offset keeps the planner from repeating the
+    /// function in each condition.
     pub(super) fn join_payload(&self, select: &mut SelectStatement) {
         if self.members.is_empty() {
             return;
@@ -97,7 +98,7 @@ impl Target for OnRecords {
         SearchName::parse(name).filter(|found| found.is_of_route()).map(|_| "routes")
     }
 
-    /// By the primary key of the routes, for each record by itself.
+    /// A subquery by the primary key of the routes, for each record separately.
     fn some_row(&self, _: &'static str, condition: Expr) -> Expr {
         let id = Expr::col((Records::Table, Records::NotificationId));
         let route = Query::select()

@@ -1,4 +1,4 @@
-//! The decider: looks up what a batch needs, and decides its outcomes.
+//! The decider looks up the recipients and known keys of a batch, and decides its outcomes.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -12,10 +12,11 @@ use tokio::time::Instant;
 use crate::dispatch::Dispatcher;
 use crate::intake::{Intake, UnprocessedEntry};
 
-/// After a call that took longer than this, entries whose users are all known are accepted before the others are asked for.
+/// After a call that took longer than this, entries whose users have all been looked up are accepted before
+/// the other users are looked up.
 const SLOW_LOOK_UP: Duration = Duration::from_millis(250);
 
-/// Decides batches, and keeps the user directory's answers for the current batch.
+/// Decides batches, and keeps the user directory's lookups for the current batch.
 #[derive(Debug)]
 pub(super) struct Decider<'a, A, D, C> {
     store: &'a A,
@@ -24,7 +25,7 @@ pub(super) struct Decider<'a, A, D, C> {
     policy: &'a Policy,
     dispatcher: &'a Dispatcher,
     stream: &'a str,
-    /// The answers of the directory about users of the batch: no more of them than it has routes.
+    /// The lookups of users of the batch, at most as many as the batch has routes.
     answers: HashMap<String, Lookup>,
 }
 
@@ -46,13 +47,14 @@ where
         }
     }
 
-    /// For a batch whose entries were read after the answers were given.
+    /// Drops the lookups, for a batch whose entries were read after them.
     pub(super) fn forget_answers(&mut self) {
         self.answers.clear();
     }
 
-    /// The outcomes of the entries from the beginning of `batch`, and whether known keys were looked up. They are if
-    /// `ask_known`, or if a recipient is missing or cannot be looked up: then the batch is decided again with the same answers.
+    /// Returns the outcomes of the entries from the beginning of `batch`, and whether known keys were looked
+    /// up. They are looked up if `ask_known`, or if a recipient is missing or cannot be looked up: then the
+    /// batch is decided again with the same lookups.
     pub(super) async fn decide<'b>(
         &mut self,
         batch: &'b VecDeque<UnprocessedEntry>,
@@ -68,7 +70,7 @@ where
         Ok((self.decide_now(batch, &known), true))
     }
 
-    /// Decides at the current time: the look-ups may have taken a while, and acceptance begins here.
+    /// Decides at the current time: the lookups may have taken a while, and acceptance begins here.
     fn decide_now<'b>(&self, batch: &'b VecDeque<UnprocessedEntry>, known: &Known) -> Decision<'b> {
         let entries = batch.iter().map(|entry| &entry.decoded);
         // If a channel is blocked, its routes are left to the scan, so they must be due at once.
@@ -83,8 +85,8 @@ where
         self.store.find_known(&asked).await
     }
 
-    /// Looks up the users without an answer, in stream order. Stops if continuing would only delay entries that can be accepted
-    /// already, or if a whole call got no answer.
+    /// Looks up the users that have no lookup yet, in stream order. Stops if continuing would only delay
+    /// entries that can be accepted already, or if a whole call returned no lookup.
     async fn look_up(&mut self, batch: &VecDeque<UnprocessedEntry>, known: &Known) {
         self.answers.retain(|_, answer| !matches!(answer, Lookup::Unavailable(_)));
         let entries = batch.iter().map(|entry| &entry.decoded);
@@ -102,7 +104,7 @@ where
                 }
                 self.answers.insert(user.user_id.to_owned(), answer);
             }
-            // Up to the first entry with a user without an answer, all can be decided.
+            // All entries before the first one with a user that could not be looked up can be decided.
             let complete = first_failed.or(portion.last().map(|user| user.place)).unwrap_or_default();
             if !answered || (complete > 0 && asked_at.elapsed() > SLOW_LOOK_UP) {
                 break;

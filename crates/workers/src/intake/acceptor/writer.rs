@@ -1,10 +1,12 @@
-//! Writes decided entries, in as few transactions as PostgreSQL allows, and reports them: to publishers, metrics and the log.
+//! Writes decided entries, in as few transactions as PostgreSQL allows, and reports them to publishers,
+//! metrics and the log.
 //!
-//! A batch that takes too long or meets a lock is bisected, and batches stay small until statements are quick again. A batch that is
-//! refused is bisected, too, to isolate the bad entry. But first a valid row of the service is tried: if that is refused
-//! as well, the entries are not the cause, and they wait (ADR 0023).
+//! A batch that takes too long or meets a lock is bisected, and batches stay small until statements are fast
+//! again. A batch that is refused is also bisected, to isolate the bad entry. But first a valid row of the
+//! service is tried: if that is refused as well, the entries are not the cause, and they wait (ADR 0023).
 //!
-//! Crash recovery: the transactions are independent and go from left to right; entries that are not committed are read again.
+//! Crash recovery: the transactions are independent and run from left to right. Entries that are not
+//! committed are read again.
 
 use std::collections::BTreeMap;
 
@@ -26,7 +28,7 @@ use crate::intake::Intake;
 use crate::log_limiter::LogLimiter;
 use crate::metrics::{Metrics, STREAM};
 
-/// Writes and reports.
+/// Writes decided entries and reports them.
 #[derive(Debug)]
 pub(super) struct Writer<'a, A, C> {
     store: &'a A,
@@ -41,27 +43,28 @@ pub(super) struct Writer<'a, A, C> {
     log: LogLimiter<FailureCode>,
 }
 
-/// What was written.
+/// The result of a write.
 #[derive(Debug)]
 pub(super) struct Written {
     /// The last entry whose outcome is committed.
     pub(super) committed: Option<EntryId>,
     /// The names of the outcomes that are committed, from the first entry on.
     pub(super) outcomes: Vec<&'static str>,
-    /// Why it ended.
+    /// The reason why writing ended.
     pub(super) end: Result<WriteEnd, StoreError>,
 }
 
-/// Why writing ended.
+/// The reason why writing ended without an error of the store.
 #[derive(Debug)]
 pub(super) enum WriteEnd {
-    /// All is committed.
+    /// All entries are committed.
     Written,
-    /// The last committed outcome differs from the decided one, so the entries after it must be decided again.
+    /// The last committed outcome differs from the decided one, so the entries after it must be decided
+    /// again.
     DecideAgain,
     /// An entry must wait.
     Waiting(Wait),
-    /// A key or an id was taken by another transaction.
+    /// Another transaction took a key or an id.
     WriteConflict,
     /// The durable checkpoint is not the expected one.
     CheckpointMoved,
@@ -82,7 +85,7 @@ impl<'a, A: AcceptanceStore, C: Clock> Writer<'a, A, C> {
         }
     }
 
-    /// Commits `decided`, from left to right, where the durable checkpoint is `expected`.
+    /// Commits `decided`, from left to right, provided that the durable checkpoint is `expected`.
     pub(super) async fn write(
         &mut self,
         mut decided: Vec<Decided<'_>>,
@@ -126,7 +129,7 @@ impl<'a, A: AcceptanceStore, C: Clock> Writer<'a, A, C> {
                     }
                 }
                 Ok(Commit::WriteConflict) => break Ok(WriteEnd::WriteConflict),
-                // A batch from the stream has no answers, so that it loses no claims.
+                // A batch from the stream stores no responses, so it cannot lose a claim.
                 Ok(Commit::CheckpointMoved | Commit::AnswerRefused) => {
                     tracing::warn!(
                         stream = self.stream,
@@ -171,7 +174,7 @@ impl<'a, A: AcceptanceStore, C: Clock> Writer<'a, A, C> {
         self.store.probe(&probe).await
     }
 
-    /// After the commit: publishers first, because recipients wait for them.
+    /// Reports committed entries: to publishers first, because recipients wait for them.
     async fn report(&mut self, decided: &[Decided<'_>]) {
         let acceptances = decided.iter().filter_map(|decided| decided.outcome.acceptance());
         let left = self.dispatcher.send(acceptances).await;

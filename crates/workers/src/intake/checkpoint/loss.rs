@@ -1,4 +1,5 @@
-//! Resuming in an intents stream that lost its newest entries or was recreated: after the last entry that has an outcome.
+//! Resumes in an intents stream that lost its newest entries or was recreated, after the last entry that has
+//! an outcome.
 
 use ambient::Clock;
 use domain::entry::EntryId;
@@ -10,16 +11,17 @@ use tokio::time::Instant;
 use super::CheckpointKeeper;
 use crate::intake::reader::{MAX_ENTRY_BYTES, Reader};
 
-/// The entries that are read at once to find the last one with an outcome.
+/// The limits of one page of the search for the last entry with an outcome.
 const WITNESS_PAGE: ReadLimit = ReadLimit { entries: MAX_WITNESS_ENTRIES, bytes: MAX_WITNESS_BYTES };
-/// An entry that is larger than such a page is read alone. A larger one still is looked at by its size alone, and is not recognised.
+/// The limits of a read of one entry that is larger than a page. A still larger entry is read by its size
+/// alone and is not recognised.
 const LARGE_WITNESS: ReadLimit = ReadLimit { entries: 1, bytes: MAX_ENTRY_BYTES };
-/// The most entries of such a page.
+/// The most entries in a page of the search.
 const MAX_WITNESS_ENTRIES: usize = 100;
-/// The most bytes that Redis may send for such a page.
+/// The most bytes that Redis may send for a page of the search.
 const MAX_WITNESS_BYTES: usize = 4 * 1024 * 1024;
-/// The most such pages. A stream without an outcome among so many entries is read from the retention of records on, which gives
-/// duplicates only.
+/// The most pages of the search. If none of their entries has an outcome, the stream is read from the
+/// retention of records on, which only leads to duplicates.
 const MAX_WITNESS_PAGES: usize = 100;
 
 impl<I, A, K, C> CheckpointKeeper<'_, I, A, K, C>
@@ -29,8 +31,8 @@ where
     K: CheckpointCache,
     C: Clock,
 {
-    /// The last of the entries up to `last` that has an outcome of the same content, with the fingerprint of its fields; `None` if
-    /// there is none within [`MAX_WITNESS_PAGES`].
+    /// Returns the last entry up to `last` that has an outcome with the same content, with the fingerprint of
+    /// its fields; `None` if there is none within [`MAX_WITNESS_PAGES`].
     async fn last_known(
         &self,
         last: EntryId,
@@ -60,7 +62,7 @@ where
         Ok(None)
     }
 
-    /// The fingerprint of the entry with this id; `None` if it is not in the stream.
+    /// Returns the fingerprint of the entry with this id; `None` if the entry is not in the stream.
     pub(super) async fn fingerprint_of(
         &self,
         id: EntryId,
@@ -75,9 +77,10 @@ where
         Ok(found.filter(|entry| entry.decoded.id == id).map(|entry| entry.decoded.fields_fingerprint()))
     }
 
-    /// Where to resume in a stream that lost its newest entries, the processed one among them, or was recreated: after the last of its
-    /// entries up to `last` that has an outcome. Retention may have deleted the outcomes of older entries than the oldest record, so
-    /// these are passed, except in a stream that has no others.
+    /// Determines where to resume in a stream that lost its newest entries, the processed one among them, or
+    /// was recreated: after the last entry up to `last` that has an outcome. Entries older than the oldest
+    /// record are skipped, because retention may have deleted their outcomes, unless the stream has no other
+    /// entries.
     pub(super) async fn after_loss(
         &mut self,
         processed: EntryId,
@@ -114,8 +117,9 @@ where
         }
     }
 
-    /// Moves the durable checkpoint back to the entry after which intake resumes. Readers of the checkpoint then see that no entry
-    /// before it waits, even if no new one arrives. A conflict if the checkpoint is not `durable` any more.
+    /// Moves the durable checkpoint back to the entry after which intake resumes. Readers of the checkpoint
+    /// then see that no entry before it waits, even if no new one arrives. Returns a conflict if the
+    /// checkpoint is not `durable` any more.
     pub(super) async fn move_back(
         &self,
         durable: EntryId,
@@ -134,16 +138,16 @@ where
     }
 }
 
-/// Where to resume after a loss.
+/// The position to resume at after a loss.
 #[derive(Debug)]
 pub(super) struct AfterLoss {
-    /// Read after this entry.
+    /// The entry after which intake reads.
     pub(super) resume_after: EntryId,
-    /// That entry and the fingerprint of its fields, if it is in the stream and has an outcome.
+    /// The same entry and the fingerprint of its fields, if the entry is in the stream and has an outcome.
     pub(super) witness: Option<(EntryId, String)>,
 }
 
-/// A loss that was reported.
+/// A reported loss.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Loss {
     processed: EntryId,

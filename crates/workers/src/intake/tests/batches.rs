@@ -1,4 +1,4 @@
-//! What becomes of a batch that the store refuses, or does not take in time.
+//! Batches that the store refuses, or does not commit in time.
 
 use super::*;
 
@@ -32,7 +32,8 @@ async fn known_keys_are_asked_for_at_first_and_then_only_when_there_was_one() {
     stream(&world, 1..=3);
     let intake = intake(&world, 1);
     let (mut work, stop) = (begin(&intake).await, CancellationToken::new());
-    // Reads and processes one, and processes the two that were read with it.
+    // The first pass reads three entries and processes one; the other passes process the two that were read
+    // with it.
     for _ in 0..3 {
         assert!(matches!(work.run_once(&stop).await, Ok(Step::Continue)));
     }
@@ -112,7 +113,7 @@ async fn batches_that_take_too_long_are_made_smaller_and_grow_again() {
     assert_eq!(numbers(&world), Vec::from_iter(1..=16));
     assert!(transactions(&world).iter().all(|size| *size <= 3));
 
-    // The next batch is not tried whole again, but later ones are once that is quick.
+    // The next batch is not tried at full size again, but later ones are once that is fast.
     world.script.off("accept");
     stream(&world, 17..=64);
     while outcomes(&world).len() < 64 {

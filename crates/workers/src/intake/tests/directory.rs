@@ -1,4 +1,4 @@
-//! What waits for the user directory, and what does not.
+//! Entries that wait for the user directory, and entries that do not.
 
 use super::*;
 
@@ -64,7 +64,7 @@ async fn an_entry_is_accepted_before_the_slow_users_of_later_ones_are_known() {
         false => Effect::Pass,
     });
     world.directory.set("u-3000", Lookup::Unavailable("no answer".into()));
-    // The first call has all users of the first entry and one slow one.
+    // The first call contains all users of the first entry and one slow user.
     run_until(&world, 9, |world, health| {
         let asked = world.script.calls_of("look_up").iter().filter(|call| call.succeeded).count();
         assert!(asked < 2 || !outcomes(world).is_empty(), "the first entry waits for users of the second");
@@ -89,6 +89,6 @@ async fn a_directory_that_is_down_is_asked_once_and_the_first_entry_that_needs_i
     let pass = work.run_once(&stop).await.expect("the stores are there");
     assert!(matches!(pass, Step::Waiting(wait) if wait.entry_id == id(2)));
     assert_eq!(numbers(&world), [1]);
-    // With the first call there was an answer; after the second, without one, it stopped.
+    // The first call returned a lookup. The second returned none, so there was no third.
     assert_eq!(world.script.count("look_up"), 2);
 }

@@ -1,8 +1,9 @@
-//! A stream that lost its newest entries and stays quiet: the checkpoint goes back to its last known entry.
+//! A stream that lost its newest entries and receives no new ones: the checkpoint moves back to its last
+//! known entry.
 
 use super::*;
 
-/// Entries 10 to 30, of which those after 15 are lost while no intake runs. The checkpoint is 30.
+/// Entries 10 to 30. Those after 15 are lost while no intake runs. The checkpoint is 30.
 async fn cut() -> World {
     let world = world();
     stream(&world, 10..=30);
@@ -20,7 +21,7 @@ async fn without_a_new_entry_both_checkpoints_go_back_to_the_last_known_one() {
     run_until(&world, 9, |world, _| world.script.count("read") > reads + 3).await;
     assert_eq!((world.durable(), world.cached()), (Some(id(15)), Some(id(15))));
     assert_eq!(numbers(&world).len(), 21, "nothing is read again");
-    // The next term finds its last processed entry: the loss was found once.
+    // The next term finds its last processed entry, so the loss is detected only once.
     let looks = world.script.count("find_last_processed");
     let reads = world.script.count("read");
     run_until(&world, 9, |world, _| world.script.count("read") > reads + 3).await;

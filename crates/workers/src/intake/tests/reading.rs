@@ -1,4 +1,4 @@
-//! How the stream is read, and what is trimmed of it.
+//! Reads of the stream, and trims of it.
 
 use super::*;
 
@@ -20,7 +20,7 @@ async fn a_failure_to_read_ahead_keeps_what_was_committed_meanwhile() {
     stream(&world, 1..=20);
     let intake = intake(&world, 16);
     let (mut work, stop) = (begin(&intake).await, CancellationToken::new());
-    // The first read succeeds, the one beside the commit does not.
+    // The first read succeeds; the read during the commit fails.
     let first = work.reader.read(EntryId::ZERO, BLOCK).await.expect("is there");
     work.queue.extend(first);
     world.script.fail("read", down("read"));
@@ -66,7 +66,7 @@ async fn the_next_entries_are_read_while_the_first_are_written() {
     assert_eq!(numbers(&world), Vec::from_iter(1..=40));
 }
 
-/// How many entries each read asked for.
+/// The number of entries that each read requested.
 fn asked_for(world: &World) -> Vec<usize> {
     let calls = world.script.calls_of("read");
     calls.iter().map(|call| call.elements[0].parse().expect("a number")).collect()

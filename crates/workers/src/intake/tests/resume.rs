@@ -1,4 +1,4 @@
-//! Where a term resumes: what the checkpoints, the stream and the fences say.
+//! The position at which a term resumes, given the checkpoints, the stream and the fences.
 
 use super::*;
 
@@ -78,7 +78,8 @@ async fn entries_below_the_checkpoint_of_a_stream_that_lost_its_tail_are_read_on
     let world = world();
     stream(&world, 10..=30);
     run_until(&world, 9, |world, _| world.cached() == Some(id(30))).await;
-    // The clock of the new primary is behind: before intake looks, it gave ten ids below the checkpoint and three above it.
+    // The clock of the new primary lags: before intake inspects the stream, the primary generates ten ids
+    // below the checkpoint and three above it.
     world.intents.lose_tail(15);
     for number in (16..=25).chain(31..=33) {
         world.intents.put(intent(number, &format!("new-{number}"), "u-1"));
@@ -228,7 +229,7 @@ async fn an_absent_stream_leaves_the_checkpoint_alone_and_is_waited_for() {
     world.set_durable(id(2));
     world.intents.set_hidden(true);
     let absent = |health: &Health| waits_for(health, "the intents stream is absent");
-    // At the begin of a term, and again while it reads.
+    // At the start of a term, and again while it reads.
     run_until(&world, 9, |world, health| {
         let waits = absent(health);
         world.intents.set_hidden(!waits);
@@ -272,7 +273,8 @@ async fn a_replica_that_was_overtaken_resumes_after_the_one_that_overtook_it() {
 // CRASH-13
 #[tokio::test(start_paused = true)]
 async fn a_term_whose_fence_is_known_already_steps_down_and_the_next_is_above_it() {
-    // PostgreSQL was restored by one term, or by more, and Redis or it still has the fence.
+    // PostgreSQL was restored to a state that is one term old, or several; Redis or PostgreSQL still has the
+    // fence.
     for fence in [1, 5, checkpoint_fence_limit()] {
         for in_redis in [true, false] {
             let world = world();
@@ -290,7 +292,7 @@ async fn a_term_whose_fence_is_known_already_steps_down_and_the_next_is_above_it
     }
 }
 
-/// The highest fence that the first term takes for another term's.
+/// The highest fence that the first term accepts as another term's.
 fn checkpoint_fence_limit() -> Fence {
     1 + domain::checkpoint::MAX_FENCE_LEAD
 }
@@ -311,7 +313,7 @@ async fn a_garbled_fence_in_redis_costs_no_term() {
 async fn within_a_term_its_own_fence_is_its_own() {
     let world = world();
     stream(&world, 1..=3);
-    // Each makes the leader find out again where to resume, where it finds its own fence.
+    // Each failure makes the leader determine again where to resume, and it finds its own fence there.
     for call in ["accept", "read", "inspect"] {
         world.script.fail(call, down(call));
     }
@@ -325,7 +327,7 @@ async fn within_a_term_its_own_fence_is_its_own() {
 async fn a_checkpoint_that_moves_again_and_again_is_reported_and_waited_for() {
     let world = world();
     stream(&world, 1..=3);
-    // Before each transaction it is removed, or set where there was none.
+    // Before each transaction the checkpoint is removed, or set if there is none.
     let database = world.database.clone();
     world.script.on("accept", move |_| {
         let is_set = database.checkpoint(STREAM).is_some();

@@ -1,4 +1,4 @@
-//! What becomes of an attempt: appended, refused, out of memory, or with a receipt that is there already.
+//! The results of an attempt: appended, refused, out of memory, or with a marker that already exists.
 
 use super::*;
 

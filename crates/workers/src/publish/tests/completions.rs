@@ -12,7 +12,7 @@ async fn a_completion_that_is_refused_delays_no_other_and_its_receipt_is_kept_al
     let (dedupe_ttl, stop) = (publisher.settings.dedupe_ttl, CancellationToken::new());
     let running = tokio::spawn(publisher.run(receiver, stop.clone()));
     fixture.until(|world| world.database.live_count() == 2).await;
-    // Long after the receipts would have ended.
+    // Long after the markers would have expired.
     let step = Duration::from_secs(5);
     for _ in 0..(dedupe_ttl * 3).as_secs() / step.as_secs() {
         tokio::time::sleep(step).await;

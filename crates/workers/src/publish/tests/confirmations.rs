@@ -5,8 +5,8 @@ use super::*;
 const COMPLETE: &str = "complete_routes_published";
 
 impl Fixture {
-    /// Runs the publisher until it has appended these routes, none of which PostgreSQL takes the completion of; then `change`
-    /// happens to Redis, and PostgreSQL recovers.
+    /// Runs the publisher until it has appended these routes, while PostgreSQL fails their completions. Then
+    /// applies `change` to Redis, and PostgreSQL recovers.
     async fn change_while_completions_wait(
         &self,
         routes: std::ops::RangeInclusive<u64>,

@@ -1,12 +1,12 @@
-//! Leases and the scan lock: of dead replicas, of others, and lost.
+//! Leases and the scan lock: those of dead replicas, those of other replicas, and lost ones.
 
 use opentelemetry::KeyValue;
 
 use super::*;
 use crate::fixtures::recorded_traces;
 
-/// A page at the front whose leases a dead replica holds, before a backlog that takes long: the routes are taken up when
-/// their leases end and not when the backlog is gone.
+/// The leases of a page at the front are held by a dead replica, before a long backlog. The routes are
+/// published when their leases end, not when the backlog is gone.
 // INV-11
 #[tokio::test(start_paused = true)]
 async fn the_routes_of_a_dead_replica_do_not_wait_for_the_end_of_a_backlog() {
@@ -35,7 +35,7 @@ async fn the_routes_of_a_dead_replica_do_not_wait_for_the_end_of_a_backlog() {
 #[tokio::test(start_paused = true)]
 async fn leases_that_ran_out_in_an_outage_are_won_again_at_once() {
     let fixture = Fixture::default();
-    // Not due for others before its head start is over.
+    // Not due for other replicas before its head start is over.
     let fresh =
         LiveRoute { next_attempt_at: Timestamp::UNIX_EPOCH + Duration::from_secs(3_600), ..route(1, 0) };
     fixture.put([fresh.clone()]);
@@ -130,7 +130,7 @@ async fn routes_whose_leases_ran_out_are_read_again_in_parts_if_all_at_once_take
     fixture.put(routes.clone());
     fixture.lose_leases_before_appends(1);
     fixture.time_out_reads_above(3);
-    // Only what was dispatched is published.
+    // Only dispatched routes are published.
     fixture.hold_scan_lock().await;
     let (publisher, receiver, dispatcher) = fixture.publisher();
     dispatcher.give(Channel::Push, Batch { routes, read_at: Instant::now() });

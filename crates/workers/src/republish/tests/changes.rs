@@ -1,4 +1,4 @@
-//! Which changes of a server or a stream are noticed, when, and by which replica.
+//! The detection of changes of a server or a stream: which ones, when, and by which replica.
 
 use domain::republish::{EntryState, entry_state};
 
@@ -27,7 +27,7 @@ async fn a_restart_that_lost_nothing_is_compared_and_appends_nothing() {
 #[tokio::test(start_paused = true)]
 async fn a_last_id_that_fell_on_the_same_server_is_compared() {
     let (fixture, mut replica) = published().await;
-    // Later entries are seen but not saved yet.
+    // The later entry is observed but not saved yet.
     fixture.publish(11).await;
     replica.look().await.expect("the stores are there");
     assert_eq!(fixture.saved().await[0].seen.last_generated, fixture.ids()[9]);
@@ -44,7 +44,7 @@ async fn a_loss_while_no_replica_ran_is_noticed_by_the_next_one() {
     fixture.world.publishing.fail_over(0);
     fixture.publish(11).await;
     fixture.world.publishing.fail_over(1);
-    // The first entry stays: entries before it would count as trimmed.
+    // The first entry stays, because entries before it would count as trimmed.
     Replica::of(&fixture).notice().await.expect("the stores are there");
     assert_eq!(fixture.listings().len(), 1);
 }
@@ -151,7 +151,7 @@ async fn a_channel_that_was_published_to_another_stream_is_not_compared() {
 async fn entries_of_a_stream_that_came_back_empty_are_reported_and_not_appended_again() {
     let (fixture, mut replica) = published().await;
     fixture.world.publishing.fail_over(0);
-    // Traffic goes on before the server is observed.
+    // A new entry is appended before the server is observed.
     fixture.world.clock.advance(Duration::from_secs(1));
     fixture.publish(11).await;
     replica.notice().await.expect("the stores are there");

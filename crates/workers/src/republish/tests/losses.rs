@@ -1,8 +1,8 @@
-//! What is reported as lost, and that it is reported once.
+//! The reports of lost entries: each loss is reported once.
 
 use super::*;
 
-/// Looks for as long as a comparison is settled and repeated.
+/// Observes for as long as it takes until a comparison is settled and repeated.
 async fn look_for_a_while(fixture: &Fixture, replicas: &mut [&mut Replica]) {
     for _ in 0..60 {
         for replica in &mut *replicas {
@@ -30,7 +30,7 @@ async fn one_loss_is_counted_once_whatever_restarts_follow_and_however_many_repl
         look_for_a_while(&fixture, &mut [&mut one, &mut two]).await;
         assert!(fixture.listings().len() > compared, "each restart is compared");
         assert_eq!(counted(&one, &two), [0, 0], "nothing of this restart");
-        // The next one has a new process, too.
+        // At the next restart, the replica is a new process, too.
         one = Replica::of(&fixture);
         one.look().await.expect("the stores are there");
     }

@@ -3,11 +3,11 @@
 use super::*;
 
 const LIST: &str = "list_published_entries";
-/// Three pages, as many as the listings of a comparison without an error.
+/// The records and the pages of a comparison without an error.
 const RECORDS: u64 = 600;
 const PAGES: usize = 3;
 
-/// As many published entries, accepted a millisecond apart and seen by a replica.
+/// Creates [`RECORDS`] published entries, accepted a millisecond apart and observed by a replica.
 async fn many_published() -> (Fixture, Replica) {
     let (fixture, mut replica) = published().await;
     for number in 11..=RECORDS {
@@ -19,7 +19,7 @@ async fn many_published() -> (Fixture, Replica) {
 }
 
 impl Fixture {
-    /// Lets the call of this operation with this number fail, counted from 1.
+    /// Makes the call of this operation with this number fail, counted from 1.
     fn fail_call(&self, operation: &'static str, number: usize) {
         let mut calls = 0;
         self.world.script.on(operation, move |_| {
@@ -28,7 +28,7 @@ impl Fixture {
         });
     }
 
-    /// Whether each published route is in the stream once.
+    /// True if each published route is in the stream once.
     fn is_each_there_once(&self) -> bool {
         self.counts().iter().all(|count| *count == 1)
     }
@@ -174,7 +174,7 @@ async fn a_completion_that_is_committed_after_its_page_was_read_is_compared_by_t
     replica.notice().await.expect("the stores are there");
     assert_eq!(fixture.listings().len(), PAGES + 1);
     assert!(!fixture.is_each_there_once(), "its page was read before it was published");
-    // The repetition fails as well, and continues.
+    // The repetition also fails, and continues.
     fixture.fail_call(LIST, 3);
     let mut failures = 0;
     for _ in 0..40 {

@@ -1,23 +1,23 @@
-//! Stores whose statements take time by what they cost, and one whose records all stay.
+//! Stores whose statements take time in proportion to their cost, and one whose records are all kept.
 
 use super::*;
 
-/// A table whose statements take time by what they cost.
+/// A table whose statements take time in proportion to their cost.
 #[derive(Debug)]
 pub(super) struct Table<K> {
     pub(super) rows: Vec<Expired<K>>,
-    /// A deletion that costs more than this times out, unless it is of one row.
+    /// The cost above which a deletion times out, unless it is of one row.
     pub(super) times_out_above: usize,
-    /// Deletions of any of these rows are refused.
+    /// Rows whose deletion is refused.
     pub(super) refused: Vec<K>,
-    /// Nothing can be listed.
+    /// True if nothing can be listed.
     pub(super) unavailable: bool,
-    /// A listing of more rows than this times out.
+    /// The number of rows above which a listing times out.
     pub(super) longest_page: usize,
     pub(super) time_of_deletion: Duration,
     /// The rows of each deletion, and whether it succeeded.
     pub(super) deletions: Vec<(usize, bool)>,
-    /// The rows that were asked for by each listing.
+    /// The number of rows that each listing requested.
     pub(super) listings: Vec<usize>,
 }
 
@@ -75,7 +75,7 @@ pub(super) struct Store {
     pub(super) malformed: Mutex<Table<MalformedKey>>,
     pub(super) actions: Mutex<Table<OperatorActionId>>,
     pub(super) keys: Mutex<Keys>,
-    /// Sessions that have ended, and how many were asked for each time.
+    /// The number of sessions that have ended, and the number that each call requested.
     pub(super) sessions: Mutex<(usize, Vec<usize>)>,
 }
 
@@ -83,9 +83,9 @@ pub(super) struct Store {
 #[derive(Debug, Default)]
 pub(super) struct Keys {
     pub(super) expired: usize,
-    /// A chunk of more than this times out, unless this is 0.
+    /// The number of keys above which a chunk times out, unless this is 0.
     pub(super) times_out_above: usize,
-    /// The keys that each chunk asked for.
+    /// The number of keys that each chunk requested.
     pub(super) chunks: Vec<usize>,
 }
 
@@ -171,7 +171,8 @@ impl SessionSweep for Store {
     }
 }
 
-/// Page after page of expired records that each have a live route; the service is stopped while the third is read.
+/// A store of page after page of expired records that each have a live route. The service is stopped while
+/// the third page is read.
 pub(super) struct KeptBack {
     pub(super) pages: Mutex<usize>,
     pub(super) stop: CancellationToken,

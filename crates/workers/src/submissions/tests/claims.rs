@@ -1,10 +1,10 @@
-//! Claims that are lost, unsure or given up.
+//! Claims that are lost, of unknown outcome, or released.
 
 use domain::ports::AnswerClaim;
 
 use super::*;
 
-/// Waits until so many claims were given up, or tried to be.
+/// Waits until `calls` calls to release claims were made.
 async fn until_abandoned(world: &World, calls: usize) {
     world.script.until(BOUND, || world.script.count("abandon_answers") >= calls).await;
 }

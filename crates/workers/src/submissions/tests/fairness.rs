@@ -1,15 +1,15 @@
-//! What one producer's submissions mean for those of another.
+//! The effect of one producer's submissions on those of another.
 
 use super::super::queue::MAX_WAITING;
 use super::*;
 
-/// The same intent as if `producer` had sent it.
+/// Returns the same intent with `producer` as its sender.
 fn of(producer: &str, mut submission: Submission) -> Submission {
     producer.clone_into(&mut submission.intent.producer);
     submission
 }
 
-/// How long each transaction takes.
+/// The duration of each transaction.
 fn transaction() -> Duration {
     Duration::from_millis(20)
 }
@@ -65,7 +65,7 @@ async fn elements_do_not_starve_while_a_single_intent_is_looked_up() {
     let since = Instant::now();
     let elements = (0..MAX_WAITING).map(|number| of("other", unclaimed(&format!("element-{number}"), "u-1")));
     running.submit_all(elements).await;
-    // The first group has few elements, and at the end one may.
+    // The first group has few elements, and the last group may have few.
     let groups = u32::try_from(MAX_WAITING / MAX_ELEMENT_GROUP).expect("few") + 2;
     let time = since.elapsed();
     assert!(time <= groups * (singles_first::MAX_YIELD + transaction()), "{time:?}");
@@ -90,7 +90,7 @@ async fn a_waiting_single_intent_whose_caller_has_gone_is_passed() {
 async fn a_repeated_key_is_passed_by_all_but_its_repeats() {
     let world = world_with_slow_look_up(SLOW);
     let running = Running::start(&world);
-    // The first element hangs; those with its key wait for it.
+    // The lookup of the first element is slow; those with its key wait for it.
     let first = running.spawn(of("greedy", unclaimed("same", SLOW_USER)));
     world.script.until(BOUND, || world.script.count("look_up") == 1).await;
     let repeats: Vec<_> =
@@ -119,7 +119,7 @@ async fn producers_take_turns() {
     let modest = running.submit(submission("modest", "u-1"));
     let since = Instant::now();
     assert_eq!(name(&modest.await), "accepted");
-    // The statement that was on its way, and the next one.
+    // The statement in progress, and the next one.
     assert_eq!(since.elapsed(), 2 * transaction());
     assert_eq!(name(&first.await.expect("does not panic")), "accepted");
     greedy.into_iter().for_each(|task| task.abort());

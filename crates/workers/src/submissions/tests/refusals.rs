@@ -1,8 +1,8 @@
-//! What PostgreSQL refuses, locks or leaves hanging harms no neighbour.
+//! Submissions that PostgreSQL refuses, locks or leaves hung do not harm their neighbours.
 
 use super::*;
 
-/// Every transaction that stores the answer of this key ends so.
+/// Makes every transaction that stores the response of this key end with `effect`.
 fn spoil(world: &World, key: &str, effect: impl Fn() -> Effect + Send + 'static) {
     let answer = format!("answer {key}");
     world.script.on("accept", move |call| match call.elements.contains(&answer) {

@@ -1,4 +1,4 @@
-//! The AsyncAPI document: three channels, and in each a message for every notification type that it carries.
+//! The AsyncAPI document: three channels, each with a message for every notification type that it carries.
 
 use domain::catalog::{AudienceKind, Catalog, NotificationType};
 use domain::intent::{MAX_ENTRY, MAX_IDENTIFIER, MAX_PAYLOAD, MAX_RECIPIENT, MAX_RECIPIENTS};
@@ -17,9 +17,9 @@ struct Stream {
     variable: &'static str,
     description: String,
     operation: &'static str,
-    /// As the service does it: `receive` or `send`.
+    /// The action from the service's side: `receive` or `send`.
     action: &'static str,
-    /// How the names of its messages begin.
+    /// The prefix of the names of its messages.
     prefix: &'static str,
     payload: fn(&NotificationType) -> Value,
     examples: fn(Entries) -> Vec<Value>,
@@ -149,7 +149,7 @@ fn payload_name(known: &NotificationType) -> String {
     format!("payload.{}", known.name())
 }
 
-/// The schema of the catalogue, with what generators of code need: a title, and the size of integers.
+/// The schema of the catalogue, with additions for code generators: a title, and the size of integers.
 fn payload(known: &NotificationType) -> Value {
     let mut schema = known.payload_schema().clone();
     schema["title"] = title(known, "payload").into();
@@ -161,7 +161,7 @@ fn payload(known: &NotificationType) -> Value {
     schema
 }
 
-/// What generators of code name the type: `GameTurnReadyPayload`.
+/// The name of the type in generated code: `GameTurnReadyPayload`.
 fn title(known: &NotificationType, suffix: &str) -> String {
     let words = known.name().split(['.', '_']).chain([suffix]);
     words.map(|word| word[..1].to_ascii_uppercase() + &word[1..]).collect()
@@ -171,7 +171,7 @@ fn payload_ref(known: &NotificationType) -> Value {
     json!({"$ref": format!("#/components/schemas/{}", payload_name(known))})
 }
 
-/// An entry of these fields, the first `required` of which are always there.
+/// An entry with these fields, the first `required` of which are always present.
 fn entry(fields: Vec<(&str, Value)>, required: &[&str]) -> Value {
     let properties: Map<String, Value> =
         fields.into_iter().map(|(name, schema)| (name.to_owned(), schema)).collect();
@@ -252,7 +252,7 @@ fn intent(known: &NotificationType) -> Value {
     entry
 }
 
-/// What both outbound entries may have.
+/// The optional fields of both outbound entries.
 fn ids() -> [(&'static str, Value); 2] {
     [("request_id", text("As the producer gave it.")), ("trace_id", text("As the producer gave it."))]
 }

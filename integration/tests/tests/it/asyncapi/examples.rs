@@ -1,5 +1,5 @@
-//! Entries of the three streams, by the code that writes and reads them: a draft is encoded, decoded and accepted, and its routes
-//! are encoded.
+//! Entries of the three streams, made by the code that writes and reads them: a draft is encoded, decoded and
+//! accepted, and its routes are encoded.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use serde_json::{Map, Value, json};
 /// 2026-04-02T09:21:40Z, in Unix milliseconds.
 const OCCURRED_AT_MS: i64 = 1_775_121_700_000;
 
-/// The entries of one notification type: for each audience an intent, and what it becomes.
+/// The entries of one notification type: for each audience an intent, and its outbound entries.
 #[derive(Default)]
 pub(super) struct Entries {
     pub(super) intents: Vec<Value>,
@@ -67,7 +67,7 @@ fn draft(known: &NotificationType, kind: AudienceKind, with_ids: bool) -> Intent
     }
 }
 
-/// A payload of the type. Types of the built-in catalogue have texts and integers only.
+/// A payload of the type. Types of the built-in catalogue contain only texts and integers.
 fn payload(known: &NotificationType) -> Value {
     let properties = known.payload_schema()["properties"].as_object().expect("properties");
     let value = |name: &str, schema: &Value| match (name, schema["type"].as_str()) {

@@ -1,4 +1,4 @@
-//! Everything that can be wrong, made wrong by hand, one after the other: an audit names it and nothing else.
+//! Every kind of contradiction, created by hand one after another: an audit reports it and nothing else.
 
 use std::collections::BTreeSet;
 
@@ -11,17 +11,17 @@ use tokio_postgres::{Client, NoTls};
 use super::prepared;
 use crate::world::*;
 
-/// An id that no stream has given.
+/// An id that no stream has generated.
 const FAR: &str = "99999999999999-0";
 /// The notification that is broken: all its routes are published.
 const ONE: &str = "(SELECT notification_id FROM records WHERE idempotency_key = 'game-1:turn-1')";
 const ROUTE: &str = "notification_id = (SELECT notification_id FROM records WHERE idempotency_key = 'game-1:turn-1') \
                      AND route_id = 'push:user:u-1'";
 
-/// The prepared state, of which each case gets a copy.
+/// The prepared state; each case gets a copy of it.
 struct Original {
     world: World,
-    /// Keys of Redis with what `DUMP` gave.
+    /// The keys of Redis with the result of `DUMP`.
     keys: Vec<(String, Vec<u8>)>,
 }
 
@@ -52,7 +52,7 @@ impl Original {
         };
         let admin = connect(&superuser("postgres")).await;
         let create = format!("CREATE DATABASE copy_{name} TEMPLATE {}", self.world.database.name());
-        // A connection that was dropped takes a moment to end.
+        // A dropped connection takes a moment to end.
         wait_for("no one is connected", BOUND, async || admin.batch_execute(&create).await.ok()).await;
         let client = connect(&superuser(&format!("copy_{name}"))).await;
         client.batch_execute("SET search_path = notification").await.expect("it is there");
@@ -109,7 +109,7 @@ impl Copy {
     }
 }
 
-/// Makes one thing wrong. A new kind needs a case of its own.
+/// Creates one contradiction. A new kind needs a case of its own.
 async fn make_wrong(copy: &mut Copy, kind: Kind) {
     let route = |set: &str| format!("UPDATE routes SET {set} WHERE {ROUTE}");
     match kind {
@@ -130,7 +130,7 @@ async fn make_wrong(copy: &mut Copy, kind: Kind) {
             copy.sql("DELETE FROM malformed_intents WHERE failure_code = 'idempotency_conflict'").await;
         }
         Kind::RecordDiffersFromEntry => {
-            // Of a key that came once: its record would make a duplicate a conflict, too.
+            // A key that was sent once: otherwise its record would make a duplicate a conflict, too.
             copy.sql(
                 "UPDATE records SET request_fingerprint = 'v1:x' WHERE idempotency_key = 'game-1:turn-2'",
             )
@@ -139,7 +139,7 @@ async fn make_wrong(copy: &mut Copy, kind: Kind) {
         Kind::IntentsStreamAbsent => drop(copy.redis(&["DEL", INTENTS]).await),
         Kind::CheckpointAfterStream => copy.sql(&format!("UPDATE intake SET last_entry_id = '{FAR}'")).await,
         Kind::StreamTrimmedPastCheckpoint => {
-            // Two entries that were never read, of which the first is trimmed.
+            // Two entries that were never read, the first of which is trimmed.
             intent(70).query_async::<String>(&mut copy.redis).await.expect("Redis is there");
             intent(71).query_async::<String>(&mut copy.redis).await.expect("Redis is there");
             copy.redis(&["XTRIM", INTENTS, "MAXLEN", "1"]).await;

@@ -5,13 +5,14 @@ use harness::{Browser, Service, keys};
 use super::*;
 use crate::console_browser::data;
 
-/// The most times that Tab is pressed to reach something.
+/// The maximum number of times that Tab is pressed to reach an element.
 const MAX_TABS: usize = 80;
 
 /// The form that confirms a plan.
 const CONFIRM: &str = "form[action='/console/dead-letters/change']";
 
-/// Moves the focus by the keyboard to the first element that a selector selects. Each element on the way must show that it has the focus.
+/// Moves the focus by the keyboard to the first element that a selector matches. Each element on the way must
+/// show that it has the focus.
 async fn tab_to(browser: &Browser, css: &str) {
     for _ in 0..MAX_TABS {
         browser.press(keys::TAB).await;
@@ -58,7 +59,7 @@ async fn an_operator_searches_replays_and_discards_with_and_without_scripts_and_
     browser.quit().await;
 }
 
-/// By a field, and page by page, with all of it in the address.
+/// Searches by a field, and page by page, with all of it in the address.
 async fn searches(browser: &Browser, service: &Service) {
     browser.open(&address(service, "/console/notifications")).await;
     browser.fill("#f-idempotency_key", "published-3").await;
@@ -88,7 +89,7 @@ async fn searches(browser: &Browser, service: &Service) {
     assert_eq!(seen.len(), 3);
 }
 
-/// By one box, which follows the boxes of the rows.
+/// Selects all rows with one box, which follows the boxes of the rows.
 async fn chooses_all_of_a_page(browser: &Browser, service: &Service) {
     browser.open(&address(service, "/console/dead-letters")).await;
     let chosen = async || browser.count("input[name=id]:checked").await;
@@ -108,7 +109,7 @@ async fn chooses_all_of_a_page(browser: &Browser, service: &Service) {
     assert_eq!((chosen().await, all().await), (0, 0));
 }
 
-/// The plan first; a form that is sent twice and a result that is loaded again change nothing more.
+/// Shows the plan first; a form that is sent twice and a result that is reloaded change nothing more.
 async fn replays_one_that_is_chosen(browser: &Browser, world: &World, service: &Service) {
     browser.open(&address(service, "/console/dead-letters")).await;
     browser.click("button[value=replay_chosen]").await;
@@ -131,7 +132,7 @@ async fn replays_one_that_is_chosen(browser: &Browser, world: &World, service: &
     let result = browser.url().await;
     browser.reload().await;
     assert!(browser.text("main").await.contains("1 dead letter was replayed"));
-    // The same form again, as a double click sends it.
+    // Sends the same form again, like a double click.
     let headers =
         [("Cookie", &*browser.cookies().await), ("Content-Type", "application/x-www-form-urlencoded")];
     let again =
@@ -157,7 +158,7 @@ async fn discards_one_without_scripts(browser: &Browser, world: &World, service:
     assert_eq!(actions(world).await.last().map(String::as_str), Some("discard_dead_letters 1 ops"));
 }
 
-/// Without a pointer: by the skip link to the content, to all that match, and through the plan.
+/// Works without a pointer: by the skip link to the content, to all matches, and through the plan.
 async fn replays_the_rest_by_keyboard(browser: &Browser, world: &World, service: &Service) {
     browser.open(&address(service, "/console/dead-letters")).await;
     browser.press(keys::TAB).await;
@@ -176,7 +177,7 @@ async fn replays_the_rest_by_keyboard(browser: &Browser, world: &World, service:
     heading(browser, "Dead letters replayed").await;
     assert!(browser.text("main").await.contains("4 dead letters were replayed"));
     assert_eq!(actions(world).await.last().map(String::as_str), Some("replay_dead_letters 4 ops"));
-    // What was discarded stays so.
+    // Discarded dead letters stay discarded.
     assert_eq!(world.number("SELECT count(*) FROM dead_letters").await, 1);
     wait_for("the replayed routes are published", BOUND, async || {
         (world.number("SELECT count(*) FROM routes WHERE status = 'published'").await == 39).then_some(())

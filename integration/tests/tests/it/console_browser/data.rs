@@ -1,4 +1,4 @@
-//! Something to show: by real traffic where it is about states, by rows where it is about many of them.
+//! Test data: from real traffic for states, from inserted rows for large numbers.
 
 use harness::{Service, turn_ready, wait_for};
 use serde_json::json;
@@ -6,11 +6,13 @@ use serde_json::json;
 use crate::api::{OPERATOR, accept, ask, body, read};
 use crate::world::*;
 
-/// What a producer might write to harm a reader of the console: scripts, text that runs backwards, words without end.
+/// Text with which a producer might harm a reader of the console: scripts, right-to-left text, very long
+/// words.
 pub(super) const HOSTILE: &str =
     "<script>document.title='owned'</script><img src=x onerror=alert(1)>\u{202e}gnp.exe";
 
-/// Published notifications with receipts, dead letters, a notification to administrators, one without an address, and malformed intents.
+/// Published notifications with receipts, dead letters, a notification to administrators, one without an
+/// address, and malformed intents.
 pub(super) async fn ten_rows(world: &World, service: &Service) {
     for turn in 1..=6 {
         accept(service, &format!("published-{turn}"), &body(turn)).await;
@@ -58,7 +60,8 @@ async fn receipts(world: &World, service: &Service) {
     }
 }
 
-/// An unknown field with a hostile name, bytes that are no text, a missing field, a payload that breaks its schema.
+/// An unknown field with a hostile name, bytes that are not text, a missing field, a payload that violates
+/// its schema.
 async fn malformed(world: &World) {
     world.add(&[(HOSTILE.as_bytes(), b"1"), (b"producer", b"game_master")]).await;
     world.add(&[(b"producer", b"game_master"), (b"payload_json", b"\xff\xfe{"), (b"\x80", b"x")]).await;
@@ -68,7 +71,8 @@ async fn malformed(world: &World) {
     world.add_draft(draft).await;
 }
 
-/// 300 notifications of older days, each with a route that is a dead letter and one that failed, and 300 malformed intents.
+/// 300 notifications of older days, each with a route that is a dead letter and one that failed, and 300
+/// malformed intents.
 pub(super) async fn many_rows(world: &World) {
     let sql = "INSERT INTO records (notification_id, notification_type, producer, audience_kind, recipient_user_ids, payload_json,
             idempotency_key, request_fingerprint, occurred_at, accepted_at, updated_at, idempotency_expires_at)

@@ -1,4 +1,5 @@
-//! Every page with no data, ten rows and many: nothing to scroll sideways, no rule of accessibility broken, no error in the console.
+//! Every page with no data, ten rows and many: no sideways scrolling, no accessibility rule violated, no
+//! error in the console.
 
 use harness::{Browser, Service, Theme};
 
@@ -15,7 +16,7 @@ const ALWAYS: [(&str, &str); 6] = [
     ("catalogue-type", "/console/catalogue/lobby.application.submitted"),
 ];
 
-/// A browser, and what was wrong with the pages that it opened.
+/// A browser, and the faults of the pages that it opened.
 struct Visit<'a> {
     browser: &'a Browser,
     service: &'a Service,
@@ -30,8 +31,9 @@ impl Visit<'_> {
         self.check(stage, name).await;
     }
 
-    /// Checks the page that is open, in both themes and at both widths: colours depend on the theme and layout on the width, so two looks have
-    /// each once. A page that is looked at in both with ten rows is looked at in one without rows and with many; what fits is measured in both.
+    /// Checks the page that is open, in both themes and at both widths: colours depend on the theme and
+    /// layout on the width, so two combinations cover each once. With ten rows, accessibility is checked in
+    /// both; without rows and with many, in one. The layout is measured in both.
     async fn check(&mut self, stage: &str, name: &str) {
         for (theme, width) in [(Theme::Light, DESK), (Theme::Dark, PHONE)] {
             look(self.browser, theme, width).await;
@@ -85,7 +87,7 @@ async fn every_page_is_sound_with_no_data_ten_rows_and_many_in_both_themes_on_a_
     browser.quit().await;
 }
 
-/// The pages that are about one thing, and those that say what is wrong.
+/// The pages about a single item, and those that report an error.
 async fn ten_rows_in_detail(visit: &mut Visit<'_>, world: &World) {
     let service = visit.service;
     let path = |id: &str| format!("/console/notifications/{id}");
@@ -112,7 +114,7 @@ async fn ten_rows_in_detail(visit: &mut Visit<'_>, world: &World) {
     visit.browser.click("button[value=discard_all]").await;
     heading(visit.browser, "Discard dead letters?").await;
     visit.check("ten", "plan-discard").await;
-    // These answer with a status that a browser calls an error.
+    // These respond with a status that a browser reports as an error.
     for (name, path) in [
         ("search-wrong", "/console/notifications?filter=%7B%22colour%22%3A1%7D"),
         ("not-found", "/console/notifications/none"),

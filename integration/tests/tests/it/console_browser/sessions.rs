@@ -21,7 +21,7 @@ async fn a_session_ends_on_every_replica_and_no_other_page_can_use_it() {
     data::ten_rows(&world, &one).await;
     let browser = Browser::start().await;
 
-    // A wrong token, then the right one, and from there to the page that was asked for.
+    // A wrong token, then the right one, and from there to the requested page.
     browser.open(&address(&one, "/console/malformed?code=unknown_field")).await;
     browser.fill("#token", "guess").await;
     browser.click("main button[type=submit]").await;
@@ -32,14 +32,14 @@ async fn a_session_ends_on_every_replica_and_no_other_page_can_use_it() {
     assert!(browser.url().await.contains("code=unknown_field"));
     forged(&browser, &world, &one).await;
 
-    // Cookies do not know ports: the session is that of the other replica, too, until it is over there.
+    // Cookies ignore ports: the session is that of the other replica, too, until it ends there.
     browser.open(&address(&other, "/console/notifications")).await;
     heading(&browser, "Notifications").await;
     world.execute("UPDATE console_sessions SET expires_at = now() - interval '1 s'").await;
     browser.open(&address(&other, "/console/notifications")).await;
     heading(&browser, "Sign in").await;
 
-    // Signed out on one replica is signed out on the other.
+    // Signing out on one replica signs out on the other.
     sign_in(&browser, &other).await;
     let cookies = browser.cookies().await;
     browser.open(&address(&one, "/console/dead-letters")).await;
@@ -52,7 +52,8 @@ async fn a_session_ends_on_every_replica_and_no_other_page_can_use_it() {
     browser.quit().await;
 }
 
-/// A form of another page, without the token of the session, with a wrong one, or from another origin, changes nothing.
+/// A form of another page, without the token of the session, with a wrong one, or from another origin,
+/// changes nothing.
 async fn forged(browser: &Browser, world: &World, service: &Service) {
     let id =
         world.column("SELECT notification_id || '/' || route_id FROM dead_letters ORDER BY 1 LIMIT 1").await;
@@ -72,7 +73,7 @@ async fn forged(browser: &Browser, world: &World, service: &Service) {
         let answer = post(service, &headers, &form(token)).await;
         assert_eq!(answer.status, 403, "{headers:?} {}", answer.body);
     }
-    // A page of another site sends the form with the browser's own cookies: there are none for it.
+    // A page of another site sends the form with the browser's own cookies: it has none.
     let evil = format!(
         "data:text/html,<form method=post action={}><input name=do value=replay_chosen><input name=id value={}>\
          <input name=form_token value={token}><input name=request_id value=r2><button>Win</button></form>",

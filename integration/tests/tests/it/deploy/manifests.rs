@@ -1,4 +1,4 @@
-//! The manifests for Kubernetes fit each other and the service.
+//! The manifests for Kubernetes match each other and the service.
 
 use super::*;
 
@@ -122,7 +122,7 @@ fn what_a_pod_refers_to_is_made_by_its_folder_or_by_a_command_of_the_page() {
     }
 }
 
-/// The keys that the command of the page gives a secret.
+/// The keys of a secret in the command on the page.
 fn keys_of_secret(page: &str, secret: &str) -> BTreeSet<String> {
     let (_, command) = page
         .split_once(&format!("create secret generic {secret} "))

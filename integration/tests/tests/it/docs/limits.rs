@@ -1,4 +1,4 @@
-//! The limits that a page names are those of the source.
+//! The limits on a page are those of the source.
 
 use super::*;
 
@@ -17,7 +17,7 @@ fn value_in_source(text: &str) -> Option<u64> {
     text.split(" * ").map(|factor| factor.replace('_', "").parse::<u64>().ok()).product()
 }
 
-/// The same in the form of a page: `4 KiB`, `10 s`, `1,000 characters`.
+/// The value in the form of a page: `4 KiB`, `10 s`, `1,000 characters`.
 fn value_on_page(text: &str) -> Option<u64> {
     let (number, unit) = text.split_once(' ').unwrap_or((text, ""));
     let factor = match unit {

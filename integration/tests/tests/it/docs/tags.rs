@@ -1,4 +1,4 @@
-//! Every promise that a page numbers has a test with its number, and every number above a test is a promise.
+//! Every numbered promise of a page has a test with its number, and every number above a test is a promise.
 
 use super::*;
 
@@ -21,7 +21,8 @@ fn every_promise_of_the_crates_beside_the_service_has_a_test_and_every_test_a_pr
     }
 }
 
-/// The numbers in the comments directly above tests, such as `// INV-01, CRASH-02`. In a contract suite the cases are the tests.
+/// The numbers in the comments directly above tests, such as `// INV-01, CRASH-02`. In a contract suite the
+/// cases are the tests.
 fn tags(source: &str) -> Vec<&str> {
     let is_suite = source.contains("$crate::contract_cases!(");
     let lines: Vec<&str> = source.lines().map(str::trim).collect();

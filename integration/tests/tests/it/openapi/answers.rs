@@ -1,4 +1,4 @@
-//! Answers held against the document: nothing in them is undocumented.
+//! Compares responses with the document: they contain nothing undocumented.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -10,10 +10,10 @@ use serde_json::{Value, json};
 
 use crate::schemas::{errors, validator};
 
-/// The headers that are HTTP's own business.
+/// The headers that belong to HTTP itself.
 const OF_HTTP: [&str; 5] = ["connection", "content-length", "content-type", "date", "transfer-encoding"];
 
-/// The document as answers are held against it: members of answers that it does not have are errors.
+/// The document in the form used for comparing responses: undocumented members are errors.
 pub(crate) struct Documented {
     document: Value,
     validators: RefCell<HashMap<String, Rc<Validator>>>,
@@ -27,7 +27,8 @@ impl Documented {
         Self { document, validators: RefCell::default() }
     }
 
-    /// What is undocumented in an answer that should be this response of the document, `null` if there is none.
+    /// The undocumented parts of a response; `response` is its description in the document, or `null` without
+    /// one.
     pub(crate) fn errors(&self, response: &Value, method: &str, answer: &Answer) -> Vec<String> {
         let response = self.resolve(response);
         let mut found = self.header_errors(response, answer);
@@ -93,7 +94,7 @@ impl Documented {
     }
 }
 
-/// Refuses members that a schema of an object does not have.
+/// Rejects members that a schema of an object does not have.
 fn close(schema: &mut Value) {
     match schema {
         Value::Object(members) => {

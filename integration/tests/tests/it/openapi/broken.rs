@@ -1,4 +1,4 @@
-//! Valid requests broken in one place, and what the document asks of their answers.
+//! Valid requests broken in one place, and the responses that the document requires.
 
 use rand::rngs::StdRng;
 use serde_json::Value;
@@ -7,9 +7,9 @@ use super::requests::{Ask, Expected, Known, Operation};
 use super::values::change;
 use crate::schemas::validator;
 
-/// The methods that an operation of another method refuses.
+/// The methods that an operation of another method rejects.
 const METHODS: [&str; 6] = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
-/// How many changes of a body are drawn for each operation that takes one.
+/// The number of body changes that are drawn for each operation with a body.
 const BODY_CHANGES: usize = 40;
 
 impl Operation<'_> {
@@ -74,7 +74,7 @@ impl Operation<'_> {
         let token = &valid.headers.iter().find(|(name, _)| name == "Authorization").expect("there is one").1;
         let bare = || valid.with("the token", &[401]).without_header("Authorization");
         all.push(bare());
-        // Too many unknown tokens of an address are refused for a while.
+        // Too many unknown tokens from one address are rejected for a while.
         let unknown = || valid.with("the token", &[401, 429]).without_header("Authorization");
         for wrong in [
             "Bearer unknown",
@@ -102,7 +102,7 @@ impl Operation<'_> {
         for wrong in
             ["", "\u{1}", "\u{0}", "yesterday", "0", "-1", "201", "1.5", "TRUE", "sms", &"x".repeat(1_025)]
         {
-            // The value of a parameter is text; a number or a boolean is one that is written so.
+            // The value of a parameter is text; a number or a boolean is one in its text form.
             let number = wrong.parse::<i64>().map_or(Value::Null, Value::from);
             let takes = match parameter["schema"]["type"].as_str() {
                 Some("string") => {
@@ -110,7 +110,7 @@ impl Operation<'_> {
                 }
                 _ => schema.is_valid(&number),
             };
-            // Whether a text is a cursor is not for a schema to say.
+            // A schema cannot define which texts are cursors.
             if !takes || name == "cursor" {
                 all.push(valid.with(format!("{name}={wrong:?}"), &[400]).with_query(name, wrong));
             }
@@ -166,7 +166,7 @@ impl Operation<'_> {
             all.push(Ask { body, ..valid.with("the text of the body", &[400]) });
         }
         let first = text.split([',', '}']).next().unwrap_or_default().trim_start_matches('{').to_owned();
-        // A member twice. The first one may be cut where it has a comma of its own.
+        // A repeated member. The first one may be cut if it contains a comma.
         let twice = text.replacen(
             '{',
             &format!("{{{},", first.split(':').next().unwrap_or_default().to_owned() + ":null"),
@@ -179,7 +179,7 @@ impl Operation<'_> {
         all.push(Ask { body: padded.into_bytes(), ..valid.with("the size of the body", &[413]) });
     }
 
-    /// A valid body that is changed in one place; nothing if it is still valid.
+    /// A valid body that is changed in one place; `None` if it is still valid.
     fn break_body(&self, known: &Known, random: &mut StdRng) -> Option<Ask> {
         let schema = self.body.as_ref()?;
         let ask = self.valid(known, random);

@@ -12,13 +12,13 @@ use serde_json::Value;
 use super::values::draw;
 use crate::schemas::validator;
 
-/// How often a valid body is drawn for.
+/// The maximum number of draws for a valid body.
 const MAX_DRAWS: usize = 1_000;
 
-/// What the document asks of the answer.
+/// The response that the document requires.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Expected {
-    /// One of these statuses, as the operation documents them.
+    /// One of these statuses, as documented by the operation.
     Status(Vec<u16>),
     /// 200, with a result of 422 or an invalid one.
     RefusedElement,
@@ -29,7 +29,7 @@ pub(crate) enum Expected {
 /// A request.
 #[derive(Clone, Debug)]
 pub(crate) struct Ask {
-    /// What is broken.
+    /// The broken part.
     pub(crate) what: String,
     pub(crate) method: String,
     pub(crate) path: String,
@@ -52,12 +52,13 @@ impl Ask {
         self.headers.iter().filter(move |(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 
-    /// The body; null if it is no JSON.
+    /// The body; null if it is not JSON.
     pub(crate) fn body_json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap_or(Value::Null)
     }
 
-    /// The same key with another intent, or with another text of the body where the key guards the request as a whole.
+    /// The same key with another intent, or with another text of the body if the key guards the whole
+    /// request.
     pub(crate) fn with_other_content(&self) -> Self {
         let mut body = self.body_json();
         let other = match body["occurred_at_ms"].as_i64() {
@@ -108,7 +109,7 @@ pub(crate) struct Operation<'a> {
     pub(crate) body: Option<Validator>,
 }
 
-/// What the document does not know: the tokens, and ids that exist.
+/// Values that the document does not contain: the tokens, and ids that exist.
 pub(crate) struct Known {
     /// The token of each producer.
     pub(crate) producers: BTreeMap<String, String>,
@@ -159,7 +160,7 @@ impl Operation<'_> {
             .any(|one| one["token"].as_array().is_some_and(|roles| roles.iter().any(|known| known == role)))
     }
 
-    /// Whether it tells of an idempotency key that it is unknown, where an unknown id is not found.
+    /// True if it reports an unknown idempotency key as such, where an unknown id is not found.
     pub(crate) fn has_unknown_keys(&self) -> bool {
         self.path.ends_with("{idempotency_key}")
     }
@@ -168,7 +169,7 @@ impl Operation<'_> {
         self.item["security"].as_array().is_some_and(Vec::is_empty)
     }
 
-    /// The request for the next page: a request with a body has the cursor there.
+    /// The request for the next page: if it has a body, the cursor is in the body.
     pub(crate) fn with_cursor(&self, ask: &Ask, cursor: &str) -> Ask {
         if self.body.is_none() {
             return ask.clone().with_query("cursor", cursor);
@@ -196,10 +197,10 @@ impl Operation<'_> {
             expected.extend((!self.has_unknown_keys()).then_some(404));
         }
         let body = self.body.as_ref().map(|schema| {
-            // What members have to do with each other is not drawn but judged.
+            // Relations between members are not drawn but checked.
             for _ in 0..MAX_DRAWS {
                 let mut body = draw(self.document, self.schema(), random);
-                // A cursor is that of an answer.
+                // A cursor comes from a response.
                 body.as_object_mut().map(|members| members.remove("cursor"));
                 if schema.is_valid(&body) {
                     return body;
@@ -227,7 +228,7 @@ impl Operation<'_> {
         }
         for parameter in self.parameters("query") {
             let name = parameter["name"].as_str().expect("a name");
-            // A cursor is that of an answer, and a producer's token lists that producer's.
+            // A cursor comes from a response, and a producer's token lists only that producer's items.
             let is_free = name != "cursor" && (name != "producer" || as_operator);
             // An operator's token has no key of its own.
             let is_needed = name == "producer" && self.has_unknown_keys();
@@ -251,7 +252,7 @@ impl Operation<'_> {
     }
 }
 
-/// Who may send the first intent of a body; any producer if there is none.
+/// The producer that may send the first intent of a body; any producer without a body.
 fn producer_of(catalog: &Catalog, body: Option<&Value>) -> String {
     let intent = body.map(|body| body.get("intents").map_or(body, |intents| &intents[0]));
     let known = intent.and_then(|intent| catalog.get(intent["notification_type"].as_str()?));

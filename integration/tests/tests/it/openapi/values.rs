@@ -5,7 +5,7 @@ use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use serde_json::{Map, Value, json};
 
-/// The most elements and members that are drawn beyond those that there must be.
+/// The maximum number of elements and members that are drawn beyond the required ones.
 const FURTHER: usize = 3;
 
 /// Draws a value of `schema`, whose references lead into `document`.
@@ -32,7 +32,7 @@ pub(crate) fn draw(document: &Value, schema: &Value, random: &mut StdRng) -> Val
     }
 }
 
-/// The schema without references and alternatives: those are drawn and merged into it.
+/// The schema without references and alternatives: these are drawn and merged into it.
 fn expand(document: &Value, schema: &Value, random: &mut StdRng) -> Map<String, Value> {
     let mut merged = schema.as_object().expect("a schema is an object").clone();
     if let Some(reference) = merged.remove("$ref") {
@@ -134,7 +134,7 @@ fn object(document: &Value, schema: &Map<String, Value>, random: &mut StdRng) ->
     Value::Object(drawn)
 }
 
-/// Every place in a value, as JSON pointers.
+/// Every position in a value, as JSON pointers.
 fn places(value: &Value, place: String, found: &mut Vec<String>) {
     match value {
         Value::Object(members) => {
@@ -152,7 +152,7 @@ fn places(value: &Value, place: String, found: &mut Vec<String>) {
     found.push(place);
 }
 
-/// Changes `value` in one place, and says where and how. It may still be of its schema.
+/// Changes `value` in one place, and returns the place and the kind of change. It may still match its schema.
 pub(crate) fn change(value: &mut Value, random: &mut StdRng) -> (String, &'static str) {
     let mut found = Vec::new();
     places(value, String::new(), &mut found);
@@ -166,7 +166,7 @@ pub(crate) fn change(value: &mut Value, random: &mut StdRng) -> (String, &'stati
     (place, how)
 }
 
-/// Another type, or nothing.
+/// Replaces a value by a simple one of any type, or by null.
 fn replace(at: &mut Value, random: &mut StdRng) -> &'static str {
     let others = [
         json!(null),

@@ -1,4 +1,4 @@
-//! The alerts for what runs beside the service: relays of outboxes, and the state store.
+//! The alerts for processes beside the service: relays of outboxes, and the state store.
 
 use harness::{Proxy, Service, ServiceBuilder, TestDatabase, request_unix};
 
@@ -7,7 +7,8 @@ use super::{LONG_AFTERWARDS, while_doing};
 use crate::outbox::*;
 use crate::world::*;
 
-/// A relay with a service beside it, whose job is scraped as well: a relay alone would be a service that is gone.
+/// A relay with a service beside it, whose job is scraped as well: for a relay alone, the service would count
+/// as absent.
 async fn relay_beside_service(outbox: &Outbox, redis_port: u16) -> (Service, Service, Monitor) {
     let service = outbox.world.service().start().await;
     let relay = outbox.relay_via(redis_port, outbox.database.port()).start().await;

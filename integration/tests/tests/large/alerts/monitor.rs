@@ -1,4 +1,4 @@
-//! A real Prometheus with the rules that operators get, and what it says of their alerts.
+//! A real Prometheus with the rules that operators get, and its reports on their alerts.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -16,11 +16,13 @@ use crate::world::BOUND;
 
 /// The job of the service, as the rules expect it.
 pub(super) const SERVICE: &str = "notification";
-/// How long a condition must hold: longer than what one failed reading of the gauges shows, which come every 10 s.
+/// The time for which a condition must hold: longer than one failed reading of the gauges lasts, which are
+/// read every 10 s.
 const FOR: &str = "12s";
-/// For how long other alerts are looked for once the expected one fires: a reading, [`FOR`] and a margin.
+/// The time for which other alerts are watched once the expected one fires: a reading, [`FOR`] and a margin.
 const AFTERWARDS: Duration = Duration::from_secs(40);
-/// Longer than any condition needs to hold: the age of a minute that some have, and the reading of the gauges.
+/// Longer than any condition needs to hold: the age of a minute that some have, and the reading of the
+/// gauges.
 const FIRE_BOUND: Duration = Duration::from_secs(300);
 
 /// A Prometheus that scrapes and evaluates every second.
@@ -31,12 +33,12 @@ pub(super) struct Monitor {
 }
 
 impl Monitor {
-    /// One that scrapes a service alone.
+    /// A Prometheus that scrapes a service alone.
     pub(super) async fn start(target: &str) -> Self {
         Self::start_for(&[(SERVICE, &[target])]).await
     }
 
-    /// One that scrapes these jobs and their targets.
+    /// A Prometheus that scrapes these jobs and their targets.
     pub(super) async fn start_for(jobs: &[(&str, &[&str])]) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let rules = std::fs::read_to_string(RULES).expect("the rules");
@@ -70,7 +72,7 @@ impl Monitor {
             (monitor.query("up == 1").await?.len() == targets).then_some(())
         })
         .await;
-        // To an evaluation before the first scrape the service is absent.
+        // An evaluation before the first scrape finds the service absent.
         wait_for("the service is found", BOUND, async || {
             (!monitor.firing().await.contains("NotificationDown")).then_some(())
         })
@@ -78,12 +80,12 @@ impl Monitor {
         monitor
     }
 
-    /// The label `alertname` of every series that `expr` gives; a series without it is an empty text.
+    /// The label `alertname` of every series of `expr`; a series without it is an empty text.
     pub(super) async fn query(&self, expr: &str) -> Option<Vec<String>> {
         let encode = |byte: u8| format!("%{byte:02X}");
         let query: String = expr.bytes().map(encode).collect();
         let mut stream = TcpStream::connect(&self.addr).await.ok()?;
-        // By HTTP/1.0, whose answers are not chunked.
+        // By HTTP/1.0, whose responses are not chunked.
         let request = format!("GET /api/v1/query?query={query} HTTP/1.0\r\n\r\n");
         stream.write_all(request.as_bytes()).await.ok()?;
         let mut answer = String::new();
@@ -101,7 +103,7 @@ impl Monitor {
         alerts.expect("Prometheus answers").into_iter().collect()
     }
 
-    /// Waits until the gauges were read, and sees that nothing fires.
+    /// Waits until the gauges were read, and checks that no alert fires.
     pub(super) async fn is_quiet(&self, gauge: &str) {
         wait_for("the gauges are scraped", BOUND, async || {
             (!self.query(gauge).await?.is_empty()).then_some(())
@@ -110,7 +112,8 @@ impl Monitor {
         assert_eq!(self.firing().await, BTreeSet::new(), "before anything is broken");
     }
 
-    /// Waits until `alert` fires, and sees that nothing else does by then or soon after, but for its consequences.
+    /// Waits until `alert` fires, and checks that no other alert does by then or soon after, except its
+    /// consequences.
     pub(super) async fn sees(&self, alert: &str) {
         self.sees_for(alert, AFTERWARDS).await;
     }
@@ -138,7 +141,7 @@ impl Monitor {
         println!("{alert}: {all:?}");
     }
 
-    /// Waits until nothing fires any more.
+    /// Waits until no alert fires any more.
     pub(super) async fn calms_down(&self) {
         wait_for("nothing fires any more", FIRE_BOUND, async || self.firing().await.is_empty().then_some(()))
             .await;
