@@ -20,7 +20,7 @@ use outbox::{
 };
 use pg::RawTimestamp;
 use store_redis::{
-    OutboxAppend, OutboxEntry, OutboxProgress, OutboxRecord, RedisOutboxStreams, outbox_receipt,
+    OutboxAppend, OutboxEntry, OutboxProgress, OutboxRecord, RedisOutboxStreams, outbox_marker,
 };
 use uuid::Uuid;
 
@@ -96,15 +96,15 @@ impl<M: Mapping> StreamPublisher<M> {
 
     /// Returns true for each event that has a published marker. An event without a stream counts as one that
     /// has a marker.
-    async fn find_receipts(&self, events: &[DeliveredEvent]) -> Result<Vec<bool>, StoreError> {
-        let receipt = |event: &DeliveredEvent| {
+    async fn find_markers(&self, events: &[DeliveredEvent]) -> Result<Vec<bool>, StoreError> {
+        let marker = |event: &DeliveredEvent| {
             let stream = self.mapping.stream(&event.event_type)?;
-            Some(outbox_receipt(stream, self.mapping.producer(), &event.event_id.to_string()))
+            Some(outbox_marker(stream, self.mapping.producer(), &event.event_id.to_string()))
         };
-        let receipts: Vec<Option<String>> = events.iter().map(receipt).collect();
-        let asked: Vec<String> = receipts.iter().flatten().cloned().collect();
-        let mut found = self.streams.find_receipts(&asked).await?.into_iter();
-        Ok(receipts.iter().map(|receipt| receipt.is_none() || found.next().unwrap_or(false)).collect())
+        let markers: Vec<Option<String>> = events.iter().map(marker).collect();
+        let asked: Vec<String> = markers.iter().flatten().cloned().collect();
+        let mut found = self.streams.find_markers(&asked).await?.into_iter();
+        Ok(markers.iter().map(|marker| marker.is_none() || found.next().unwrap_or(false)).collect())
     }
 }
 
@@ -189,10 +189,8 @@ impl<M: Mapping> Publisher for StreamPublisher<M> {
         Ok(if is_written { Recorded::Written } else { Recorded::Changed })
     }
 
-    async fn has_receipts(&self, events: &[DeliveredEvent]) -> Result<Vec<bool>, PublisherOutage> {
-        self.find_receipts(events)
-            .await
-            .map_err(outage("could not look for the receipts of delivered events"))
+    async fn has_markers(&self, events: &[DeliveredEvent]) -> Result<Vec<bool>, PublisherOutage> {
+        self.find_markers(events).await.map_err(outage("could not look for the markers of delivered events"))
     }
 
     async fn has_entries(

@@ -156,7 +156,7 @@ pub trait Publisher: Send + Sync + 'static {
     }
 
     /// Returns for each of the events whether the publisher has a published marker.
-    fn has_receipts(
+    fn has_markers(
         &self,
         events: &[DeliveredEvent],
     ) -> impl Future<Output = Result<Vec<bool>, PublisherOutage>> + Send {

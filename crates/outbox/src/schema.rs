@@ -181,7 +181,7 @@ fn create_if_missing(table: &TableName, index: &Index) -> String {
 }
 
 const COMMENTS: &[(&str, &str)] = &[
-    ("event_id", "Identifies the event; receipts and consumers recognise it by this id."),
+    ("event_id", "Identifies the event; markers and consumers recognise it by this id."),
     ("event_type", "The kind of event, or the stream where it goes."),
     ("partition_key", "Events with the same key are published in order; none or empty: in any order."),
     ("payload", "What is published."),

@@ -36,7 +36,7 @@ const STREAM_OFFSETS: &str = "notification:stream_offsets:";
 const SCAN_LOCKS: &str = "notification:scan_locks:";
 const LEADER_CHANGES: &str = "notification:leader_changes:";
 const INSTALLATIONS: &str = "notification:installations:";
-const OUTBOX_RECEIPTS: &str = "notification:outbox_receipts:";
+const OUTBOX_MARKERS: &str = "notification:outbox_receipts:";
 const OUTBOX_SERVERS: &str = "notification:outbox_servers:";
 
 /// The default intents stream, whose name is omitted from keys.
@@ -50,7 +50,7 @@ pub const OWN_KEYS: [&str; 8] = [
     SCAN_LOCKS,
     LEADER_CHANGES,
     INSTALLATIONS,
-    OUTBOX_RECEIPTS,
+    OUTBOX_MARKERS,
     OUTBOX_SERVERS,
 ];
 
@@ -101,8 +101,8 @@ pub fn checkpoint_key(stream: &str) -> String {
 
 /// The key of the marker of an event that a relay appended to `stream` for `producer`, which is empty for
 /// events without one.
-pub fn outbox_receipt(stream: &str, producer: &str, event_id: &str) -> String {
-    format!("{OUTBOX_RECEIPTS}{}", parts([stream, producer, event_id]))
+pub fn outbox_marker(stream: &str, producer: &str, event_id: &str) -> String {
+    format!("{OUTBOX_MARKERS}{}", parts([stream, producer, event_id]))
 }
 
 /// The key of the records of the Redis servers that were compared with the delivered events of `outbox`.

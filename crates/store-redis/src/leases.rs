@@ -13,11 +13,11 @@ use redis::{Script, Value};
 
 use crate::connect::{RedisClient, ScriptCall, millis, unexpected};
 use crate::keyspace::Keyspace;
-use crate::{receipt, server};
+use crate::{marker, server};
 
 const ACQUIRE: &str = include_str!("scripts/acquire_leases.lua");
 const RELEASE: &str = include_str!("scripts/release_leases.lua");
-const EXTEND: &str = include_str!("scripts/extend_receipts.lua");
+const EXTEND: &str = include_str!("scripts/extend_markers.lua");
 
 /// The leases of routes.
 #[derive(Clone, Debug)]
@@ -35,9 +35,9 @@ impl RedisLeases {
         Self {
             client: client.clone(),
             keyspace: keyspace.clone(),
-            acquire: receipt::script(&[server::FUNCTION, ACQUIRE].concat()),
+            acquire: marker::script(&[server::FUNCTION, ACQUIRE].concat()),
             release: Script::new(RELEASE),
-            extend: receipt::script(&[server::FUNCTION, EXTEND].concat()),
+            extend: marker::script(&[server::FUNCTION, EXTEND].concat()),
         }
     }
 
@@ -109,22 +109,22 @@ impl LeaseStore for RedisLeases {
         self.release("release the scan lock", [self.keyspace.scan_lock(channel)].into_iter(), token).await
     }
 
-    async fn extend_receipts(
+    async fn extend_markers(
         &self,
         server: &ServerId,
-        receipts: &[(&RouteKey, &str)],
+        markers: &[(&RouteKey, &str)],
         ttl: Duration,
     ) -> Result<bool, StoreError> {
-        if receipts.is_empty() {
+        if markers.is_empty() {
             return Ok(true);
         }
         let mut call =
-            ScriptCall::new(&self.extend, receipts.iter().map(|(key, _)| self.keyspace.route_lease(key)));
+            ScriptCall::new(&self.extend, markers.iter().map(|(key, _)| self.keyspace.route_lease(key)));
         call.arg(&*server.run_id).arg(&*server.replication_id).arg(millis(ttl));
-        for (_, entry_id) in receipts {
+        for (_, entry_id) in markers {
             call.arg(*entry_id);
         }
-        Ok(self.client.script("extend receipts", &call).await? == Value::Int(1))
+        Ok(self.client.script("extend markers", &call).await? == Value::Int(1))
     }
 }
 

@@ -15,11 +15,11 @@ mod intents;
 mod keyspace;
 mod leader_notice;
 mod leases;
+mod marker;
 mod outbound;
 mod outbox;
 mod permissions;
 mod producer;
-mod receipt;
 mod server;
 mod socket;
 mod stream_state;
@@ -31,7 +31,7 @@ pub use connect::{InvalidSettings, RedisClient, RedisSettings};
 pub use installation::claim_stream;
 pub use intents::RedisIntentStream;
 pub use keyspace::{
-    Keyspace, OWN_KEYS, checkpoint_key, installation as installation_key, outbox_receipt, server_changes,
+    Keyspace, OWN_KEYS, checkpoint_key, installation as installation_key, outbox_marker, server_changes,
 };
 pub use leader_notice::LeaderNotice;
 pub use leases::RedisLeases;

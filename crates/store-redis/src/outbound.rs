@@ -11,7 +11,7 @@ use redis::{Script, Value};
 
 use crate::connect::{RedisClient, ScriptCall, millis, unavailable, unexpected};
 use crate::keyspace::{Keyspace, server_changes};
-use crate::{receipt, server, stream_state};
+use crate::{marker, server, stream_state};
 use inspection::InspectionScripts;
 
 /// An outbound stream.
@@ -42,7 +42,7 @@ fn stream_script(body: &str) -> Script {
 
 /// A script that appends entries under published markers.
 fn append_script(body: &str) -> Script {
-    stream_script(&[receipt::FUNCTIONS, ADD_ENTRY_FUNCTION, body].concat())
+    stream_script(&[marker::FUNCTIONS, ADD_ENTRY_FUNCTION, body].concat())
 }
 
 /// The outbound streams.

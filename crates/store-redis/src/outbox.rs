@@ -35,8 +35,8 @@ pub type OutboxField<'a> = (Cow<'a, [u8]>, Cow<'a, [u8]>);
 pub struct OutboxEntry<'a> {
     /// The key of the stream.
     pub stream: &'a str,
-    /// The key of the marker, see [`crate::outbox_receipt`].
-    pub receipt: String,
+    /// The key of the marker, see [`crate::outbox_marker`].
+    pub marker: String,
     /// After an event is rejected, later ones with the same partition key are withheld; empty for none.
     pub partition_key: &'a str,
     /// The names and values.
@@ -59,7 +59,7 @@ pub enum OutboxAppend {
 #[derive(Clone, Debug)]
 pub struct RedisOutboxStreams {
     client: RedisClient,
-    receipt_ttl: Duration,
+    marker_ttl: Duration,
     script: Script,
     clock: Arc<Mutex<Option<ClockReading>>>,
     /// `None` if any server may append.
@@ -74,10 +74,10 @@ struct ClockReading {
 }
 
 impl RedisOutboxStreams {
-    /// Creates the streams. Markers live for `receipt_ttl` after their event was appended or found.
-    pub fn new(client: &RedisClient, receipt_ttl: Duration) -> Self {
+    /// Creates the streams. Markers live for `marker_ttl` after their event was appended or found.
+    pub fn new(client: &RedisClient, marker_ttl: Duration) -> Self {
         let script = server::script(include_str!("scripts/append_outbox_events.lua"));
-        Self { client: client.clone(), receipt_ttl, script, clock: Arc::default(), watch: None }
+        Self { client: client.clone(), marker_ttl, script, clock: Arc::default(), watch: None }
     }
 
     /// A time by Redis's clock in Unix milliseconds, at most `after` from now: the travel time of the reply
@@ -145,10 +145,10 @@ impl RedisOutboxStreams {
                 (streams.number(entry.stream), group)
             })
             .collect();
-        let receipts = entries.iter().map(|entry| entry.receipt.as_str());
-        let keys: Vec<&str> = streams.names.iter().copied().chain(receipts).collect();
+        let markers = entries.iter().map(|entry| entry.marker.as_str());
+        let keys: Vec<&str> = streams.names.iter().copied().chain(markers).collect();
         let mut call = ScriptCall::new(&self.script, keys.into_iter());
-        call.arg(identity).arg(deadline).arg(millis(self.receipt_ttl)).arg(streams.names.len());
+        call.arg(identity).arg(deadline).arg(millis(self.marker_ttl)).arg(streams.names.len());
         for (entry, (stream, group)) in entries.iter().zip(numbers) {
             call.arg(stream).arg(group).arg(entry.fields.len() * 2);
             for (name, value) in &entry.fields {

@@ -4,7 +4,7 @@
 //! the publisher that tries the route next finds the marker and completes the route without appending. After
 //! the completion, nothing is left to do. A call whose reply was lost is repeated under the same token and
 //! returns the result of the first call. While a completion is not committed, its marker is renewed
-//! ([`receipts`]); a completion that cannot be committed because of its own row is deferred ([`deferred`]).
+//! ([`markers`]); a completion that cannot be committed because of its own row is deferred ([`deferred`]).
 //!
 //! Work has two sources: batches of routes that this replica has just accepted ([`crate::dispatch`]), and the
 //! scan for due routes ([`scan`]): retries, routes that were not dispatched, and routes of a crashed replica.
@@ -15,8 +15,8 @@ mod complete;
 mod confirm;
 mod deferred;
 mod log;
+mod markers;
 mod next_due;
-mod receipts;
 mod scan;
 mod state;
 mod unreadable;
@@ -36,8 +36,8 @@ use tokio_util::sync::CancellationToken;
 
 use self::chunk::Report;
 use self::log::RouteLog;
+use self::markers::Markers;
 pub use self::next_due::NextDue;
-use self::receipts::Receipts;
 use self::scan::{PageResult, Scan};
 use self::state::PublisherState;
 use self::unreadable::UnreadableRows;
@@ -138,7 +138,7 @@ where
         let shared = PublisherState {
             health: self.health.clone().with_backpressure(backpressure),
             stop: stop.clone(),
-            receipts: Receipts::default(),
+            markers: Markers::default(),
             deferred: Mutex::default(),
             deferred_added: Notify::new(),
             retried: Notify::new(),
@@ -152,7 +152,7 @@ where
         };
         tokio::select! {
             () = self.work(batches, &shared) => {}
-            never = shared.receipts.keep_alive(&self.leases, self.settings.dedupe_ttl) => match never {},
+            never = shared.markers.keep_alive(&self.leases, self.settings.dedupe_ttl) => match never {},
             never = self.retry_deferred(&shared) => match never {},
             () = too_late => {
                 let channel = self.channel.as_str();

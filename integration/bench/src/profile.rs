@@ -44,7 +44,7 @@ const COMMANDS: [(&str, &str); 5] = [
     ("xread", "read the intents"),
     ("evalsha", "scripts: leases, appends, cached checkpoint"),
     ("xadd", "of which: append"),
-    ("set", "of which: leases and receipts"),
+    ("set", "of which: leases and markers"),
     ("get", "of which: read leases"),
 ];
 

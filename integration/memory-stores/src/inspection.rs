@@ -138,23 +138,23 @@ impl OutboundInspection for MemoryPublishing {
         &self,
         channel: Channel,
         entries: &[(&RouteKey, &OutboundEntry<'_>)],
-        receipt_ttl: Duration,
+        marker_ttl: Duration,
     ) -> Result<Vec<Append>, StoreError> {
         let now = self.clock.now();
         let mut state = lock(&self.state);
         let mut append_again = |key: &RouteKey, entry: &OutboundEntry<'_>| {
             match state.holder(key, now) {
                 Some(Holder::Token(_)) => return Append::LeaseLost,
-                Some(Holder::Receipt(receipt)) => {
-                    let receipt = receipt.clone();
-                    if receipt.parse().is_ok_and(|id| state.has_had(channel, key, id)) {
-                        state.put_receipt(key, &receipt, now + receipt_ttl);
-                        return state.done(receipt);
+                Some(Holder::Marker(marker)) => {
+                    let marker = marker.clone();
+                    if marker.parse().is_ok_and(|id| state.has_had(channel, key, id)) {
+                        state.put_marker(key, &marker, now + marker_ttl);
+                        return state.done(marker);
                     }
                 }
                 None => {}
             }
-            state.append(channel, key, entry, now, receipt_ttl)
+            state.append(channel, key, entry, now, marker_ttl)
         };
         Ok(entries.iter().map(|(key, entry)| append_again(key, entry)).collect())
     }

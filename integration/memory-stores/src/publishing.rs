@@ -55,7 +55,7 @@ pub(super) struct Held<T> {
 #[derive(PartialEq, Eq, Debug)]
 pub(super) enum Holder {
     Token(LeaseToken),
-    Receipt(String),
+    Marker(String),
 }
 
 impl State {
@@ -105,7 +105,7 @@ impl State {
         key: &RouteKey,
         entry: &OutboundEntry<'_>,
         now: Timestamp,
-        receipt_ttl: Duration,
+        marker_ttl: Duration,
     ) -> Append {
         if self.is_full {
             return Append::Outage("OOM command not allowed when used memory > 'maxmemory'".to_owned());
@@ -127,7 +127,7 @@ impl State {
             gap.before = gap.before.or(Some(id));
         }
         self.changes.insert(channel, changes);
-        self.put_receipt(key, &id.to_string(), now + receipt_ttl);
+        self.put_marker(key, &id.to_string(), now + marker_ttl);
         self.done(id.to_string())
     }
 
@@ -135,8 +135,8 @@ impl State {
         Append::Done(self.acknowledged(entry_id))
     }
 
-    pub(super) fn put_receipt(&mut self, key: &RouteKey, id: &str, until: Timestamp) {
-        self.routes.insert(key.clone(), Held { value: Holder::Receipt(id.to_owned()), until });
+    pub(super) fn put_marker(&mut self, key: &RouteKey, id: &str, until: Timestamp) {
+        self.routes.insert(key.clone(), Held { value: Holder::Marker(id.to_owned()), until });
     }
 }
 
@@ -206,7 +206,7 @@ impl LeaseStore for MemoryPublishing {
         let now = self.clock.now();
         let mut state = lock(&self.state);
         let mut acquire = |key: &RouteKey| match state.holder(key, now) {
-            Some(Holder::Receipt(id)) => {
+            Some(Holder::Marker(id)) => {
                 let id = id.clone();
                 Lease::Published(state.acknowledged(id))
             }
@@ -255,18 +255,18 @@ impl LeaseStore for MemoryPublishing {
         Ok(())
     }
 
-    async fn extend_receipts(
+    async fn extend_markers(
         &self,
         server: &ServerId,
-        receipts: &[(&RouteKey, &str)],
+        markers: &[(&RouteKey, &str)],
         ttl: Duration,
     ) -> Result<bool, StoreError> {
         let until = self.clock.now() + ttl;
         let mut state = lock(&self.state);
         let (is_same, now) = (state.server() == *server, self.clock.now());
-        for (key, id) in receipts {
-            if is_same || matches!(state.holder(key, now), Some(Holder::Receipt(held)) if held == id) {
-                state.put_receipt(key, id, until);
+        for (key, id) in markers {
+            if is_same || matches!(state.holder(key, now), Some(Holder::Marker(held)) if held == id) {
+                state.put_marker(key, id, until);
             }
         }
         Ok(is_same)
@@ -284,7 +284,7 @@ impl Outbound for MemoryPublishing {
         let now = self.clock.now();
         let mut state = lock(&self.state);
         let mut append = |key: &RouteKey, entry: &OutboundEntry<'_>| match state.holder(key, now) {
-            Some(Holder::Receipt(id)) => {
+            Some(Holder::Marker(id)) => {
                 let id = id.clone();
                 state.done(id)
             }

@@ -66,7 +66,7 @@ pub(super) const MINIMUMS: &[Minimum] = &[
             (10, &NOTIFICATION_REDIS_OPERATION_TIMEOUT),
         ],
         margin: Duration::ZERO,
-        because: "the receipt must exist when another replica tries the route, and while its completion is retried",
+        because: "the marker must exist when another replica tries the route, and while its completion is retried",
     },
     Minimum {
         knob: &NOTIFICATION_API_IDEMPOTENCY_LOCK_TTL,
@@ -84,7 +84,7 @@ pub(super) const MINIMUMS: &[Minimum] = &[
         knob: &NOTIFICATION_PUBLISH_DEDUPE_TTL,
         terms: &[(2, &NOTIFICATION_OUTBOX_LEASE_TIMEOUT)],
         margin: Duration::ZERO,
-        because: "the receipt of an event must exist when another relay claims it",
+        because: "the marker of an event must exist when another relay claims it",
     },
     Minimum {
         knob: &NOTIFICATION_OUTBOX_RETRY_MAX_DELAY,

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use outbox::Event;
-use store_redis::{OutboxEntry, OutboxField, outbox_receipt};
+use store_redis::{OutboxEntry, OutboxField, outbox_marker};
 
 use super::{Mapping, headers, whole};
 
@@ -45,7 +45,7 @@ impl Mapping for StreamMapping {
         }
         Ok(OutboxEntry {
             stream: &event.event_type,
-            receipt: outbox_receipt(&event.event_type, "", &event_id),
+            marker: outbox_marker(&event.event_type, "", &event_id),
             partition_key: &event.partition_key,
             fields,
         })

@@ -76,10 +76,10 @@ pub trait LeaseStore: Send + Sync {
     /// expired again; each comes with the id of its entry. If `server`, which acknowledged the entries, was
     /// replaced, the entries may not exist on the present server. Then existing markers are extended, none is
     /// written, and `false` is returned.
-    fn extend_receipts(
+    fn extend_markers(
         &self,
         server: &ServerId,
-        receipts: &[(&RouteKey, &str)],
+        markers: &[(&RouteKey, &str)],
         ttl: Duration,
     ) -> impl Future<Output = Result<bool, StoreError>> + Send;
 }

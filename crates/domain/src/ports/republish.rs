@@ -57,13 +57,13 @@ pub trait OutboundInspection: Send + Sync {
     ) -> impl Future<Output = Result<FoundEntries, StoreError>> + Send;
 
     /// For each entry, in one atomic step: appends it and writes its published marker, which expires after
-    /// `receipt_ttl`. If a marker exists whose entry is in the stream, that entry is returned instead. If a
+    /// `marker_ttl`. If a marker exists whose entry is in the stream, that entry is returned instead. If a
     /// publisher holds a lease, the outcome is [`Append::LeaseLost`].
     fn append_again(
         &self,
         channel: Channel,
         entries: &[(&RouteKey, &OutboundEntry<'_>)],
-        receipt_ttl: Duration,
+        marker_ttl: Duration,
     ) -> impl Future<Output = Result<Vec<Append>, StoreError>> + Send;
 }
 

@@ -309,7 +309,7 @@ mod tests {
             Ok(Server { records, ..Server::lasting() })
         }
 
-        async fn has_receipts(&self, events: &[DeliveredEvent]) -> Result<Vec<bool>, PublisherOutage> {
+        async fn has_markers(&self, events: &[DeliveredEvent]) -> Result<Vec<bool>, PublisherOutage> {
             Ok(vec![false; events.len()])
         }
 

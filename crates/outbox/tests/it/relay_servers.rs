@@ -148,7 +148,7 @@ impl Publisher for Servers {
         })
     }
 
-    async fn has_receipts(&self, events: &[DeliveredEvent]) -> Result<Vec<bool>, PublisherOutage> {
+    async fn has_markers(&self, events: &[DeliveredEvent]) -> Result<Vec<bool>, PublisherOutage> {
         self.with(|state| {
             state.looked_for += events.len();
             if let Some(happens) = &mut state.on_look {

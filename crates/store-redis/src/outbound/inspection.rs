@@ -113,12 +113,12 @@ impl OutboundInspection for RedisOutbound {
         &self,
         channel: Channel,
         entries: &[(&RouteKey, &OutboundEntry<'_>)],
-        receipt_ttl: Duration,
+        marker_ttl: Duration,
     ) -> Result<Vec<Append>, StoreError> {
         const OPERATION: &str = "append lost entries again";
         let mut call =
             ScriptCall::new(&self.inspection.append_again, self.append_keys(channel, entries).iter());
-        call.arg(millis(receipt_ttl)).arg(self.target(channel).max_len.unwrap_or(0));
+        call.arg(millis(marker_ttl)).arg(self.target(channel).max_len.unwrap_or(0));
         add_entries(&mut call, entries);
         self.appended(OPERATION, self.client.script(OPERATION, &call).await?, entries.len())
     }

@@ -23,7 +23,7 @@ use crate::keyspace::outbox_servers;
 /// The maximum age of an observation.
 const OBSERVATION_MAX_AGE: Duration = Duration::from_secs(1);
 /// The maximum number of markers that one call looks up.
-const MAX_RECEIPTS_PER_CALL: usize = 500;
+const MAX_MARKERS_PER_CALL: usize = 500;
 
 /// The maximum number of records of one outbox. A further one replaces the record with the earliest time.
 const MAX_RECORDS: usize = 32;
@@ -154,7 +154,7 @@ impl RedisOutboxStreams {
         let watch = Watch {
             observe: script(include_str!("../scripts/observe_outbox_server.lua")),
             record: script(include_str!("../scripts/record_outbox_server.lua")),
-            find: Script::new(include_str!("../scripts/find_outbox_receipts.lua")),
+            find: Script::new(include_str!("../scripts/find_outbox_markers.lua")),
             known: Arc::default(),
         };
         Self { watch: Some(watch), ..self }
@@ -227,11 +227,11 @@ impl RedisOutboxStreams {
     }
 
     /// Returns for each of the markers whether it exists.
-    pub async fn find_receipts(&self, receipts: &[String]) -> Result<Vec<bool>, StoreError> {
-        const OPERATION: &str = "look for the receipts of events";
-        let Some(watch) = &self.watch else { return Ok(vec![true; receipts.len()]) };
-        let mut found = Vec::with_capacity(receipts.len());
-        for chunk in receipts.chunks(MAX_RECEIPTS_PER_CALL) {
+    pub async fn find_markers(&self, markers: &[String]) -> Result<Vec<bool>, StoreError> {
+        const OPERATION: &str = "look for the markers of events";
+        let Some(watch) = &self.watch else { return Ok(vec![true; markers.len()]) };
+        let mut found = Vec::with_capacity(markers.len());
+        for chunk in markers.chunks(MAX_MARKERS_PER_CALL) {
             let call = ScriptCall::new(&watch.find, chunk.iter());
             match self.client.script(OPERATION, &call).await? {
                 Value::Array(values) if values.len() == chunk.len() => {

@@ -30,7 +30,7 @@ for i = 3, #KEYS do
     if type(id) == 'table' then
       answers[i] = {id.err}
     else
-      redis.call('SET', KEYS[i], receipt(id), 'PX', ttl)
+      redis.call('SET', KEYS[i], marker(id), 'PX', ttl)
       answers[i], first = id, first or id
     end
   end

@@ -158,7 +158,7 @@ async fn a_redis_that_became_a_replica_is_an_outage_until_it_is_a_master_again()
     let server = world.server().await;
     world.ask::<()>(&["REPLICAOF", "127.0.0.1", "1"]).await;
     assert_unavailable(leases.acquire_leases(&[key(0)], &token("a"), LEASE_TTL).await);
-    assert_unavailable(leases.extend_receipts(&server, &[(key(0), "5-1")], DEDUPE_TTL).await);
+    assert_unavailable(leases.extend_markers(&server, &[(key(0), "5-1")], DEDUPE_TTL).await);
     assert_unavailable(checkpoints.save("notification:intents", checkpoint).await);
     world.ask::<()>(&["REPLICAOF", "NO", "ONE"]).await;
     let won = leases.acquire_leases(&[key(0)], &token("a"), LEASE_TTL).await.expect("it is a master");

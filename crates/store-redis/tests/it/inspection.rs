@@ -71,7 +71,7 @@ async fn a_key_of_another_type_is_no_stream_and_does_not_hide_the_other_stream()
 
 // INV-13
 #[tokio::test]
-async fn a_receipt_of_an_entry_that_is_appended_again_names_it_and_lives_as_long_as_asked() {
+async fn a_marker_of_an_entry_that_is_appended_again_names_it_and_lives_as_long_as_asked() {
     let world = World::new().await;
     let outbound = outbound(&world);
     let first = append_again(&outbound, &keys(0..3)).await;
@@ -81,7 +81,7 @@ async fn a_receipt_of_an_entry_that_is_appended_again_names_it_and_lives_as_long
 }
 
 #[tokio::test]
-async fn a_receipt_of_an_entry_that_this_server_never_had_or_of_another_route_is_no_receipt() {
+async fn a_marker_of_an_entry_that_this_server_never_had_or_of_another_route_is_no_marker() {
     let world = World::new().await;
     let outbound = outbound(&world);
     add(&world, GATEWAY, "5-1", key(9)).await;

@@ -44,7 +44,7 @@ async fn no_keys_need_no_call() {
     assert_eq!(leases.acquire_leases(&[], &token("a"), LEASE_TTL).await.expect("nothing to ask"), []);
     leases.release_leases(&[], &token("a")).await.expect("nothing to ask");
     let server = ServerId { run_id: "a".into(), replication_id: "b".into() };
-    assert!(leases.extend_receipts(&server, &[], DEDUPE_TTL).await.expect("nothing to ask"));
+    assert!(leases.extend_markers(&server, &[], DEDUPE_TTL).await.expect("nothing to ask"));
 }
 
 // INV-04
@@ -94,16 +94,16 @@ async fn a_lease_of_the_wrong_type_harms_no_neighbour_and_is_given_an_end() {
 }
 
 #[tokio::test]
-async fn receipts_are_extended_and_written_again_where_they_are_gone() {
+async fn markers_are_extended_and_written_again_where_they_are_gone() {
     let world = World::new().await;
     let leases = RedisLeases::new(&world.client, &Keyspace::default());
     world.ask::<()>(&["SET", &route_lease(key(0)), "published:5-1", "PX", "1000000"]).await;
     world.put(key(2), "another token").await;
     world.ask::<()>(&["RPUSH", &route_lease(key(3)), "x"]).await;
-    let receipts: Vec<_> = keys(0..4).into_iter().zip(["5-1", "5-2", "5-3", "5-4"]).collect();
+    let markers: Vec<_> = keys(0..4).into_iter().zip(["5-1", "5-2", "5-3", "5-4"]).collect();
     let server = world.server().await;
-    assert!(leases.extend_receipts(&server, &receipts, DEDUPE_TTL).await.expect("Redis is there"));
-    for (key, id) in &receipts {
+    assert!(leases.extend_markers(&server, &markers, DEDUPE_TTL).await.expect("Redis is there"));
+    for (key, id) in &markers {
         assert_eq!(world.value(key).await, Some(format!("published:{id}")));
         assert_life(world.pttl(key).await, DEDUPE_TTL);
     }

@@ -49,7 +49,7 @@ fn id(append: &Append) -> String {
 }
 
 #[tokio::test]
-async fn a_receipt_takes_the_place_of_the_lease_and_lives_for_the_dedupe_ttl() {
+async fn a_marker_takes_the_place_of_the_lease_and_lives_for_the_dedupe_ttl() {
     let world = World::new().await;
     win(&world, &keys(0..1)).await;
     let answers = append(&outbound(&world, None), &keys(0..1)).await.expect("Redis is there");
@@ -83,7 +83,7 @@ async fn without_its_lease_nothing_is_appended() {
 }
 
 #[tokio::test]
-async fn a_garbled_receipt_is_no_receipt() {
+async fn a_garbled_marker_is_no_marker() {
     let world = World::new().await;
     for garbage in ["published:", "published:foo", "published:5-1\0", "published:5-1 "] {
         world.put(key(0), garbage).await;
@@ -220,7 +220,7 @@ async fn out_of_memory_is_an_outage_that_heals_and_no_refusal() {
     }
     let error = leases.acquire_leases(&keys(1..2), &token("a"), LEASE_TTL).await.expect_err("no memory");
     assert!(matches!(error, StoreError::Unavailable { .. }), "{error:?}");
-    let error = leases.extend_receipts(&server, &[(key(0), "5-1")], DEDUPE_TTL).await.expect_err("no memory");
+    let error = leases.extend_markers(&server, &[(key(0), "5-1")], DEDUPE_TTL).await.expect_err("no memory");
     assert!(matches!(error, StoreError::Unavailable { .. }), "{error:?}");
     assert_eq!(world.value(key(0)).await.as_deref(), Some("a"));
     assert_eq!(world.ask_bytes(&["EXISTS", GATEWAY]).await, Value::Int(0));

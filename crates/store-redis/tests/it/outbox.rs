@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use domain::ports::StoreError;
 use store_redis::{
-    OutboxAppend, OutboxEntry, OutboxProgress, OutboxServer, RedisOutboxStreams, outbox_receipt,
+    OutboxAppend, OutboxEntry, OutboxProgress, OutboxServer, RedisOutboxStreams, outbox_marker,
 };
 use tokio::time::Instant;
 
@@ -22,7 +22,7 @@ fn event(id: &'static str, partition_key: &'static str) -> OutboxEntry<'static> 
 fn event_of(stream: &'static str, id: &'static str, partition_key: &'static str) -> OutboxEntry<'static> {
     OutboxEntry {
         stream,
-        receipt: outbox_receipt(stream, "game_master", id),
+        marker: outbox_marker(stream, "game_master", id),
         partition_key,
         fields: vec![(b"id".into(), id.as_bytes().into()), (b"payload".into(), b"\xff\x00".into())],
     }
@@ -49,18 +49,18 @@ fn id(append: &OutboxAppend) -> String {
 }
 
 #[tokio::test]
-async fn an_event_that_is_appended_again_keeps_its_entry_and_its_receipt_lives_on() {
+async fn an_event_that_is_appended_again_keeps_its_entry_and_its_marker_lives_on() {
     let world = World::new().await;
     let streams = RedisOutboxStreams::new(&world.client, DEDUPE_TTL);
     let events = [event("e-1", ""), event("e-2", "")];
     let first = append(&streams, &events).await.expect("Redis is there");
-    let receipt = events[0].receipt.as_str();
-    assert_eq!(world.ask::<String>(&["GET", receipt]).await, id(&first[0]));
-    world.ask::<i64>(&["PEXPIRE", receipt, "30000"]).await;
+    let marker = events[0].marker.as_str();
+    assert_eq!(world.ask::<String>(&["GET", marker]).await, id(&first[0]));
+    world.ask::<i64>(&["PEXPIRE", marker, "30000"]).await;
     let again = append(&streams, &events).await.expect("Redis is there");
     assert_eq!(again, first);
     assert_eq!(events_in(&world, STREAM).await, ["e-1", "e-2"]);
-    assert_life(world.ask(&["PTTL", receipt]).await, DEDUPE_TTL);
+    assert_life(world.ask(&["PTTL", marker]).await, DEDUPE_TTL);
 }
 
 #[tokio::test]
@@ -73,7 +73,7 @@ async fn names_and_values_arrive_byte_for_byte() {
 }
 
 #[tokio::test]
-async fn after_the_deadline_nothing_is_appended_and_receipts_are_not_looked_at() {
+async fn after_the_deadline_nothing_is_appended_and_markers_are_not_looked_at() {
     let world = World::new().await;
     let streams = RedisOutboxStreams::new(&world.client, DEDUPE_TTL);
     let past = streams.deadline(Duration::ZERO).await.expect("Redis is there") - 1_000;
@@ -120,15 +120,15 @@ async fn after_a_refusal_the_later_events_of_its_key_are_withheld_and_no_others(
 }
 
 #[tokio::test]
-async fn a_receipt_that_is_none_is_overwritten() {
+async fn a_marker_that_is_none_is_overwritten() {
     let world = World::new().await;
     let streams = RedisOutboxStreams::new(&world.client, DEDUPE_TTL);
     let events = [event("e-1", ""), event("e-2", "")];
-    world.ask::<()>(&["SET", &events[0].receipt, "by hand"]).await;
-    world.ask::<i64>(&["RPUSH", &events[1].receipt, "a list"]).await;
+    world.ask::<()>(&["SET", &events[0].marker, "by hand"]).await;
+    world.ask::<i64>(&["RPUSH", &events[1].marker, "a list"]).await;
     let answers = append(&streams, &events).await.expect("Redis is there");
     for (event, answer) in events.iter().zip(&answers) {
-        assert_eq!(world.ask::<String>(&["GET", &event.receipt]).await, id(answer));
+        assert_eq!(world.ask::<String>(&["GET", &event.marker]).await, id(answer));
     }
 }
 
@@ -136,7 +136,7 @@ async fn a_receipt_that_is_none_is_overwritten() {
 async fn the_same_event_id_of_another_producer_or_stream_is_another_event() {
     let world = World::new().await;
     let streams = RedisOutboxStreams::new(&world.client, DEDUPE_TTL);
-    let foreign = OutboxEntry { receipt: outbox_receipt(STREAM, "", "e-1"), ..event("e-1", "") };
+    let foreign = OutboxEntry { marker: outbox_marker(STREAM, "", "e-1"), ..event("e-1", "") };
     let events = [event("e-1", ""), foreign, event_of(OTHER, "e-1", "")];
     let _ = append(&streams, &events).await.expect("Redis is there");
     assert_eq!(events_in(&world, STREAM).await, ["e-1", "e-1"]);
@@ -263,15 +263,15 @@ async fn newest(streams: &RedisOutboxStreams) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn receipts_are_found_and_entries_are_listed_from_the_newest_down() {
+async fn markers_are_found_and_entries_are_listed_from_the_newest_down() {
     let world = World::new().await;
     let streams = watching(&world);
     server(&streams, "table").await;
     assert_eq!(newest(&streams).await, [""; 0], "there is no stream");
     let events = [event("e-1", ""), event("e-2", ""), event("e-3", "")];
     let _ = append(&streams, &events).await.expect("Redis is there");
-    let receipts = [&events[0], &event("e-4", ""), &events[2]].map(|event| event.receipt.clone());
-    assert_eq!(streams.find_receipts(&receipts).await.expect("Redis is there"), [true, false, true]);
+    let markers = [&events[0], &event("e-4", ""), &events[2]].map(|event| event.marker.clone());
+    assert_eq!(streams.find_markers(&markers).await.expect("Redis is there"), [true, false, true]);
     assert_eq!(newest(&streams).await, ["e-3", "e-2", "e-1"]);
     let fill = "for n = 1, 1000 do redis.call('XADD', KEYS[1], '*', 'id', n) end";
     let _: () = world.ask(&["EVAL", fill, "1", STREAM]).await;

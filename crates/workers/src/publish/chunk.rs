@@ -149,9 +149,9 @@ where
         let mut report = Report::default();
         if !encoded.is_empty() {
             let asked = encoded.len();
-            let (leased, receipts) = self.lease(encoded, token.clone(), shared).await?;
-            report.contended = leased.routes.len() + receipts.len() < asked;
-            outcomes.published = receipts;
+            let (leased, markers) = self.lease(encoded, token.clone(), shared).await?;
+            report.contended = leased.routes.len() + markers.len() < asked;
+            outcomes.published = markers;
             // The marker of another publisher may have expired since the route was read, because it may have
             // been half its TTL old then. So PostgreSQL is queried again whether the route is still to be
             // published.
@@ -191,18 +191,18 @@ where
         let ttl = self.settings.lease_ttl;
         let leases = shared.until_answered(|| self.leases.acquire_leases(&keys, &token, ttl)).await?;
         let asked = encoded.len();
-        let (mut won, mut receipts) = (Vec::with_capacity(asked), Vec::new());
+        let (mut won, mut markers) = (Vec::with_capacity(asked), Vec::new());
         for (encoded, lease) in encoded.into_iter().zip(leases) {
             match lease {
                 Lease::Won => won.push(encoded),
                 Lease::Held => {}
-                Lease::Published(entry) => receipts.push(published(encoded.route, entry)),
+                Lease::Published(entry) => markers.push(published(encoded.route, entry)),
             }
         }
-        let held = asked - won.len() - receipts.len();
+        let held = asked - won.len() - markers.len();
         self.metrics.contended(self.channel, held);
         self.health.count_leases(asked, held);
-        Ok((Leased { token, routes: won }, receipts))
+        Ok((Leased { token, routes: won }, markers))
     }
 
     /// Returns the routes that are still live, at their current version, and releases the leases of the

@@ -184,7 +184,7 @@ where
                 && let Some(published) = X::acknowledged(&mut part)
             {
                 if let Err(error) = self.confirm(published, shared).await {
-                    shared.receipts.hold(published.iter());
+                    shared.markers.hold(published.iter());
                     shared.pause_after(&error).await?;
                     parts.push_front((part, confirmed_at));
                     continue;
@@ -207,7 +207,7 @@ where
             };
             // Until these are committed, no publisher may append them again.
             for (waiting, _) in parts.iter().chain([&(part.clone(), confirmed_at)]) {
-                shared.receipts.hold(X::appended(waiting).iter());
+                shared.markers.hold(X::appended(waiting).iter());
             }
             match Cause::of(&error) {
                 None => {
@@ -230,7 +230,7 @@ where
                 },
             }
         }
-        shared.receipts.stop_renewing(committed.done.iter().map(|(change, _)| change.key()));
+        shared.markers.stop_renewing(committed.done.iter().map(|(change, _)| change.key()));
         Ok(committed)
     }
 
@@ -288,7 +288,7 @@ where
             if part.is_empty() {
                 continue;
             }
-            shared.receipts.hold(X::appended(&part).iter());
+            shared.markers.hold(X::appended(&part).iter());
             let started = Instant::now();
             let result = X::commit(&self.routes, &part, self.clock.now(), RowLocks::Skip).await;
             let took = started.elapsed();
@@ -306,7 +306,7 @@ where
             }
             sleep((took * REST_FACTOR).min(MAX_REST)).await;
         }
-        shared.receipts.stop_renewing(committed.done.iter().map(|(change, _)| change.key()));
+        shared.markers.stop_renewing(committed.done.iter().map(|(change, _)| change.key()));
         committed
     }
 
@@ -324,7 +324,7 @@ where
         }
         let added = !committed.deferred.is_empty();
         for (change, cause) in committed.deferred {
-            shared.receipts.hold(X::appended(std::slice::from_ref(&change)).iter());
+            shared.markers.hold(X::appended(std::slice::from_ref(&change)).iter());
             let change = change.change();
             let (key, failures) = (change.key().clone(), failures(change.key()));
             if deferred.add(change, &cause, failures, Instant::now()) {

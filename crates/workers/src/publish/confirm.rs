@@ -91,7 +91,7 @@ where
     /// Leaves routes to the scan, which finds them: they are still live in PostgreSQL, and their markers are
     /// no longer renewed.
     fn publish_again(&self, lost: &[RouteKey], shared: &PublisherState) {
-        shared.receipts.stop_renewing(lost.iter());
+        shared.markers.stop_renewing(lost.iter());
         let deferred = {
             let mut deferred = shared.deferred();
             lost.iter().for_each(|key| deferred.remove(key));

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::deferred::Deferred;
 use super::log::RouteLog;
-use super::receipts::Receipts;
+use super::markers::Markers;
 use crate::batch_limit::BatchLimit;
 use crate::health::{Health, Stopped};
 
@@ -19,7 +19,7 @@ use crate::health::{Health, Stopped};
 pub(super) struct PublisherState {
     pub(super) health: Health,
     pub(super) stop: CancellationToken,
-    pub(super) receipts: Receipts,
+    pub(super) markers: Markers,
     pub(super) deferred: Mutex<Deferred>,
     /// Notified when completions are deferred, to wake the retries.
     pub(super) deferred_added: Notify,

@@ -299,7 +299,7 @@ async fn a_stop_breaks_off_what_takes_too_long() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_route_that_waited_longer_than_receipts_live_is_read_again_before_it_is_appended() {
+async fn a_route_that_waited_longer_than_markers_live_is_read_again_before_it_is_appended() {
     let fixture = Fixture::default();
     let (publisher, receiver, dispatcher) = fixture.publisher();
     // The route is no longer live: another replica published it, and the marker has expired.

@@ -267,8 +267,8 @@ where
             return Ok(());
         }
         let given: Vec<_> = entries.iter().map(|(route, entry)| (&route.key, entry)).collect();
-        let receipt_ttl = self.settings.dedupe_ttl.max(self.settings.window);
-        let appends = self.outbound.append_again(channel, &given, receipt_ttl).await?;
+        let marker_ttl = self.settings.dedupe_ttl.max(self.settings.window);
+        let appends = self.outbound.append_again(channel, &given, marker_ttl).await?;
         let (mut done, mut outage) = (Vec::with_capacity(entries.len()), None);
         for ((route, _), append) in entries.iter().zip(appends) {
             match append {

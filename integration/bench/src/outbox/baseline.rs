@@ -12,7 +12,7 @@ use anyhow::{Context, ensure};
 use redis::aio::MultiplexedConnection;
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use store_redis::outbox_receipt;
+use store_redis::outbox_marker;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Statement};
 
@@ -23,7 +23,7 @@ use crate::testbed::{INTENTS, connect_redis};
 
 /// The default batch of the relay.
 const BATCH: i64 = 500;
-const RECEIPT_MILLIS: u64 = 120_000;
+const MARKER_MILLIS: u64 = 120_000;
 
 const BEGIN: &str = "BEGIN; SELECT pg_advisory_xact_lock(1)";
 /// One row for each event, and one without `place` that contains the end of the examined range. `head` takes
@@ -182,9 +182,9 @@ impl Baseline {
         let mut call = redis::cmd("EVALSHA");
         call.arg(&self.append).arg(events.len() + 1).arg(INTENTS);
         for event in events {
-            call.arg(outbox_receipt(INTENTS, PRODUCER, event.id()));
+            call.arg(outbox_marker(INTENTS, PRODUCER, event.id()));
         }
-        call.arg(RECEIPT_MILLIS).arg(16);
+        call.arg(MARKER_MILLIS).arg(16);
         for event in events {
             write(&mut call, event)?;
         }

@@ -38,19 +38,19 @@ macro_rules! inspection_contract {
             a_server_keeps_its_ids_until_it_is_started_again,
             a_started_server_knows_the_ids_that_it_never_had,
             a_stream_that_is_deleted_and_appended_to_at_once_has_lost_its_ids,
-            a_receipt_of_an_entry_of_a_deleted_stream_does_not_count,
+            a_marker_of_an_entry_of_a_deleted_stream_does_not_count,
             an_entry_is_found_only_under_its_id_and_of_its_route,
-            an_entry_that_is_appended_again_has_a_receipt_and_is_not_appended_twice,
-            a_receipt_that_is_found_again_lives_as_long_as_a_new_one,
-            a_receipt_counts_although_a_consumer_has_deleted_its_entry,
+            an_entry_that_is_appended_again_has_a_marker_and_is_not_appended_twice,
+            a_marker_that_is_found_again_lives_as_long_as_a_new_one,
+            a_marker_counts_although_a_consumer_has_deleted_its_entry,
             a_lease_that_a_publisher_holds_is_left_alone,
-            a_publisher_that_finds_the_receipt_of_a_republished_route_appends_nothing,
+            a_publisher_that_finds_the_marker_of_a_republished_route_appends_nothing,
         );
     };
 }
 
 const LEASE_TTL: Duration = Duration::from_secs(60);
-const RECEIPT_TTL: Duration = Duration::from_secs(600);
+const MARKER_TTL: Duration = Duration::from_secs(600);
 
 fn key(number: u64) -> RouteKey {
     RouteKey {
@@ -70,13 +70,13 @@ fn entry(key: &RouteKey) -> OutboundEntry<'static> {
 async fn append_again(fixture: &impl InspectionFixture, keys: &[RouteKey]) -> Vec<Append> {
     let entries: Vec<OutboundEntry<'_>> = keys.iter().map(entry).collect();
     let given: Vec<_> = keys.iter().zip(&entries).collect();
-    let appended = fixture.inspection().append_again(Channel::Push, &given, RECEIPT_TTL).await;
+    let appended = fixture.inspection().append_again(Channel::Push, &given, MARKER_TTL).await;
     appended.expect("the server is there")
 }
 
 async fn append(fixture: &impl InspectionFixture, key: &RouteKey) -> Append {
     let entry = entry(key);
-    let appended = fixture.outbound().append(Channel::Push, &[(key, &entry)], &token(), RECEIPT_TTL).await;
+    let appended = fixture.outbound().append(Channel::Push, &[(key, &entry)], &token(), MARKER_TTL).await;
     appended.expect("the server is there").remove(0)
 }
 
@@ -179,7 +179,7 @@ pub async fn a_stream_that_is_deleted_and_appended_to_at_once_has_lost_its_ids(
 }
 
 // INV-13
-pub async fn a_receipt_of_an_entry_of_a_deleted_stream_does_not_count(fixture: impl InspectionFixture) {
+pub async fn a_marker_of_an_entry_of_a_deleted_stream_does_not_count(fixture: impl InspectionFixture) {
     let keys = [key(1), key(2)];
     let first = append_again(&fixture, &keys[..1]).await;
     fixture.delete_stream(Channel::Push, false).await;
@@ -201,7 +201,7 @@ pub async fn an_entry_is_found_only_under_its_id_and_of_its_route(fixture: impl 
 }
 
 // INV-13
-pub async fn an_entry_that_is_appended_again_has_a_receipt_and_is_not_appended_twice(
+pub async fn an_entry_that_is_appended_again_has_a_marker_and_is_not_appended_twice(
     fixture: impl InspectionFixture,
 ) {
     let keys = [key(1), key(2), key(3)];
@@ -212,19 +212,19 @@ pub async fn an_entry_that_is_appended_again_has_a_receipt_and_is_not_appended_t
 }
 
 // INV-13
-pub async fn a_receipt_that_is_found_again_lives_as_long_as_a_new_one(fixture: impl InspectionFixture) {
+pub async fn a_marker_that_is_found_again_lives_as_long_as_a_new_one(fixture: impl InspectionFixture) {
     let first = append_again(&fixture, &[key(1)]).await;
     let (key, Append::Done(entry)) = (key(1), &first[0]) else { panic!("not appended: {first:?}") };
-    let receipts = [(&key, entry.entry_id.as_str())];
-    let shorter = fixture.leases().extend_receipts(&entry.server, &receipts, LEASE_TTL).await;
+    let markers = [(&key, entry.entry_id.as_str())];
+    let shorter = fixture.leases().extend_markers(&entry.server, &markers, LEASE_TTL).await;
     assert!(shorter.expect("the server is there"));
     assert_eq!(append_again(&fixture, std::slice::from_ref(&key)).await, first);
     let remaining = fixture.remaining(&key).await.expect("it lives");
-    assert!(remaining > RECEIPT_TTL / 2, "{remaining:?}");
+    assert!(remaining > MARKER_TTL / 2, "{remaining:?}");
 }
 
 // INV-13
-pub async fn a_receipt_counts_although_a_consumer_has_deleted_its_entry(fixture: impl InspectionFixture) {
+pub async fn a_marker_counts_although_a_consumer_has_deleted_its_entry(fixture: impl InspectionFixture) {
     let keys = [key(1), key(2)];
     let first = append_again(&fixture, &keys).await;
     fixture.delete(Channel::Push, id(&first[0])).await;
@@ -243,7 +243,7 @@ pub async fn a_lease_that_a_publisher_holds_is_left_alone(fixture: impl Inspecti
     assert!(id(&published) > id(&appended[1]), "the publisher still holds its lease");
 }
 
-pub async fn a_publisher_that_finds_the_receipt_of_a_republished_route_appends_nothing(
+pub async fn a_publisher_that_finds_the_marker_of_a_republished_route_appends_nothing(
     fixture: impl InspectionFixture,
 ) {
     let again = append_again(&fixture, &[key(1)]).await;

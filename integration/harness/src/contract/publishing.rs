@@ -40,14 +40,14 @@ macro_rules! publishing_contract {
             a_lease_is_released_by_its_own_token_only,
             an_expired_lease_is_won_by_the_next_token,
             a_channel_has_one_scan_lock_which_only_its_token_releases,
-            an_append_under_the_lease_leaves_a_receipt_that_every_token_finds,
+            an_append_under_the_lease_leaves_a_marker_that_every_token_finds,
             a_repeated_append_returns_the_first_entry,
             an_append_without_the_lease_appends_nothing,
             an_append_after_the_lease_expired_appends_nothing,
-            a_receipt_is_not_released,
-            an_expired_receipt_lets_the_route_be_leased_again,
-            an_extended_receipt_replaces_what_is_there,
-            a_receipt_of_an_entry_that_another_server_acknowledged_is_not_extended,
+            a_marker_is_not_released,
+            an_expired_marker_lets_the_route_be_leased_again,
+            an_extended_marker_replaces_what_is_there,
+            a_marker_of_an_entry_that_another_server_acknowledged_is_not_extended,
             each_key_of_a_call_has_its_own_answer_in_the_order_asked,
             each_channel_has_its_own_stream,
         );
@@ -160,7 +160,7 @@ pub async fn a_channel_has_one_scan_lock_which_only_its_token_releases(fixture: 
     assert!(acquire(Channel::Push, "b").await);
 }
 
-pub async fn an_append_under_the_lease_leaves_a_receipt_that_every_token_finds(
+pub async fn an_append_under_the_lease_leaves_a_marker_that_every_token_finds(
     fixture: impl PublishingFixture,
 ) {
     assert_eq!(acquire(&fixture, 1, "a", LEASE_TTL).await, Lease::Won);
@@ -200,7 +200,7 @@ pub async fn an_append_after_the_lease_expired_appends_nothing(fixture: impl Pub
     assert_eq!(fixture.entries(Channel::Push).await, []);
 }
 
-pub async fn a_receipt_is_not_released(fixture: impl PublishingFixture) {
+pub async fn a_marker_is_not_released(fixture: impl PublishingFixture) {
     assert_eq!(acquire(&fixture, 1, "a", LEASE_TTL).await, Lease::Won);
     let server = server(&fixture).await;
     let id = id_of(append(&fixture, Channel::Push, 1, "a").await);
@@ -208,7 +208,7 @@ pub async fn a_receipt_is_not_released(fixture: impl PublishingFixture) {
     assert_published(&acquire(&fixture, 1, "b", LEASE_TTL).await, &server, &id);
 }
 
-pub async fn an_expired_receipt_lets_the_route_be_leased_again(fixture: impl PublishingFixture) {
+pub async fn an_expired_marker_lets_the_route_be_leased_again(fixture: impl PublishingFixture) {
     assert_eq!(acquire(&fixture, 1, "a", LEASE_TTL).await, Lease::Won);
     let first = id_of(append(&fixture, Channel::Push, 1, "a").await);
     fixture.expire(&key(1)).await;
@@ -218,11 +218,11 @@ pub async fn an_expired_receipt_lets_the_route_be_leased_again(fixture: impl Pub
     assert_eq!(fixture.entries(Channel::Push).await.len(), 2);
 }
 
-pub async fn an_extended_receipt_replaces_what_is_there(fixture: impl PublishingFixture) {
+pub async fn an_extended_marker_replaces_what_is_there(fixture: impl PublishingFixture) {
     assert_eq!(acquire(&fixture, 1, "b", LEASE_TTL).await, Lease::Won);
     let (leased, absent) = (key(1), key(2));
-    let (server, receipts) = (server(&fixture).await, [(&leased, "5-1"), (&absent, "5-2")]);
-    let extended = fixture.leases().extend_receipts(&server, &receipts, DEDUPE_TTL).await;
+    let (server, markers) = (server(&fixture).await, [(&leased, "5-1"), (&absent, "5-2")]);
+    let extended = fixture.leases().extend_markers(&server, &markers, DEDUPE_TTL).await;
     assert!(extended.expect("the store is there"));
     assert_remaining(&fixture, 1, DEDUPE_TTL).await;
     assert_published(&acquire(&fixture, 1, "b", LEASE_TTL).await, &server, "5-1");
@@ -230,7 +230,7 @@ pub async fn an_extended_receipt_replaces_what_is_there(fixture: impl Publishing
 }
 
 // INV-13
-pub async fn a_receipt_of_an_entry_that_another_server_acknowledged_is_not_extended(
+pub async fn a_marker_of_an_entry_that_another_server_acknowledged_is_not_extended(
     fixture: impl PublishingFixture,
 ) {
     let present = server(&fixture).await;
@@ -238,17 +238,17 @@ pub async fn a_receipt_of_an_entry_that_another_server_acknowledged_is_not_exten
         ServerId { run_id: "before the restart".into(), ..present.clone() },
         ServerId { replication_id: "before the promotion".into(), ..present.clone() },
     ] {
-        let extended = fixture.leases().extend_receipts(&other, &[(&key(1), "5-1")], DEDUPE_TTL).await;
+        let extended = fixture.leases().extend_markers(&other, &[(&key(1), "5-1")], DEDUPE_TTL).await;
         assert!(!extended.expect("the store is there"));
     }
-    assert_eq!(acquire(&fixture, 1, "b", LEASE_TTL).await, Lease::Won, "no receipt was written");
+    assert_eq!(acquire(&fixture, 1, "b", LEASE_TTL).await, Lease::Won, "no marker was written");
 }
 
 pub async fn each_key_of_a_call_has_its_own_answer_in_the_order_asked(fixture: impl PublishingFixture) {
     let keys: Vec<RouteKey> = (0..4).map(key).collect();
     assert_eq!(acquire(&fixture, 1, "b", LEASE_TTL).await, Lease::Won);
     let server = server(&fixture).await;
-    let extended = fixture.leases().extend_receipts(&server, &[(&keys[2], "7-3")], DEDUPE_TTL).await;
+    let extended = fixture.leases().extend_markers(&server, &[(&keys[2], "7-3")], DEDUPE_TTL).await;
     assert!(extended.expect("the store is there"));
     let asked: Vec<&RouteKey> = keys.iter().collect();
     let leases = fixture.leases().acquire_leases(&asked, &token("a"), LEASE_TTL).await;

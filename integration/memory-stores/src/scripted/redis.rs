@@ -102,14 +102,14 @@ impl<S: LeaseStore> LeaseStore for Scripted<S> {
         self.call("release_scan_lock", texts([channel]), released).await
     }
 
-    async fn extend_receipts(
+    async fn extend_markers(
         &self,
         server: &ServerId,
-        receipts: &[(&RouteKey, &str)],
+        markers: &[(&RouteKey, &str)],
         ttl: Duration,
     ) -> Result<bool, StoreError> {
-        let keys = texts(receipts.iter().map(|(key, _)| key));
-        self.call("extend_receipts", keys, self.store.extend_receipts(server, receipts, ttl)).await
+        let keys = texts(markers.iter().map(|(key, _)| key));
+        self.call("extend_markers", keys, self.store.extend_markers(server, markers, ttl)).await
     }
 }
 
@@ -152,9 +152,9 @@ impl<S: OutboundInspection> OutboundInspection for Scripted<S> {
         &self,
         channel: Channel,
         entries: &[(&RouteKey, &OutboundEntry<'_>)],
-        receipt_ttl: Duration,
+        marker_ttl: Duration,
     ) -> Result<Vec<Append>, StoreError> {
         let keys = texts(entries.iter().map(|(key, _)| key));
-        self.call("append_again", keys, self.store.append_again(channel, entries, receipt_ttl)).await
+        self.call("append_again", keys, self.store.append_again(channel, entries, marker_ttl)).await
     }
 }

@@ -113,7 +113,7 @@ async fn what_waits_for_a_service_is_stuck_or_not_read_and_no_discrepancy() {
         .await;
     let figures = world.check_audit().await;
     assert_eq!((&figures["stuck"], &figures["routes"]["pending"]), (&1.into(), &1.into()));
-    assert_eq!(figures["outbound_entries"]["uncommitted"], 1, "its publisher would find the receipt");
+    assert_eq!(figures["outbound_entries"]["uncommitted"], 1, "its publisher would find the marker");
 }
 
 /// Two replicas, retries, an append-only Redis that restarts, and consecutive audits.

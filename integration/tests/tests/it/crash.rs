@@ -148,7 +148,7 @@ async fn killed_with_the_scan_lock_held_the_due_routes_wait_until_it_expires_and
 
 // CRASH-07
 #[tokio::test]
-async fn killed_after_the_append_the_next_publisher_finds_the_receipt_and_completes() {
+async fn killed_after_the_append_the_next_publisher_finds_the_marker_and_completes() {
     for stream in [PUSH, MAIL] {
         let world = World::new().await;
         let redis = Proxy::start(world.redis.port()).await;

@@ -154,7 +154,7 @@ async fn on_a_terminal_requeue_is_done_only_after_a_yes() {
 }
 
 #[tokio::test]
-async fn an_event_whose_receipt_still_lives_is_delivered_without_a_second_entry() {
+async fn an_event_whose_marker_still_lives_is_delivered_without_a_second_entry() {
     let outbox = Outbox::new().await;
     let _relay = outbox.relay().start().await;
     outbox.insert(0..1).await;

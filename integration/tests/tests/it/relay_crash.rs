@@ -9,7 +9,7 @@ use crate::outbox::*;
 use crate::world::*;
 
 /// Text that is in every request that appends an event.
-const RECEIPTS: &[u8] = b"notification:outbox_receipts:";
+const MARKERS: &[u8] = b"notification:outbox_receipts:";
 
 /// A relay that connects through a proxy to a Redis that has loaded the script: otherwise Redis would respond
 /// to the first request with NOSCRIPT. Event 0 is delivered.
@@ -29,7 +29,7 @@ async fn killed_after_the_claim_nothing_is_on_the_stream_and_the_next_relay_take
 {
     let outbox = Outbox::new().await;
     let (relay, redis) = relay_via_redis_proxy(&outbox).await;
-    let at_append = redis.hold_request(RECEIPTS);
+    let at_append = redis.hold_request(MARKERS);
     outbox.insert(1..4).await;
     at_append.reached(BOUND).await;
     relay.kill().await;
@@ -44,10 +44,10 @@ async fn killed_after_the_claim_nothing_is_on_the_stream_and_the_next_relay_take
 
 // CRASH-18
 #[tokio::test]
-async fn killed_after_the_append_the_next_relay_finds_the_receipts_and_adds_no_second_entry() {
+async fn killed_after_the_append_the_next_relay_finds_the_markers_and_adds_no_second_entry() {
     let outbox = Outbox::new().await;
     let (relay, redis) = relay_via_redis_proxy(&outbox).await;
-    let appended = redis.hold_reply(RECEIPTS);
+    let appended = redis.hold_reply(MARKERS);
     outbox.insert(1..4).await;
     appended.reached(BOUND).await;
     wait_for("the entries are on the stream", BOUND, async || {
@@ -67,7 +67,7 @@ async fn killed_after_the_append_the_next_relay_finds_the_receipts_and_adds_no_s
 async fn an_append_whose_reply_is_lost_is_not_repeated() {
     let outbox = Outbox::new().await;
     let (_relay, redis) = relay_via_redis_proxy(&outbox).await;
-    let lost = redis.lose_reply(RECEIPTS);
+    let lost = redis.lose_reply(MARKERS);
     outbox.insert(1..4).await;
     lost.reached(BOUND).await;
     outbox.drained().await;
@@ -190,13 +190,13 @@ async fn a_relay_that_was_paused_beyond_its_lease_before_the_append_appends_noth
 
     // Without markers, only the deadline of its claim prevents it from appending them again.
     let mut redis = outbox.world.redis().await;
-    let receipts: Vec<String> = redis::cmd("KEYS")
+    let markers: Vec<String> = redis::cmd("KEYS")
         .arg("notification:outbox_receipts:*")
         .query_async(&mut redis)
         .await
         .expect("is there");
-    assert_eq!(receipts.len(), 4);
-    redis::cmd("DEL").arg(receipts).query_async::<()>(&mut redis).await.expect("Redis is there");
+    assert_eq!(markers.len(), 4);
+    redis::cmd("DEL").arg(markers).query_async::<()>(&mut redis).await.expect("Redis is there");
     postgres.delay(Duration::ZERO);
     relay.signal("CONT");
     works_again(&outbox, 4).await;
@@ -226,20 +226,20 @@ async fn entries_after_a_late_append(lease: &str) -> usize {
     let _relay = relay.env("NOTIFICATION_OUTBOX_LEASE_TIMEOUT", lease).start().await;
     outbox.insert(0..1).await;
     outbox.drained().await;
-    let on_its_way = redis.delay_request(RECEIPTS, ON_ITS_WAY);
+    let on_its_way = redis.delay_request(MARKERS, ON_ITS_WAY);
     outbox.insert(1..2).await;
     on_its_way.reached(BOUND).await;
     // The relay receives no response, returns the event and claims it again.
     outbox.drained().await;
     // Without markers, only its deadline prevents the late append from adding the event again.
     let mut direct = outbox.world.redis().await;
-    let receipts: Vec<String> = redis::cmd("KEYS")
+    let markers: Vec<String> = redis::cmd("KEYS")
         .arg("notification:outbox_receipts:*")
         .query_async(&mut direct)
         .await
         .expect("is there");
-    assert_eq!(receipts.len(), 2);
-    redis::cmd("DEL").arg(receipts).query_async::<()>(&mut direct).await.expect("Redis is there");
+    assert_eq!(markers.len(), 2);
+    redis::cmd("DEL").arg(markers).query_async::<()>(&mut direct).await.expect("Redis is there");
     let before = scripts_run(&outbox).await;
     wait_for("the late append arrives", BOUND, async || (scripts_run(&outbox).await > before).then_some(()))
         .await;

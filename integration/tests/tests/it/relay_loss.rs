@@ -160,11 +160,11 @@ async fn an_orderly_restart_sends_nothing_again_whatever_consumers_have_removed(
 }
 
 #[tokio::test]
-async fn an_event_whose_receipt_has_ended_is_found_by_its_entry() {
+async fn an_event_whose_marker_has_ended_is_found_by_its_entry() {
     let mut outbox = with_snapshots().await;
     let relay = outbox.relay().start().await;
     deliver(&outbox, 0..6).await;
-    delete_receipts(&outbox).await;
+    delete_markers(&outbox).await;
     delete_record(&outbox).await;
     let (before, snapshot) = (lines(&relay, COMPARED), Snapshot::of(&outbox.world).await);
     snapshot.restore(&mut outbox.world).await;
@@ -255,12 +255,12 @@ async fn a_lost_event_that_another_transaction_has_locked_is_sent_again_by_a_lat
     outbox.check_stream(0..6).await;
 }
 
-async fn delete_receipts(outbox: &Outbox) {
-    let receipts: Vec<String> =
+async fn delete_markers(outbox: &Outbox) {
+    let markers: Vec<String> =
         redis::from_redis_value(ask(outbox, &["KEYS", "notification:outbox_receipts:*"]).await)
             .expect("keys");
-    for receipt in receipts {
-        ask(outbox, &["DEL", &receipt]).await;
+    for marker in markers {
+        ask(outbox, &["DEL", &marker]).await;
     }
 }
 
@@ -272,13 +272,13 @@ async fn on_durable_redis() -> Outbox {
 }
 
 #[tokio::test]
-async fn an_orderly_restart_after_a_quiet_time_sends_nothing_again_although_the_receipts_have_ended() {
+async fn an_orderly_restart_after_a_quiet_time_sends_nothing_again_although_the_markers_have_ended() {
     let mut outbox = on_durable_redis().await;
     let relay = outbox.relay().start().await;
     deliver(&outbox, 0..10).await;
     // The record of the comparison follows within 10 s.
     tokio::time::sleep(Duration::from_secs(12)).await;
-    delete_receipts(&outbox).await;
+    delete_markers(&outbox).await;
     ask(&outbox, &["XTRIM", INTENTS, "MAXLEN", "0"]).await;
     let before = lines(&relay, COMPARED);
     outbox.world.redis.stop().await;
@@ -297,7 +297,7 @@ async fn fill(outbox: &Outbox, stream: &str, entries: usize) {
 }
 
 #[tokio::test]
-async fn long_streams_whose_receipts_have_ended_delay_claims_and_a_stop_by_seconds() {
+async fn long_streams_whose_markers_have_ended_delay_claims_and_a_stop_by_seconds() {
     let mut outbox = on_durable_redis().await;
     let streams = |outbox: &Outbox| {
         outbox
@@ -319,7 +319,7 @@ async fn long_streams_whose_receipts_have_ended_delay_claims_and_a_stop_by_secon
         fill(&outbox, stream, 80_000).await;
     }
     relay.kill().await;
-    delete_receipts(&outbox).await;
+    delete_markers(&outbox).await;
     delete_record(&outbox).await;
     outbox.world.redis.stop().await;
     outbox.world.redis.start_again().await.expect("it starts");

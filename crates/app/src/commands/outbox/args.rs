@@ -169,7 +169,7 @@ Examples:
   notification outbox requeue --delivered-since 2026-04-02T09:00:00Z --dry-run
 
 --delivered-since is for what Redis has lost after it acknowledged it, beyond what the relay finds by itself.
-An event whose receipt still exists is on the stream already: it becomes DELIVERED without a second entry.
+An event whose marker still exists is on the stream already: it becomes DELIVERED without a second entry.
 What cannot be requeued is reported: an id that is unknown or not DEAD, an event that another transaction has locked for
 seconds, an event that its table refuses to change. The others are requeued, and the exit code is 1.";
 

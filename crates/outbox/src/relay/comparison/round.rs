@@ -110,7 +110,7 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
             page => page?,
         };
         page.events.retain(|event| extent.has(event));
-        let found = self.publisher.has_receipts(&page.events).await?;
+        let found = self.publisher.has_markers(&page.events).await?;
         round.tally.compared += page.events.len();
         let suspects = page.events.into_iter().zip(found).filter(|(_, found)| !found);
         let suspects: Vec<DeliveredEvent> = suspects.map(|(event, _)| event).collect();

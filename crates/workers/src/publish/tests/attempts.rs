@@ -103,12 +103,12 @@ async fn a_route_that_cannot_be_encoded_fails_alone() {
 
 // INV-04
 #[tokio::test(start_paused = true)]
-async fn a_receipt_where_a_lease_was_wanted_completes_without_appending() {
+async fn a_marker_where_a_lease_was_wanted_completes_without_appending() {
     let fixture = Fixture::default();
     fixture.put([route(1, 0)]);
-    let receipt = (&route(1, 0).key, "77-0");
+    let marker = (&route(1, 0).key, "77-0");
     let (server, ttl) = (acknowledged("77-0").server, Duration::from_secs(60));
-    let extended = fixture.world.publishing.extend_receipts(&server, &[receipt], ttl).await;
+    let extended = fixture.world.publishing.extend_markers(&server, &[marker], ttl).await;
     assert!(extended.expect("it is there"));
     fixture.run_until(|world| world.database.live_count() == 0).await;
     let world = &fixture.world;

@@ -4,7 +4,7 @@ use super::*;
 
 // INV-09, INV-10
 #[tokio::test(start_paused = true)]
-async fn a_completion_that_is_refused_delays_no_other_and_its_receipt_is_kept_alive() {
+async fn a_completion_that_is_refused_delays_no_other_and_its_marker_is_kept_alive() {
     let fixture = Fixture::default();
     fixture.put((1..=8).map(|n| route(n, 0)));
     fixture.refuse_completions([1, 5]);
@@ -23,7 +23,7 @@ async fn a_completion_that_is_refused_delays_no_other_and_its_receipt_is_kept_al
         (RouteStatus::Pending, RouteStatus::Pending)
     );
     assert_eq!(fixture.world.publishing.entry_count(Channel::Push), 8, "none is appended again");
-    assert!(fixture.world.script.count("extend_receipts") >= 8);
+    assert!(fixture.world.script.count("extend_markers") >= 8);
     stop.cancel();
     timeout(BOUND, running).await.expect("it stops").expect("it does not panic");
     fixture.allow_completions();

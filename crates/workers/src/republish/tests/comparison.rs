@@ -11,8 +11,8 @@ async fn a_lost_tail_is_appended_again_once_with_the_same_attempt() {
     assert_eq!(fixture.counts(), [1; 10]);
     assert!(fixture.is_consistent());
     assert_eq!(fixture.attempts()[6..], ["1", "1", "1", "3"]);
-    let receipt = fixture.world.publishing.remaining(&key(10));
-    assert_eq!(receipt, Some(WINDOW), "a receipt outlives an outage of PostgreSQL as long as the window");
+    let marker = fixture.world.publishing.remaining(&key(10));
+    assert_eq!(marker, Some(WINDOW), "a marker outlives an outage of PostgreSQL as long as the window");
     assert_eq!(fixture.saved_run_id().await, "1", "the new server is saved");
 }
 

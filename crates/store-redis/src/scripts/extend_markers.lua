@@ -6,7 +6,7 @@
 local run_id, replication_id = server()
 local is_same = run_id == ARGV[1] and replication_id == ARGV[2]
 for i, key in ipairs(KEYS) do
-  local value = receipt(ARGV[i + 3])
+  local value = marker(ARGV[i + 3])
   if is_same then
     local set = redis.pcall('SET', key, value, 'PX', ARGV[3])
     if set.err then return set end

@@ -2,7 +2,7 @@
 -- `published:<entry id>`.
 
 -- The value of the marker for an entry.
-local function receipt(entry_id) return 'published:' .. entry_id end
+local function marker(entry_id) return 'published:' .. entry_id end
 
 -- The entry id in a marker; false for any other value of a lease key, or none.
 local function published_entry_id(value)

@@ -24,12 +24,12 @@ const RENEWAL_RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The markers that are renewed.
 #[derive(Debug, Default)]
-pub(super) struct Receipts {
+pub(super) struct Markers {
     held: Mutex<HashMap<RouteKey, Acknowledged>>,
     added: Notify,
 }
 
-impl Receipts {
+impl Markers {
     /// Renews these markers from now on, the first time at once, because their age is not known.
     pub(super) fn hold<'a>(&self, published: impl Iterator<Item = &'a Published>) {
         let mut held = self.held();
@@ -58,7 +58,7 @@ impl Receipts {
             wait = match self.renew(leases, ttl).await {
                 Ok(()) => interval,
                 Err(error) => {
-                    tracing::debug!(error = error_chain(&error), "receipts were not renewed; trying again");
+                    tracing::debug!(error = error_chain(&error), "markers were not renewed; trying again");
                     sleep(RENEWAL_RETRY_INTERVAL.min(interval)).await;
                     Duration::ZERO
                 }
@@ -76,9 +76,9 @@ impl Receipts {
         }
         for (server, held) in of_server {
             for chunk in held.chunks(RENEWED_AT_ONCE) {
-                let receipts: Vec<(&RouteKey, &str)> =
+                let markers: Vec<(&RouteKey, &str)> =
                     chunk.iter().map(|(key, id)| (key, id.as_str())).collect();
-                leases.extend_receipts(&server, &receipts, ttl).await?;
+                leases.extend_markers(&server, &markers, ttl).await?;
             }
         }
         Ok(())
