@@ -181,6 +181,10 @@ where
             |now: &Observed| find(&watch.known, &now.seen).filter(|known| now.may_have_lost(known)).cloned();
         let suspected: Vec<SeenStream> = seen.iter().filter_map(lost).collect();
         let has_fallen = watch.change.as_ref().is_some_and(|change| !change.fallen.is_empty());
+        if !suspected.is_empty() {
+            // The comparison of this change has a repetition of its own.
+            watch.repeat_at = None;
+        }
         if !suspected.is_empty() || has_fallen {
             // PostgreSQL must also have responded since the change.
             let saved = self.load(&seen).await?;

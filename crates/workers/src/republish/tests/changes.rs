@@ -112,6 +112,29 @@ async fn a_comparison_is_repeated_by_another_replica_if_the_first_one_dies() {
 }
 
 // INV-13
+// INV-13
+#[tokio::test(start_paused = true)]
+async fn the_repetition_for_an_earlier_change_does_not_take_the_place_of_that_for_a_later_one() {
+    let (fixture, mut first) = published().await;
+    let mut second = Replica::of(&fixture);
+    second.look().await.expect("the stores are there");
+    fixture.world.publishing.restart();
+    first.notice().await.expect("the stores are there");
+    second.notice().await.expect("the stores are there");
+    fixture.pass(REPEAT_DELAY - SETTLE_TIME).await;
+    let late = fixture.append(11).await;
+    fixture.world.publishing.fail_over(6);
+    first.notice().await.expect("the stores are there");
+    second.notice().await.expect("the stores are there");
+    fixture.pass(TAKEOVER_DELAY).await;
+    second.look().await.expect("the stores are there");
+    assert!(fixture.saved().await[0].compare_again_since.is_some(), "the later one is not due yet");
+    fixture.complete(late).await;
+    fixture.pass(REPEAT_DELAY).await;
+    first.look().await.expect("the stores are there");
+    assert_eq!(fixture.counts(), [1; 11]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_failure_of_postgresql_after_the_change_gives_completions_their_time_again() {
     const LOAD: &str = "load_outbound_streams";
