@@ -173,8 +173,6 @@ where
         let Some(resume) = checkpoint::resume(claim, &cached) else {
             return Ok(Resumed::Superseded(self.fence));
         };
-        self.report_ignored(&resume, &cached);
-
         let witness = self.store.load_witness(stream).await?;
         let state = self.intents.inspect().await?;
         let server = self.intents.server().await?;
@@ -200,6 +198,7 @@ where
                 self.after_loss(resume.after, last, reader).await?
             }
         };
+        self.report_ignored(&resume, &cached);
         let AfterLoss { resume_after: processed, witness: known } = after_loss;
         if has_moved && processed == resume.after {
             tracing::warn!(stream, checkpoint = %processed,
