@@ -20,7 +20,8 @@ use outbox::{
 };
 use pg::RawTimestamp;
 use store_redis::{
-    OutboxAppend, OutboxEntry, OutboxProgress, OutboxRecord, RedisOutboxStreams, outbox_marker,
+    NewOutboxRecord, OutboxAppend, OutboxEntry, OutboxProgress, OutboxRecord, RedisOutboxStreams,
+    outbox_marker,
 };
 use uuid::Uuid;
 
@@ -31,14 +32,23 @@ pub trait Mapping: Send + Sync + 'static {
     /// Returns the entry of the event, or the reason why the event can never have one.
     fn to_entry<'a>(&'a self, event: &'a Event) -> Result<OutboxEntry<'a>, String>;
 
+    /// The types of the events that have entries.
+    fn event_types(&self) -> Vec<String>;
+
     /// The stream for events of this type; `None` if there is none.
     fn stream<'a>(&'a self, event_type: &'a str) -> Option<&'a str>;
 
     /// The producer of the entries; empty if they have none.
     fn producer(&self) -> &str;
 
+    /// The name of the place to which all events are appended; empty if each event names its own.
+    fn destination(&self) -> String;
+
     /// The field of an entry that holds the id of its event, unless the event overrides the id.
     fn id_field(&self) -> &'static str;
+
+    /// The field of an entry that holds [`Mapping::producer`]; `None` if entries have no producer.
+    fn producer_field(&self) -> Option<&'static str>;
 }
 
 /// Appends the entries that a mapping creates from events, each with a published marker.
@@ -113,6 +123,10 @@ fn outage(operation: &'static str) -> impl FnOnce(StoreError) -> PublisherOutage
 }
 
 impl<M: Mapping> Publisher for StreamPublisher<M> {
+    fn event_types(&self) -> EventTypes {
+        EventTypes::Only(self.mapping.event_types())
+    }
+
     async fn deadline(&self, after: Duration) -> Result<Deadline, PublisherOutage> {
         let server = ServerId(self.streams.known_server());
         let unix_ms =
@@ -156,6 +170,7 @@ impl<M: Mapping> Publisher for StreamPublisher<M> {
         let record = |record: &OutboxRecord| ServerRecord {
             types: record.types.clone().map_or(EventTypes::All, EventTypes::Only),
             is_own: *record.server == *server.identity,
+            has_own_markers: record.destination == self.mapping.destination(),
             progress: match record.progress {
                 OutboxProgress::Settled(until) => Progress::Settled(RawTimestamp::from_server_micros(until)),
                 OutboxProgress::Unfinished { since, comparison } => {
@@ -184,7 +199,8 @@ impl<M: Mapping> Publisher for StreamPublisher<M> {
                 OutboxProgress::Unfinished { since: since.as_server_micros(), comparison }
             }
         };
-        let recorded = self.streams.record_server(outbox, server.id.0, &server.seen, types, progress).await;
+        let new = NewOutboxRecord { types, destination: self.mapping.destination(), progress };
+        let recorded = self.streams.record_server(outbox, server.id.0, &server.seen, new).await;
         let is_written = recorded.map_err(outage("could not record which Redis server was compared"))?;
         Ok(if is_written { Recorded::Written } else { Recorded::Changed })
     }
@@ -202,7 +218,9 @@ impl<M: Mapping> Publisher for StreamPublisher<M> {
         let stream = |event| self.mapping.stream(event).unwrap_or_default();
         let events: Vec<(&str, Uuid)> =
             events.iter().map(|event| (stream(&event.event_type), event.event_id)).collect();
-        let found = self.entries.find(&self.streams, self.mapping.id_field(), round, &events).await;
+        let producer = self.mapping.producer_field().map(|field| (field, self.mapping.producer()));
+        let newest = |stream: &str| self.streams.newest_entries(stream, self.mapping.id_field(), producer);
+        let found = self.entries.find(newest, round, &events).await;
         found.map_err(outage("could not look for the entries of delivered events"))
     }
 }

@@ -44,6 +44,8 @@ pub struct ServerRecord {
     pub types: EventTypes,
     /// True if it was written for the current server, not for one before it.
     pub is_own: bool,
+    /// True if its relay published to the same place as this publisher, so that it has the same markers.
+    pub has_own_markers: bool,
     /// The recorded progress.
     pub progress: Progress,
 }
@@ -73,7 +75,8 @@ impl Server {
     /// Returns a server that loses nothing.
     pub fn lasting() -> Self {
         let progress = Progress::Settled(RawTimestamp::INFINITY);
-        let records = vec![ServerRecord { types: EventTypes::All, is_own: true, progress }];
+        let records =
+            vec![ServerRecord { types: EventTypes::All, is_own: true, has_own_markers: true, progress }];
         Self { id: ServerId(0), records, seen: Arc::default() }
     }
 
@@ -123,6 +126,12 @@ pub struct PublisherOutage {
 
 /// Publishes events, and keeps a published marker for each if it can.
 pub trait Publisher: Send + Sync + 'static {
+    /// Returns the types of the events that this publisher publishes. Events of other types are rejected, and
+    /// their deliveries by another publisher are not this one's to compare.
+    fn event_types(&self) -> EventTypes {
+        EventTypes::All
+    }
+
     /// Returns the publisher's own time `after` from now, never later than that, however slow the response.
     /// Fails if the publisher could not publish at present, so that nothing is claimed.
     fn deadline(&self, after: Duration) -> impl Future<Output = Result<Deadline, PublisherOutage>> + Send;

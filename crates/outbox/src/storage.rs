@@ -49,6 +49,16 @@ impl EventTypes {
         }
     }
 
+    /// Returns the types that both include.
+    pub(crate) fn intersection(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::All, types) | (types, Self::All) => types,
+            (Self::Only(names), other) => {
+                Self::Only(names.into_iter().filter(|name| other.includes(name)).collect())
+            }
+        }
+    }
+
     /// Returns the same types, sorted and without duplicates.
     pub(crate) fn sorted(self) -> Self {
         match self {

@@ -37,8 +37,8 @@ pub use leader_notice::LeaderNotice;
 pub use leases::RedisLeases;
 pub use outbound::{RedisOutbound, StreamTarget};
 pub use outbox::{
-    NewestEntries, OutboxAppend, OutboxEntry, OutboxField, OutboxProgress, OutboxRecord, OutboxServer,
-    RedisOutboxStreams,
+    NewOutboxRecord, NewestEntries, OutboxAppend, OutboxEntry, OutboxField, OutboxProgress, OutboxRecord,
+    OutboxServer, RedisOutboxStreams,
 };
 pub use permissions::KeyUse;
 pub use producer::{RedisIntentProducer, append_command};

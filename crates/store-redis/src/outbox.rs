@@ -9,7 +9,7 @@ mod entries;
 mod server;
 
 pub use entries::NewestEntries;
-pub use server::{OutboxProgress, OutboxRecord, OutboxServer};
+pub use server::{NewOutboxRecord, OutboxProgress, OutboxRecord, OutboxServer};
 
 use std::borrow::Cow;
 use std::collections::HashMap;

@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use domain::ports::StoreError;
-use store_redis::{NewestEntries, RedisOutboxStreams};
+use store_redis::NewestEntries;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -34,12 +34,11 @@ struct Read {
 }
 
 impl EntryCache {
-    /// Returns true for each event that has an entry in its stream, by the ids in `field`. Returns `None`
+    /// Returns true for each event that has an entry in its stream, as read from `newest`. Returns `None`
     /// after [`MAX_READ_TIME`] if there may be more entries.
     pub(super) async fn find(
         &self,
-        streams: &RedisOutboxStreams,
-        field: &'static str,
+        newest: impl Fn(&str) -> NewestEntries,
         round: u64,
         events: &[(&str, Uuid)],
     ) -> Result<Option<Vec<bool>>, StoreError> {
@@ -50,7 +49,7 @@ impl EntryCache {
         }
         for (stream, event_id) in events {
             if !cache.streams.contains_key(*stream) {
-                let read = Read { ids: HashSet::new(), rest: streams.newest_entries(stream, field) };
+                let read = Read { ids: HashSet::new(), rest: newest(stream) };
                 cache.streams.insert((*stream).to_owned(), read);
             }
             let Some(read) = cache.streams.get_mut(*stream) else { continue };

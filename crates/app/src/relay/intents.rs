@@ -23,6 +23,11 @@ pub struct IntentMapping {
 }
 
 impl Mapping for IntentMapping {
+    fn event_types(&self) -> Vec<String> {
+        let types = self.catalog.types().filter(|kind| kind.producers().contains(&self.producer));
+        types.map(|kind| kind.name().to_owned()).collect()
+    }
+
     fn stream<'a>(&'a self, _: &'a str) -> Option<&'a str> {
         Some(&self.stream)
     }
@@ -31,8 +36,16 @@ impl Mapping for IntentMapping {
         &self.producer
     }
 
+    fn destination(&self) -> String {
+        format!("{} {}", self.producer, self.stream)
+    }
+
     fn id_field(&self) -> &'static str {
         "idempotency_key"
+    }
+
+    fn producer_field(&self) -> Option<&'static str> {
+        Some("producer")
     }
 
     fn to_entry<'a>(&'a self, event: &'a Event) -> Result<OutboxEntry<'a>, String> {

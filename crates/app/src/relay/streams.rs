@@ -15,6 +15,10 @@ pub struct StreamMapping {
 }
 
 impl Mapping for StreamMapping {
+    fn event_types(&self) -> Vec<String> {
+        self.allowed.iter().cloned().collect()
+    }
+
     fn stream<'a>(&'a self, event_type: &'a str) -> Option<&'a str> {
         self.allowed.contains(event_type).then_some(event_type)
     }
@@ -23,8 +27,16 @@ impl Mapping for StreamMapping {
         ""
     }
 
+    fn destination(&self) -> String {
+        String::new()
+    }
+
     fn id_field(&self) -> &'static str {
         "id"
+    }
+
+    fn producer_field(&self) -> Option<&'static str> {
+        None
     }
 
     fn to_entry<'a>(&'a self, event: &'a Event) -> Result<OutboxEntry<'a>, String> {

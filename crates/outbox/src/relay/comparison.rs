@@ -63,9 +63,11 @@ pub(super) struct Comparing {
     search: Option<NewestCursor>,
     /// The total number of rounds begun.
     rounds: u64,
-    /// The last record of this relay that all is settled: when it was written, on which server, and the time
+    /// The time at which this relay wrote its last record that all is settled.
+    recorded_at: Option<Instant>,
+    /// The newest record that all is settled, as this relay has read or written it: its server and the time
     /// that it covers.
-    recorded: Option<(Instant, ServerId, RawTimestamp)>,
+    newest_record: Option<(ServerId, RawTimestamp)>,
 }
 
 impl Comparing {
@@ -156,10 +158,18 @@ impl Comparing {
         }
     }
 
-    /// True if the record of this server is older than one that this relay has written: the server was
-    /// restored in place.
+    /// True if the record of this server is older than one that this relay has seen: the server was restored
+    /// in place.
     fn is_older(&self, server: ServerId, until: RawTimestamp) -> bool {
-        self.recorded.is_some_and(|(_, written_with, written)| written_with == server && until < written)
+        self.newest_record.is_some_and(|(seen_on, newest)| seen_on == server && until < newest)
+    }
+
+    /// Remembers the record that all is settled.
+    fn see_record(&mut self, server: &Server, types: &EventTypes) {
+        let own = server.record(types).filter(|record| record.is_own);
+        if let Some(&ServerRecord { progress: Progress::Settled(until), .. }) = own {
+            self.newest_record = Some((server.id, until));
+        }
     }
 }
 
@@ -172,13 +182,18 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
             return Ok(());
         }
         while !stop.is_cancelled() {
-            let outbox = self.outbox_name(work).await?;
+            let (outbox, types) = (self.outbox_name(work).await?, &self.compared);
             let server = self.publisher.server(&outbox).await?;
-            match work.comparing.demand(&server, &self.settings.types) {
+            let demand = match work.comparing.demand(&server, types) {
+                Demand::Settled if self.lacks_marker(work, &server).await? => Demand::Begin,
+                demand => demand,
+            };
+            match demand {
                 Demand::Begin => self.begin(work, &outbox, &server, stop).await?,
                 Demand::Settled => {
                     // Another relay may have ended the comparison.
                     self.report_partly(work.comparing.current.take());
+                    work.comparing.see_record(&server, types);
                     if self.refresh(work, &outbox, &server).await? == Recorded::Written {
                         break;
                     }

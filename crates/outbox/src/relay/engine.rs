@@ -13,7 +13,7 @@ use super::background;
 use super::pass::{Outage, Pass, Work};
 use super::wake::{self, Source, Wake};
 use super::{Observer, RelaySettings, RelayState, RelayStatus};
-use crate::{ChannelName, Publisher, Storage};
+use crate::{ChannelName, EventTypes, Publisher, Storage};
 
 /// The pause before the first retry after an outage; it doubles.
 const OUTAGE_PAUSE_MIN: Duration = Duration::from_millis(100);
@@ -30,6 +30,8 @@ pub struct Relay<S, P, O> {
     pub(super) publisher: P,
     pub(super) observer: O,
     pub(super) settings: RelaySettings,
+    /// The event types of which delivered events are compared with the publisher's entries.
+    pub(super) compared: EventTypes,
     status: RelayStatus,
     source: Option<Source>,
     pub(super) clock: Arc<dyn Clock>,
@@ -43,6 +45,7 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
         // Relays with the same types share a record, in whatever order the types were given.
         let settings = RelaySettings { types: settings.types.sorted(), ..settings };
         Self {
+            compared: settings.types.clone().intersection(publisher.event_types()).sorted(),
             storage,
             publisher,
             observer,
@@ -304,7 +307,8 @@ mod tests {
 
         async fn server(&self, _: &str) -> Result<Server, PublisherOutage> {
             let progress = Progress::Unfinished { since: RawTimestamp::NEG_INFINITY, comparison: 1 };
-            let unfinished = ServerRecord { types: EventTypes::All, is_own: true, progress };
+            let unfinished =
+                ServerRecord { types: EventTypes::All, is_own: true, has_own_markers: true, progress };
             let records = if self.has_lost { vec![unfinished] } else { Server::lasting().records };
             Ok(Server { records, ..Server::lasting() })
         }

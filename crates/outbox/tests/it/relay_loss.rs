@@ -225,3 +225,32 @@ async fn a_server_that_is_restored_in_place_is_compared() {
     assert_eq!(stand.published()[5..], ids([6, 6]));
     assert!(stand.is_settled());
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_was_restored_in_place_while_no_relay_ran_is_compared() {
+    let running = delivered().await;
+    let before = running.stand.with(|state| (state.held.clone(), state.records.clone()));
+    running.memory.add(6, "k").await;
+    go_on(MINUTE).await;
+    let (memory, stand, _) = running.stop().await;
+    stand.with(|state| (state.held, state.records) = before);
+    let next = Running::start(memory, stand, settings());
+    go_on(MINUTE * 5).await;
+    let (_, stand, _) = next.stop().await;
+    assert_eq!(stand.published()[5..], ids([6, 6]));
+    assert!(stand.is_settled());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_start_whose_events_all_have_markers_begins_no_comparison() {
+    let running = delivered().await;
+    running.memory.add(6, "k").await;
+    go_on(MINUTE).await;
+    let (memory, stand, _) = running.stop().await;
+    let looked_for = stand.with(|state| state.rounds.len());
+    let next = Running::start(memory, stand, settings());
+    go_on(MINUTE).await;
+    let (_, stand, _) = next.stop().await;
+    assert_eq!(stand.with(|state| state.rounds.len()), looked_for);
+    assert_eq!(stand.published(), ids(1..=6));
+}

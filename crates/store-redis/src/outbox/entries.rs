@@ -30,6 +30,8 @@ pub struct NewestEntries {
     client: RedisClient,
     stream: String,
     field: &'static str,
+    /// A field and the value that it must have.
+    with: Option<(&'static str, Vec<u8>)>,
     connection: Option<Connection>,
     /// The oldest entry that was read.
     before: Option<EntryId>,
@@ -48,12 +50,19 @@ impl std::fmt::Debug for NewestEntries {
 }
 
 impl RedisOutboxStreams {
-    /// The values of `field` in the newest entries of a stream.
-    pub fn newest_entries(&self, stream: &str, field: &'static str) -> NewestEntries {
+    /// The values of `field` in the newest entries of a stream, of those that have `with` if it is given: a
+    /// field and its value.
+    pub fn newest_entries(
+        &self,
+        stream: &str,
+        field: &'static str,
+        with: Option<(&'static str, &str)>,
+    ) -> NewestEntries {
         NewestEntries {
             client: self.client.clone(),
             stream: stream.to_owned(),
             field,
+            with: with.map(|(name, value)| (name, value.as_bytes().to_vec())),
             connection: None,
             before: None,
             page_entries: 1,
@@ -123,9 +132,12 @@ impl NewestEntries {
         } else if received <= PREFERRED_PAGE_BYTES / 2 {
             self.page_entries = (asked * 2).min(MAX_PAGE_ENTRIES);
         }
-        let field = self.field.as_bytes();
-        let value = |entry: domain::entry::RawEntry| {
-            entry.fields.0.into_iter().find(|(name, _)| name == field).map(|(_, value)| value)
+        let value_of = |entry: &domain::entry::RawEntry, field: &str| {
+            entry.fields.0.iter().find(|(name, _)| name == field.as_bytes()).map(|(_, value)| value.clone())
+        };
+        let value = |entry: domain::entry::RawEntry| match &self.with {
+            Some((name, value)) if value_of(&entry, name).as_ref() != Some(value) => None,
+            _ => value_of(&entry, self.field),
         };
         Ok(page.into_iter().filter_map(value).collect())
     }

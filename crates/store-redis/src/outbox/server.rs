@@ -56,8 +56,22 @@ impl OutboxProgress {
 pub struct OutboxRecord {
     /// The types in their order; `None` for all.
     pub types: Option<Vec<String>>,
+    /// The name of the place to which its relay appended, if all its events go to one.
+    #[serde(default)]
+    pub destination: String,
     /// The identity of the server that was compared.
     pub server: String,
+    /// The progress of the comparison.
+    pub progress: OutboxProgress,
+}
+
+/// What a relay records of the current server.
+#[derive(Clone, Debug)]
+pub struct NewOutboxRecord {
+    /// The types in their order; `None` for all.
+    pub types: Option<Vec<String>>,
+    /// [`OutboxRecord::destination`].
+    pub destination: String,
     /// The progress of the comparison.
     pub progress: OutboxProgress,
 }
@@ -197,21 +211,22 @@ impl RedisOutboxStreams {
         self.watch.as_ref().map_or(0, |watch| watch.known().number)
     }
 
-    /// Records how far the server with this number was compared with the events of these types in `outbox`,
-    /// in the value that was `seen`. Returns false if the server or the value has changed: the next lookup
+    /// Records how far the server with this number was compared with the events of the record's types in
+    /// `outbox`, in the value that was `seen`. Returns false if the server or the value has changed: the next lookup
     /// then queries Redis.
     pub async fn record_server(
         &self,
         outbox: &str,
         number: u64,
         seen: &[u8],
-        types: Option<Vec<String>>,
-        progress: OutboxProgress,
+        new: NewOutboxRecord,
     ) -> Result<bool, StoreError> {
         const OPERATION: &str = "record which Redis server was compared with the outbox";
         let Some(watch) = &self.watch else { return Ok(true) };
         let Some(identity) = watch.identity(number) else { return Ok(false) };
-        let records = with(&parse(seen), OutboxRecord { types, server: identity.to_string(), progress });
+        let NewOutboxRecord { types, destination, progress } = new;
+        let record = OutboxRecord { types, destination, server: identity.to_string(), progress };
+        let records = with(&parse(seen), record);
         let value = serde_json::to_vec(&records).map_err(|error| unavailable(OPERATION, error))?;
         let key = outbox_servers(outbox);
         let mut call = ScriptCall::new(&watch.record, [key].iter());
@@ -250,7 +265,7 @@ mod tests {
 
     fn record(types: Option<&[&str]>, progress: OutboxProgress) -> OutboxRecord {
         let types = types.map(|types| types.iter().copied().map(str::to_owned).collect());
-        OutboxRecord { types, server: "run/replication".to_owned(), progress }
+        OutboxRecord { types, destination: String::new(), server: "run/replication".to_owned(), progress }
     }
 
     #[test]

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use domain::ports::StoreError;
 use store_redis::{
-    OutboxAppend, OutboxEntry, OutboxProgress, OutboxServer, RedisOutboxStreams, outbox_marker,
+    NewOutboxRecord, OutboxAppend, OutboxEntry, OutboxProgress, OutboxServer, RedisOutboxStreams,
+    outbox_marker,
 };
 use tokio::time::Instant;
 
@@ -198,12 +199,12 @@ async fn a_record_is_that_of_its_outbox_and_of_the_server_that_it_was_made_with(
     let new = server(&streams, "table").await;
     assert_eq!((&new.records[..], &*new.seen), (&[][..], &b""[..]));
     let unfinished = OutboxProgress::Unfinished { since: -7, comparison: 1 };
-    let written = streams.record_server("table", new.number, &new.seen, None, unfinished).await;
+    let written = streams.record_server("table", new.number, &new.seen, record(None, unfinished)).await;
     assert_eq!(written.ok(), Some(true));
     let begun = server(&watching(&world), "table").await;
     assert_eq!(of_all_types(&begun), Some((true, unfinished)));
     let (seen, settled) = (server(&streams, "table").await.seen, OutboxProgress::Settled(9));
-    let written = streams.record_server("table", new.number, &seen, None, settled).await;
+    let written = streams.record_server("table", new.number, &seen, record(None, settled)).await;
     assert_eq!(written.ok(), Some(true));
     let done = server(&watching(&world), "table").await;
     assert_eq!(of_all_types(&done), Some((true, settled)));
@@ -223,7 +224,7 @@ async fn each_set_of_types_has_a_record_of_its_own() {
     for (types, until) in [(None, 1), (Some(vec!["a".to_owned()]), 2), (None, 3)] {
         let seen = server(&streams, "table").await;
         let settled = OutboxProgress::Settled(until);
-        let written = streams.record_server("table", seen.number, &seen.seen, types, settled).await;
+        let written = streams.record_server("table", seen.number, &seen.seen, record(types, settled)).await;
         assert_eq!(written.ok(), Some(true));
     }
     let read = server(&watching(&world), "table").await;
@@ -239,7 +240,7 @@ async fn a_record_is_written_only_in_place_of_the_one_that_was_seen() {
     let (seen, seen_by_other) = (server(&streams, "table").await, server(&other, "table").await);
     let begun = |comparison| OutboxProgress::Unfinished { since: 0, comparison };
     let record = async |streams: &RedisOutboxStreams, seen: &OutboxServer, progress| {
-        let written = streams.record_server("table", seen.number, &seen.seen, None, progress).await;
+        let written = streams.record_server("table", seen.number, &seen.seen, record(None, progress)).await;
         written.expect("Redis is there")
     };
     assert!(record(&streams, &seen, begun(1)).await);
@@ -254,7 +255,7 @@ async fn a_record_is_written_only_in_place_of_the_one_that_was_seen() {
 
 /// All ids in the stream that are read, from the newest entry back.
 async fn newest(streams: &RedisOutboxStreams) -> Vec<String> {
-    let (mut reading, mut found) = (streams.newest_entries(STREAM, "id"), Vec::new());
+    let (mut reading, mut found) = (streams.newest_entries(STREAM, "id", None), Vec::new());
     while !reading.is_over() {
         let page = reading.read().await.expect("Redis is there");
         found.extend(page.into_iter().map(|id| String::from_utf8_lossy(&id).into_owned()));
@@ -298,4 +299,8 @@ async fn large_entries_are_read_in_small_pages_and_one_that_is_larger_than_any_e
     let found = newest(&streams).await;
     assert_eq!(found.len(), 212, "{found:?}");
     assert_eq!(found.last().map(String::as_str), Some("large-1"));
+}
+
+fn record(types: Option<Vec<String>>, progress: OutboxProgress) -> NewOutboxRecord {
+    NewOutboxRecord { types, destination: String::new(), progress }
 }

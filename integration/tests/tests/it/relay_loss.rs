@@ -350,3 +350,61 @@ async fn a_relay_with_another_stream_sends_nothing_again_that_was_delivered_to_t
     assert_eq!(outbox.entries(RENAMED).await.len(), 3);
     assert_eq!(outbox.entries(INTENTS).await.len(), 5);
 }
+
+#[tokio::test]
+async fn an_intent_of_another_producer_with_the_same_key_does_not_stand_for_a_lost_event() {
+    let mut outbox = with_snapshots().await;
+    let empty = Snapshot::of(&outbox.world).await;
+    let relay = outbox.relay().start().await;
+    deliver(&outbox, 0..3).await;
+    relay.kill().await;
+    empty.restore(&mut outbox.world).await;
+    for event in 0..3 {
+        ask(&outbox, &["XADD", INTENTS, "*", "producer", "geoprofile", "idempotency_key", &event_id(event)])
+            .await;
+    }
+    let _next = outbox.relay().start().await;
+    wait_for("all are on the stream", BOUND, async || {
+        (outbox.entries(INTENTS).await.len() == 6).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_a_stream_lost_while_no_relay_had_it_is_sent_again_once_one_has_it() {
+    let streams = |outbox: &Outbox, names: &str| {
+        outbox.relay().env("NOTIFICATION_OUTBOX_MODE", "streams").env("NOTIFICATION_OUTBOX_STREAMS", names)
+    };
+    let mut outbox = with_snapshots().await;
+    let relay = streams(&outbox, "sa,sb").start().await;
+    compared(&relay, 0).await;
+    let snapshot = Snapshot::of(&outbox.world).await;
+    let rows: Vec<String> = (0..6).map(|n| row(n, ["sa", "sb"][n as usize % 2], "{}")).collect();
+    outbox.execute(&format!("{INSERT} {}", rows.join(","))).await;
+    outbox.drained().await;
+    relay.kill().await;
+    snapshot.restore(&mut outbox.world).await;
+    let without = streams(&outbox, "sa").start().await;
+    wait_for("the events of sa", BOUND, async || (outbox.entries("sa").await.len() == 3).then_some(())).await;
+    without.kill().await;
+    let _with = streams(&outbox, "sa,sb").start().await;
+    wait_for("the events of sb", BOUND, async || (outbox.entries("sb").await.len() == 3).then_some(())).await;
+    assert_eq!(outbox.entries("sa").await.len(), 3, "none is there twice");
+}
+
+#[tokio::test]
+async fn a_redis_that_is_set_back_in_place_while_no_relay_runs_is_noticed_by_the_next() {
+    let outbox = with_snapshots().await;
+    let relay = outbox.relay().start().await;
+    compared(&relay, 0).await;
+    deliver(&outbox, 0..3).await;
+    relay.kill().await;
+    // As it was before the last two events, on the server that still runs.
+    let entries = outbox.entries(INTENTS).await;
+    for entry in &entries[1..] {
+        ask(&outbox, &["XDEL", INTENTS, &entry.id]).await;
+    }
+    delete_markers(&outbox).await;
+    let _next = outbox.relay().start().await;
+    all_are_there(&outbox, 0..3).await;
+}

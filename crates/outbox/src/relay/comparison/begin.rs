@@ -8,7 +8,7 @@ use super::extent::{Extent, FromRecords};
 use super::{Comparison, HeldEvents, MAX_CLAIM_WAIT, PAGE_EVENTS, earlier, shown};
 use crate::relay::engine::Relay;
 use crate::relay::pass::{Outage, Work};
-use crate::{Observer, Progress, Publisher, Recorded, Server, ServerRecord, Storage};
+use crate::{EventTypes, Observer, Progress, Publisher, Recorded, Server, ServerRecord, Storage};
 
 impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
     /// Begins a comparison, or joins the one that another relay has begun with this server. Does neither if
@@ -23,11 +23,11 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
         let now = self.storage.now().await?;
         // Events that the previous server acknowledged are marked first, so that they are compared as well.
         self.make_marks(work).await?;
-        let types = &self.settings.types;
+        let types = &self.compared;
         let (mut extent, mut had_nothing) = match FromRecords::read(server, types, now) {
             FromRecords::Whole(extent) => (extent, false),
             FromRecords::Part(others) => {
-                let Some(newest) = stop.run_until_cancelled(self.find_newest(work)).await else {
+                let Some(newest) = stop.run_until_cancelled(self.find_newest(work, types)).await else {
                     return Ok(());
                 };
                 let newest = newest?;
@@ -59,7 +59,7 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
         tracing::info!(
             relay = self.settings.relay_id.as_str(),
             delivered_since = shown(since),
-            "another server acknowledges outbox events, which may lack some of them: comparing"
+            "the server that acknowledges outbox events may lack some of them; comparing"
         );
         work.comparing.search = None;
         self.report_partly(work.comparing.current.take());
@@ -83,9 +83,9 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
 
     /// Returns the newest time at which an event of the relay's types was DELIVERED. After an error the
     /// search continues where it stopped.
-    async fn find_newest(&self, work: &mut Work) -> Result<Option<RawTimestamp>, Outage> {
+    async fn find_newest(&self, work: &mut Work, types: &EventTypes) -> Result<Option<RawTimestamp>, Outage> {
         loop {
-            let page = self.storage.newest_delivered(&self.settings.types, work.comparing.search).await?;
+            let page = self.storage.newest_delivered(types, work.comparing.search).await?;
             work.comparing.search = page.next;
             if page.next.is_none() {
                 return Ok(page.newest);

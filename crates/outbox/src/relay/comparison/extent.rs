@@ -121,6 +121,7 @@ mod tests {
         let record = |(types, until): &(EventTypes, i64)| ServerRecord {
             types: types.clone(),
             is_own: true,
+            has_own_markers: true,
             progress: Progress::Settled(at(*until)),
         };
         Server {

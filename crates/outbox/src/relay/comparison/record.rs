@@ -8,7 +8,7 @@ use std::time::Duration;
 use pg::RawTimestamp;
 use tokio::time::Instant;
 
-use super::Demand;
+use super::{Demand, MAX_CLAIM_WAIT, PAGE_EVENTS, earlier};
 use crate::relay::engine::Relay;
 use crate::relay::pass::{Outage, Work};
 use crate::{Observer, Progress, Publisher, Recorded, Server, ServerId, Storage};
@@ -28,12 +28,38 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
         // Always due the first time: a relay that was killed has left an older record.
         let is_due = work
             .comparing
-            .recorded
-            .is_none_or(|(at, ..)| work.marks.has_delivered() && at.elapsed() >= RECORD_INTERVAL);
+            .recorded_at
+            .is_none_or(|at| work.marks.has_delivered() && at.elapsed() >= RECORD_INTERVAL);
         if !is_due {
             return Ok(Recorded::Written);
         }
         self.record_settled(work, outbox, server).await
+    }
+
+    /// True if an event that was delivered since the last record has no marker, so that the server was restored
+    /// in place while no relay saw it. Looks once, after the start, and only while markers last. Under
+    /// another destination every marker has another name, which shows nothing. A look that
+    /// takes long counts as true: the comparison runs beside the claims.
+    pub(super) async fn lacks_marker(&self, work: &Work, server: &Server) -> Result<bool, Outage> {
+        let begun = Instant::now();
+        let own = server.record(&self.compared).filter(|record| record.is_own && record.has_own_markers);
+        let (Some(record), None) = (own, work.comparing.recorded_at) else { return Ok(false) };
+        let since = record.covers_until().just_after();
+        if since < earlier(self.storage.now().await?, self.settings.republish_window) {
+            return Ok(false);
+        }
+        let mut cursor = None;
+        loop {
+            let page = self.storage.list_delivered(&self.compared, since, cursor, PAGE_EVENTS).await?;
+            let found = self.publisher.has_markers(&page.events).await?;
+            if found.contains(&false) || begun.elapsed() > MAX_CLAIM_WAIT {
+                return Ok(true);
+            }
+            cursor = page.next;
+            if cursor.is_none() {
+                return Ok(false);
+            }
+        }
     }
 
     /// Writes the last record before the relay ends. A failure leaves an older record, from which the next
@@ -44,7 +70,7 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
         };
         let recorded = async {
             let server = self.publisher.server(&outbox).await?;
-            match work.comparing.demand(&server, &self.settings.types) {
+            match work.comparing.demand(&server, &self.compared) {
                 Demand::Settled => self.record_settled(work, &outbox, &server).await.map(drop),
                 Demand::Continue(_) | Demand::Begin => Ok(()),
             }
@@ -64,7 +90,7 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
         server: &Server,
     ) -> Result<Recorded, Outage> {
         let until = self.storage.now().await?;
-        let (types, progress) = (&self.settings.types, Progress::Settled(until));
+        let (types, progress) = (&self.compared, Progress::Settled(until));
         let recorded = self.publisher.record_server(outbox, server, types, progress).await?;
         if recorded == Recorded::Written {
             work.recorded(server.id, until);
@@ -81,7 +107,8 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
 
 impl Work {
     fn recorded(&mut self, server: ServerId, until: RawTimestamp) {
-        self.comparing.recorded = Some((Instant::now(), server, until));
+        self.comparing.recorded_at = Some(Instant::now());
+        self.comparing.newest_record = Some((server, until));
         self.marks.forget_delivered();
     }
 }

@@ -101,7 +101,7 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
 
     async fn list(&self, comparison: &mut Comparison, cursor: Option<DeliveredCursor>) -> Result<(), Outage> {
         let Comparison { extent, limit, round: Some(round), .. } = comparison else { return Ok(()) };
-        let listed = self.storage.list_delivered(&self.settings.types, extent.since, cursor, *limit).await;
+        let listed = self.storage.list_delivered(&self.compared, extent.since, cursor, *limit).await;
         let mut page = match listed {
             Err(OutboxError::Postgres(PgError::TimedOut { .. })) if *limit > 1 => {
                 *limit /= 2;
@@ -165,7 +165,7 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
             false => comparison.extent.since.max(round.oldest_claim.unwrap_or(round.started)),
         };
         let since = comparison.held.oldest().map_or(next_since, |oldest| oldest.min(next_since));
-        let (types, until) = (&self.settings.types, self.storage.now().await?);
+        let (types, until) = (&self.compared, self.storage.now().await?);
         let progress = match is_last {
             true => Progress::Settled(until),
             false => Progress::Unfinished { since, comparison: comparison.id },
