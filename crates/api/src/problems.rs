@@ -84,7 +84,7 @@ pub(crate) fn store_failed(error: &StoreError) -> Problem {
 /// the request, the problem is permanent: the same request fails again.
 pub(crate) fn read_failed(error: &StoreError) -> Problem {
     match error {
-        StoreError::Refused { .. } => bad_request("The request has a value that cannot be looked for."),
+        StoreError::Refused { .. } => bad_request("The request has an impossible value looked for."),
         _ => store_failed(error),
     }
 }

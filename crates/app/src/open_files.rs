@@ -12,7 +12,7 @@ pub(crate) fn raise_limit() {
     if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
         tracing::warn!(
             error = %error,
-            "the limit of open files could not be raised; connections beyond it are refused"
+            "could not raise the limit of open files; connections beyond it are refused"
         );
     }
 }

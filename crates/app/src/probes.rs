@@ -196,7 +196,7 @@ async fn stats(State(state): State<ReadyState>) -> Response {
     match tokio::time::timeout(STATS_TIMEOUT, stats()).await {
         Ok(Ok(stats)) => Json(stats).into_response(),
         Ok(Err(cause)) => unavailable(&cause),
-        Err(_) => unavailable("the outbox gave no answer in time"),
+        Err(_) => unavailable("the outbox did not respond in time"),
     }
 }
 

@@ -302,7 +302,7 @@ impl DependencyStart {
                 Ok(Ok(answer)) => return Ok(answer),
                 Ok(Err(error)) => error.into(),
                 Err(_) => {
-                    let late = format!("not every answer came within {limit:?}");
+                    let late = format!("timed out after {limit:?}");
                     // The error of the last completed attempt may show the cause.
                     return Err(match before {
                         Some(error) => anyhow::Error::context(error, late),

@@ -118,12 +118,7 @@ fn judge_redis(version: &RedisVersion) -> Support {
 }
 
 fn warn(dependency: &'static str, version: &str, tested: &str) {
-    tracing::warn!(
-        dependency,
-        version,
-        tested,
-        "a dependency is none of the versions that the service is tested with; it is expected to work"
-    );
+    tracing::warn!(dependency, version, tested, "dependency version not tested; continuing");
 }
 
 #[cfg(test)]

@@ -250,14 +250,15 @@ fn resolve<'a>(intent: &'a Intent, users: &'a HashMap<String, Lookup>) -> Recipi
 fn conflict() -> Rejection {
     Rejection {
         code: FailureCode::IdempotencyConflict,
-        message: "this producer has used this idempotency_key for an intent with another content".to_owned(),
+        message: "this producer has used this idempotency_key for an intent with different content"
+            .to_owned(),
     }
 }
 
 fn not_found(user_id: &str) -> Rejection {
     Rejection {
         code: FailureCode::RecipientNotFound,
-        message: format!("the user directory knows no user {user_id:?}"),
+        message: format!("the user directory has no user {user_id:?}"),
     }
 }
 

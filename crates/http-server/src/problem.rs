@@ -165,7 +165,7 @@ pub fn refuse(refusal: Refusal) -> Response {
         }
         Refusal::AnswerTimeout { is_safe } => {
             let unknown = if is_safe { "" } else { " Whether the request took effect is not known." };
-            Problem::new(UNAVAILABLE, format!("There was no answer within the request timeout.{unknown}"))
+            Problem::new(UNAVAILABLE, format!("No response within the request timeout.{unknown}"))
         }
         Refusal::Overloaded => {
             Problem::new(UNAVAILABLE, "The service has more requests in progress than it can buffer.")

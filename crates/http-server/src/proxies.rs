@@ -41,7 +41,7 @@ pub struct TrustedProxies(Arc<[IpNet]>);
 
 /// The text is not a network.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0} is no network such as 10.0.0.0/8 or fd00::/8, and no address")]
+#[error("{0} is neither a network such as 10.0.0.0/8 or fd00::/8 nor an address")]
 pub struct InvalidNetwork(String);
 
 /// Parses networks and addresses separated by commas; an empty text means none.

@@ -109,12 +109,12 @@ impl<T> Reloaded<T> {
         {
             Ok(value) => {
                 self.current.send_replace(Arc::new(value));
-                tracing::info!(path, "a changed file was loaded");
+                tracing::info!(path, "reloaded a changed file");
                 true
             }
             Err(error) => {
                 let error = ambient::error_chain(&error);
-                tracing::warn!(error, "a changed file was refused; what was loaded before stays in force");
+                tracing::warn!(error, "reload failed; keeping the previous file");
                 false
             }
         }

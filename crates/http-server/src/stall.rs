@@ -128,7 +128,7 @@ impl<F: Future<Output = ()>> Future for Stream<F> {
             let end = since + STALL_TIMEOUT;
             if end <= Instant::now() {
                 if let Some(count) = self.log.admit() {
-                    tracing::warn!(count, "clients take nothing of their answers; ended the answers");
+                    tracing::warn!(count, "clients stopped reading their responses; ended the responses");
                 }
                 self.running = None;
                 return Poll::Ready(());

@@ -147,7 +147,7 @@ impl Tokens {
 
     fn warn_about_unknown_producers(&self, known: &BTreeSet<String>) {
         for (token, producer) in self.unknown_producers(known) {
-            tracing::warn!(token_name = %token, producer = %producer, "the catalogue has no type for the producer of a token");
+            tracing::warn!(token_name = %token, producer = %producer, "no type of the catalogue allows the producer of a token");
         }
     }
 }

@@ -35,7 +35,7 @@ pub enum BindUnixError {
     #[error("the path of a socket has 1 to {MAX_SOCKET_PATH_BYTES} bytes and no NUL; {} has {}", .0.display(), .0.as_os_str().len())]
     InvalidPath(PathBuf),
     /// A file of another kind is in its place. It was not touched.
-    #[error("{} is there and is no socket", .0.display())]
+    #[error("{} exists and is not a socket", .0.display())]
     NotASocket(PathBuf),
     /// A living process serves the socket. It was not touched.
     #[error("another process serves {}", .0.display())]

@@ -29,10 +29,10 @@ pub enum IdempotencyError {
     #[error("the process is stopping")]
     Stopping,
     /// The store did not respond in time.
-    #[error("the store did not answer within {0:?}")]
+    #[error("the store did not respond within {0:?}")]
     TimedOut(Duration),
     /// The handler did not respond in time and was dropped. Its claim is abandoned.
-    #[error("the handler did not answer within {0:?}")]
+    #[error("the handler did not respond within {0:?}")]
     HandlerTimedOut(Duration),
     /// The role lacks rights on the table.
     #[error(
@@ -40,7 +40,7 @@ pub enum IdempotencyError {
     )]
     NoRights(String),
     /// A row that this crate did not write.
-    #[error("idempotency_keys.{0} has a value that cannot be")]
+    #[error("idempotency_keys.{0} has an impossible value")]
     Corrupt(&'static str),
     /// The database is unreachable, or rejected the statement.
     #[error(transparent)]

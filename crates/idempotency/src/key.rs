@@ -66,7 +66,7 @@ impl Key {
         match text.strip_prefix('"') {
             None => Self::new(text),
             Some(rest) => Self::new(&unquoted(rest).ok_or_else(|| {
-                invalid("the header Idempotency-Key begins with a quote and is no structured-field string")
+                invalid("the header Idempotency-Key begins with a quote and is not a structured-field string")
             })?),
         }
     }

@@ -247,7 +247,7 @@ impl<S: Store> Shared<S> {
             Ok(Claim::Completed(answer)) => match answer.replay() {
                 Ok(response) => Run::Replayed(response),
                 Err(error) => {
-                    tracing::error!(error = error_chain(&error), "a stored answer cannot be read");
+                    tracing::error!(error = error_chain(&error), "a stored response cannot be read");
                     Run::Unavailable(error)
                 }
             },
@@ -277,10 +277,7 @@ impl<S: Store> Shared<S> {
             Err(error) => {
                 if !self.is_failing.swap(true, Ordering::Relaxed) {
                     let error = error_chain(error);
-                    tracing::warn!(
-                        error,
-                        "idempotency keys cannot be claimed; refusing requests that have one"
-                    );
+                    tracing::warn!(error, "idempotency keys cannot be claimed; refusing requests with a key");
                 }
             }
         }
@@ -347,7 +344,7 @@ impl<S: Store> Shared<S> {
                 Ok(outcomes) if outcomes == [Guarded::Applied] => return,
                 Ok(outcomes) if outcomes == [Guarded::Fenced] => {
                     if !may_be_stored {
-                        tracing::warn!("an answer was not stored: its claim had ended");
+                        tracing::warn!("a response was not stored: its claim had expired");
                     }
                     return;
                 }
@@ -359,7 +356,7 @@ impl<S: Store> Shared<S> {
                 let error = error.map_or_else(|| "the key is locked".to_owned(), |error| error_chain(&error));
                 tracing::warn!(
                     error,
-                    "an answer could not be stored; its key is blocked until the lock TTL ends"
+                    "a response could not be stored; its key is blocked until the lock TTL ends"
                 );
                 return;
             }

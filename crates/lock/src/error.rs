@@ -44,7 +44,7 @@ pub enum LockError {
     #[error("permission denied: the role may not {0}; GRANT it or make the role the owner")]
     NoRights(String),
     /// A row that this crate did not write.
-    #[error("the tables hold a {0} that cannot be")]
+    #[error("the tables contain an impossible {0}")]
     Corrupt(&'static str),
     /// The database is unreachable, or rejected the statement.
     #[error(transparent)]

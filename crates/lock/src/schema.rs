@@ -34,7 +34,7 @@ impl TableNames {
             let continues_well = bytes.all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
             if !starts_well || !continues_well || name.len() > MAX_TABLE_NAME_BYTES {
                 return Err(LockError::InvalidArgument(format!(
-                    "{name:?} is no table name: at most {MAX_TABLE_NAME_BYTES} letters, digits and _, the first no digit"
+                    "{name:?} is not a table name: at most {MAX_TABLE_NAME_BYTES} letters, digits and _, the first no digit"
                 )));
             }
         }

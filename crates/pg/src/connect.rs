@@ -355,7 +355,7 @@ mod tests {
         let begun = Instant::now();
         let error = connector.open().await.expect_err("no host serves").to_string();
         assert!(begun.elapsed() <= OPEN_TIMEOUT, "{:?}", begun.elapsed());
-        assert_eq!(error.matches(&format!("{silent_at}: no answer within 2s")).count(), 2, "{error}");
+        assert_eq!(error.matches(&format!("{silent_at}: no response within 2s")).count(), 2, "{error}");
         assert!(
             error.contains(&format!("{refusing_at}: error connecting to server: Connection refused")),
             "{error}"
@@ -371,7 +371,7 @@ mod tests {
         let connector = connector(&format!("postgres://me@{hosts}/x?connect_timeout=60"));
         let begun = Instant::now();
         let error = connector.open().await.expect_err("no host serves").to_string();
-        assert_eq!(error.matches("no answer within 3s").count(), 5, "{error}");
+        assert_eq!(error.matches("no response within 3s").count(), 5, "{error}");
         assert!(begun.elapsed() <= OPEN_TIMEOUT + Duration::from_millis(100), "{:?}", begun.elapsed());
     }
 }

@@ -343,7 +343,7 @@ pub(crate) struct NoneFree(pub(crate) std::time::Duration);
 
 /// A deadline passed.
 #[derive(Debug, thiserror::Error)]
-#[error("no answer within {0:?}")]
+#[error("no response within {0:?}")]
 pub(crate) struct DeadlinePassed(pub(crate) std::time::Duration);
 
 /// Codes after which a connection is no longer what it was: the server became a standby; a plan is

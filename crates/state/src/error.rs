@@ -37,7 +37,7 @@ pub enum StateError {
         most: usize,
     },
     /// Other documents that are being read leave no room for these. Nothing was changed.
-    #[error("there is no room in memory beside the documents that are being read")]
+    #[error("no memory left beside the documents that are being read")]
     NoRoom,
     /// The statement exceeded its time limit.
     #[error("could not {operation} within the statement timeout; narrow it or add an index")]
@@ -61,7 +61,7 @@ pub enum StateError {
     )]
     NoRights(String),
     /// A row that this crate did not write and that is not a valid document.
-    #[error("a row of the table {table} has a {column} that cannot be")]
+    #[error("a row of the table {table} has an impossible {column}")]
     Corrupt {
         /// The table.
         table: String,

@@ -14,7 +14,7 @@ pub struct TableName(String);
 /// The error for a text that is not a valid name of a table of documents.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
-    "{0:?} is no name of a table: a lower-case letter or _, then up to 40 lower-case letters, digits and _"
+    "{0:?} is not a table name: a lower-case letter or _, then up to 40 lower-case letters, digits and _"
 )]
 pub struct TableNameError(String);
 

@@ -235,7 +235,7 @@ async fn check_taken(session: &Session, acceptances: &[&Acceptance]) -> Result<(
     match inserted {
         Ok(rows) if rows < acceptances.len() as u64 => Err(PgError::unavailable(
             "insert records",
-            "PostgreSQL leaves out records without an error, as a trigger or a rule on the table may tell it to",
+            "PostgreSQL skipped records without an error, as a trigger or a rule on the table can make it do",
         )),
         Err(error @ PgError::Refused { .. }) if !records::is_own_key(error.constraint()) => Err(error),
         // The key has been taken since, or is free again.

@@ -41,7 +41,7 @@ impl fmt::Debug for RedisSettings {
 
 /// Settings that do not name a valid server address.
 #[derive(Debug, thiserror::Error)]
-#[error("{addr} is no address of a Redis server")]
+#[error("{addr} is not an address of a Redis server")]
 pub struct InvalidSettings {
     addr: String,
     #[source]
@@ -268,7 +268,7 @@ impl<'a> ScriptCall<'a> {
 
 /// A deadline passed.
 #[derive(Debug, thiserror::Error)]
-#[error("no answer within {0:?}")]
+#[error("no response within {0:?}")]
 pub(crate) struct TimedOut(pub(crate) Duration);
 
 /// The error codes with which Redis reports that it cannot serve any command at present.
@@ -358,7 +358,7 @@ pub(crate) fn unexpected(operation: &'static str, value: &Value) -> StoreError {
         Value::Array(_) => "an array of another shape",
         _ => "another type",
     };
-    unavailable(operation, format!("Redis answered {kind}, which this command never does"))
+    unavailable(operation, format!("Redis returned {kind}, which this command never returns"))
 }
 
 /// A time in milliseconds, at least 1: Redis accepts only whole milliseconds above zero.

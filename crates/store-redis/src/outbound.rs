@@ -118,7 +118,7 @@ impl RedisOutbound {
                         Append::Refused(error)
                     })
                 }
-                _ => Err(unavailable(operation, "Redis gave an answer without an error")),
+                _ => Err(unavailable(operation, "Redis returned a reply without an error")),
             },
             other => Err(unexpected(operation, &other)),
         }

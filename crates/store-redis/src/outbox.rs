@@ -170,7 +170,7 @@ impl RedisOutboxStreams {
                     }
                     Ok(OutboxAppend::Refused(error))
                 }
-                _ => Err(unavailable(operation, "Redis gave an answer without an error")),
+                _ => Err(unavailable(operation, "Redis returned a reply without an error")),
             },
             other => Err(unexpected(operation, &other)),
         }

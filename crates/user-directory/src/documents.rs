@@ -116,7 +116,8 @@ impl<S: Store> Shared<S> {
                     parts.extend([second, first]);
                 }
                 Err(error) => {
-                    let cause = format!("the user directory gave no usable answer: {}", error_chain(&error));
+                    let cause =
+                        format!("the user directory gave no usable response: {}", error_chain(&error));
                     let unavailable = Lookup::Unavailable(cause);
                     lookups.extend(part.iter().map(|key| (user_id(key).to_owned(), unavailable.clone())));
                 }

@@ -124,7 +124,7 @@ impl HttpUserDirectory {
         match tokio::time::timeout(self.settings.timeout, self.request(user_id)).await {
             Ok(outcome) => outcome,
             Err(_) => {
-                let cause = format!("the user directory gave no answer within {:?}", self.settings.timeout);
+                let cause = format!("no response from the user directory within {:?}", self.settings.timeout);
                 Outcome::Refused { cause, retry_after: None }
             }
         }
@@ -157,7 +157,7 @@ impl HttpUserDirectory {
         }
         let body = match Limited::new(response.into_body(), MAX_ANSWER_BYTES).collect().await {
             Ok(body) => body.to_bytes(),
-            Err(error) => return unusable(format!("the answer could not be read: {error}")),
+            Err(error) => return unusable(format!("the response could not be read: {error}")),
         };
         let lookup = match status {
             StatusCode::OK => answer::user(user_id, &body).map(Lookup::Found),
@@ -226,7 +226,7 @@ impl UserDirectory for HttpUserDirectory {
 }
 
 fn no_usable_answer(cause: &str) -> String {
-    format!("the user directory gave no usable answer: {cause}")
+    format!("the user directory gave no usable response: {cause}")
 }
 
 /// The wait that the directory requests. A date is ignored: it would be compared with the clock of another

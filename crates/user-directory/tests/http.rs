@@ -79,12 +79,12 @@ async fn an_answer_that_breaks_the_contract_is_no_answer_and_its_cause_is_report
     let (server, directory) = directory(Duration::ZERO).await;
     let large = format!(r#"{{"user":{{"user_id":"u","email":"{}"}}}}"#, "x".repeat(100_000));
     for (fault, expected) in [
-        (Fault::Hang, "no answer within 500ms"),
+        (Fault::Hang, "no response from the user directory within 500ms"),
         (Fault::WrongUser, "another user"),
-        (Fault::Answer(200, "<html>".into()), "not as agreed"),
+        (Fault::Answer(200, "<html>".into()), "unexpected body"),
         (Fault::Answer(200, large), "could not be read"),
-        (Fault::Answer(404, "{}".into()), "not as agreed"),
-        (Fault::Answer(404, r#"{"error":{"code":"no_route"}}"#.into()), "another code"),
+        (Fault::Answer(404, "{}".into()), "unexpected body"),
+        (Fault::Answer(404, r#"{"error":{"code":"no_route"}}"#.into()), "a code other than"),
         (Fault::Answer(500, "{}".into()), "status 500"),
         (Fault::Answer(302, "{}".into()), "status 302"),
         (Fault::Answer(204, String::new()), "status 204"),
@@ -136,7 +136,7 @@ async fn a_directory_that_answers_no_request_is_not_asked_about_every_user() {
     let asked: Vec<&str> = ids.iter().map(String::as_str).collect();
     let answers = directory.look_up(&asked).await;
     assert!(cause(&answers[0]).contains("status 503"), "the first given is the first asked for");
-    assert!(cause(&answers[99]).contains("not asked"), "{:?}", answers[99]);
+    assert!(cause(&answers[99]).contains("not looked up"), "{:?}", answers[99]);
     assert!(server.requests() < 20, "{} requests", server.requests());
 }
 
@@ -212,8 +212,12 @@ async fn a_hung_directory_costs_one_timeout_and_then_one_request_a_call() {
     for requests in [8, 9] {
         let started = Instant::now();
         let answers = look_up(&directory, &ids).await;
-        assert!(cause(&answers[0]).contains("no answer within"), "{:?}", answers[0]);
-        assert!(cause(&answers[99]).contains("not asked"), "{:?}", answers[99]);
+        assert!(
+            cause(&answers[0]).contains("no response from the user directory within"),
+            "{:?}",
+            answers[0]
+        );
+        assert!(cause(&answers[99]).contains("not looked up"), "{:?}", answers[99]);
         // A timeout for each user would take 50 s sequentially, and over 6 s with eight at a time.
         assert!(started.elapsed() < TIMEOUT * 10, "{:?}", started.elapsed());
         assert_eq!(server.requests(), requests);

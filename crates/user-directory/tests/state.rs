@@ -123,7 +123,7 @@ async fn without_postgresql_users_are_unavailable_and_found_when_it_is_back() {
     postgres.stop().await;
     match &directory.look_up(&["u", "gone"]).await[..] {
         [Lookup::Unavailable(cause), Lookup::Unavailable(_)] => {
-            let expected = "the user directory gave no usable answer: could not get members of documents";
+            let expected = "the user directory gave no usable response: could not get members of documents";
             assert!(cause.starts_with(expected) && !cause.contains("secret"), "{cause}");
         }
         answers => panic!("{answers:?}"),

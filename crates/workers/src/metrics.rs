@@ -112,7 +112,7 @@ impl Metrics {
             dependency_up: make.gauge(
                 "notification.dependency.up",
                 "{dependency}",
-                "1 if the dependency answered the last look at it, else 0",
+                "1 if the dependency responded to the last check, else 0",
             ),
             leader: make.gauge(
                 "notification.intake.leader",
@@ -122,13 +122,13 @@ impl Metrics {
             http_duration: make.duration(
                 "http.server.request.duration",
                 &SECONDS,
-                "From the first byte of a request to the API to its answer, by route and status",
+                "From the first byte of a request to the API to its response, by route and status",
             ),
             receipts: make.counter("notification.receipts", "Reports of consumers by outcome"),
             idempotency_claims: make.counter("idempotency.claims", "Claims of idempotency keys by outcome"),
             idempotency_fenced: make.counter(
                 "idempotency.fenced",
-                "Answers that were not stored because the claim of their key had expired",
+                "Responses not stored because the claim of their key had expired",
             ),
         };
         metrics.begin_at_zero();

@@ -97,7 +97,7 @@ pub(crate) async fn while_leading<E: Election, F: Future>(
                 match end {
                     TermEnd::Lost => tracing::warn!(worker, fence, "leadership lost; stopping"),
                     TermEnd::StepDownRequested => {
-                        tracing::info!(worker, fence, "an operator asked this replica to step down; handing over");
+                        tracing::info!(worker, fence, "stepping down at the request of an operator");
                     }
                 }
                 over.cancel();

@@ -281,7 +281,7 @@ where
         }
         let scanned = self.publish_page(state, shared, self.clock.now()).await;
         if let Err(error) = self.leases.release_scan_lock(self.channel, &token).await {
-            tracing::debug!(error = error_chain(&error), "the scan lock was not released; it ends by itself");
+            tracing::debug!(error = error_chain(&error), "the scan lock was not released; it will expire");
         }
         scanned
     }

@@ -76,7 +76,7 @@ fn parse_routes(text: &str) -> Result<f64, String> {
 }
 
 fn in_range(text: &str, least: f64, most: f64) -> Result<f64, String> {
-    let number: f64 = text.parse().map_err(|_| "it is no number".to_owned())?;
+    let number: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
     if (least..=most).contains(&number) {
         Ok(number)
     } else {
@@ -231,14 +231,14 @@ mod tests {
         for (arguments, named) in [
             (["--intents-per-second", "NaN"], "it is not from 0.001 to 1000000"),
             (["--intents-per-second", "0"], "it is not from"),
-            (["--intents-per-second", "many"], "it is no number"),
+            (["--intents-per-second", "many"], "not a number"),
             (["--routes", "4"], "--intents-per-second"),
         ] {
             let refused = output(&arguments).expect_err("it is no load");
             assert!(refused.contains(named), "{refused}");
         }
         let refused = output(&["--intents-per-second", "1", "--retention", "30d"]).expect_err("no such unit");
-        assert!(refused.contains("is no unit of time"), "{refused}");
+        assert!(refused.contains("is not a unit of time"), "{refused}");
     }
 
     #[test]

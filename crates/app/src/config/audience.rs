@@ -51,7 +51,7 @@ fn parse_catalog(path: &str) -> Result<Catalog, String> {
     let text = File::open(path)
         .and_then(read_bounded)
         .map_err(|error| format!("the file cannot be read ({error})"))?;
-    Catalog::parse(&text).map_err(|error| format!("the file is no catalogue ({error})"))
+    Catalog::parse(&text).map_err(|error| format!("not a catalogue file ({error})"))
 }
 
 /// Reads the variable of each type that administrators may receive. Warns of variables that belong to no such
@@ -124,7 +124,7 @@ fn parse_locales(text: &str) -> Result<Vec<String>, String> {
         let well_formed =
             |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_alphanumeric());
         if tag.len() > MAX_LANGUAGE_TAG_BYTES || !tag.split('-').all(well_formed) {
-            return Err(format!("{} is no language tag", quote(tag)));
+            return Err(format!("{} is not a language tag", quote(tag)));
         }
         if !tags.iter().any(|known| known.eq_ignore_ascii_case(tag)) {
             tags.push(tag.to_owned());

@@ -19,7 +19,7 @@ pub enum DurationError {
     #[error("{0} has no unit; did you mean {0}ms or {0}s?")]
     MissingUnit(String),
     /// Letters that are not a unit of time.
-    #[error("{0:?} is no unit of time (ns, us, ms, s, m, h)")]
+    #[error("{0:?} is not a unit of time (ns, us, ms, s, m, h)")]
     UnknownUnit(String),
     /// A negative duration.
     #[error("it is negative")]
@@ -28,7 +28,7 @@ pub enum DurationError {
     #[error("it is longer than a duration can be (about 292 years)")]
     TooLong,
     /// Any other syntax error.
-    #[error("it is no duration")]
+    #[error("not a duration")]
     Syntax,
 }
 

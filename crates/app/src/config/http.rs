@@ -66,11 +66,11 @@ impl Http {
 pub(super) fn split_host_port(text: &str) -> Result<(&str, u16), String> {
     let (host, port) = text.rsplit_once(':').ok_or("it has no port")?;
     let number = port.bytes().all(|byte| byte.is_ascii_digit()).then(|| port.parse().ok()).flatten();
-    let port = number.ok_or_else(|| format!("{port:?} is no port"))?;
+    let port = number.ok_or_else(|| format!("{port:?} is not a port"))?;
     let host = match host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
         Some(address) if address.parse::<std::net::Ipv6Addr>().is_ok() => address,
         None if host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte)) => host,
-        _ => return Err(format!("{host:?} is no host (write an IPv6 address in brackets)")),
+        _ => return Err(format!("{host:?} is not a host (write an IPv6 address in brackets)")),
     };
     Ok((host, port))
 }

@@ -35,7 +35,7 @@ impl Postgres {
 pub(super) fn parse_dsn(text: &str) -> Result<Dsn, String> {
     Dsn::parse(text).map_err(|error| match error {
         // The source of the error may contain a part of the connection string.
-        DsnError::Syntax(_) => "it is no connection string".to_owned(),
+        DsnError::Syntax(_) => "not a connection string".to_owned(),
         other => domain::ports::error_chain(&other),
     })
 }

@@ -165,7 +165,7 @@ impl Reader {
     pub(super) fn number<N: TryFrom<u64> + fmt::Display>(&mut self, knob: &'static Knob) -> Option<N> {
         let parse = |text: &str| {
             if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
-                return Err("it is no whole number");
+                return Err("not a whole number");
             }
             let value: u64 = text.parse().map_err(|_| "it is too large")?;
             match knob.takes {

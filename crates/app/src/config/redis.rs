@@ -47,7 +47,7 @@ impl FromStr for RedisAddr {
         let (tls, rest) = match text.split_once("://") {
             None => (false, text),
             Some(("rediss", rest)) => (true, rest),
-            Some((scheme, _)) => return Err(format!("{scheme}:// is no scheme it knows")),
+            Some((scheme, _)) => return Err(format!("{scheme}:// is not a known scheme")),
         };
         let (host, port) = split_host_port(rest)?;
         if host.is_empty() {

@@ -146,7 +146,7 @@ fn show_path(path: &Option<PathBuf>) -> String {
 }
 
 fn parse_table(text: &str) -> Result<TableName, &'static str> {
-    TableName::parse(text).map_err(|_| "it is no name of a table")
+    TableName::parse(text).map_err(|_| "not a table name")
 }
 
 fn parse_addr(text: &str) -> Result<Option<HttpAddr>, String> {
@@ -155,8 +155,7 @@ fn parse_addr(text: &str) -> Result<Option<HttpAddr>, String> {
 
 fn parse_mode(text: &str) -> Result<u32, &'static str> {
     let is_octal = (3..=4).contains(&text.len()) && text.bytes().all(|byte| (b'0'..=b'7').contains(&byte));
-    let mode =
-        is_octal.then(|| u32::from_str_radix(text, 8).ok()).flatten().ok_or("it is no octal number")?;
+    let mode = is_octal.then(|| u32::from_str_radix(text, 8).ok()).flatten().ok_or("not an octal number")?;
     if mode <= PERMISSION_BITS { Ok(mode) } else { Err("it has more than permissions") }
 }
 
@@ -183,7 +182,7 @@ fn check_tokens(
     match (&addr, &tokens_file) {
         (None, Some(_)) => {
             let text = format!(
-                "{variable} has no effect without {}: tokens are not asked for on a socket",
+                "{variable} has no effect without {}: a socket requires no tokens",
                 STATE_PROXY_HTTP_ADDR.name
             );
             reader.warn(text);

@@ -164,7 +164,7 @@ impl Sampler {
 }
 
 fn parse_share(text: &str) -> Result<f64, &'static str> {
-    let share: f64 = text.parse().map_err(|_| "it is no number")?;
+    let share: f64 = text.parse().map_err(|_| "not a number")?;
     if (0.0..=1.0).contains(&share) { Ok(share) } else { Err("it is not between 0 and 1") }
 }
 

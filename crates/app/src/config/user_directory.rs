@@ -57,7 +57,7 @@ fn parse_base_url(text: &str) -> Result<Option<Url>, String> {
 
 /// Parses an absolute `http` or `https` URL without credentials.
 pub(super) fn parse_http_url(text: &str) -> Result<Url, String> {
-    let url = Url::parse(text).map_err(|error| format!("it is no URL ({error})"))?;
+    let url = Url::parse(text).map_err(|error| format!("not a URL ({error})"))?;
     if !matches!(url.scheme(), "http" | "https") || !text.contains("://") {
         return Err("it does not begin with http:// or https://".to_owned());
     }

@@ -11,7 +11,7 @@ const MAX_EVENT_HEADERS: usize = 1_000;
 pub(super) fn parse(headers: &str) -> Result<BTreeMap<String, String>, String> {
     let object = match serde_json::from_str(headers) {
         Ok(Value::Object(object)) => object,
-        _ => return Err("INVALID_HEADERS: they take a JSON object".to_owned()),
+        _ => return Err("INVALID_HEADERS: they must be a JSON object".to_owned()),
     };
     if object.len() > MAX_EVENT_HEADERS {
         let count = object.len();
@@ -19,7 +19,7 @@ pub(super) fn parse(headers: &str) -> Result<BTreeMap<String, String>, String> {
     }
     let text = |(name, value): (String, Value)| match value {
         Value::String(text) => Ok((name, text)),
-        _ => Err(format!("INVALID_HEADERS: the value of {} is no string", quote(&name))),
+        _ => Err(format!("INVALID_HEADERS: the value of {} is not a string", quote(&name))),
     };
     object.into_iter().map(text).collect()
 }

@@ -203,7 +203,7 @@ fn judge_route(route: &AuditedRoute, wrong: &mut Vec<Discrepancy>) {
         );
     }
     if route.status == RouteStatus::Published && route.entry_id().is_none() {
-        report(Kind::PublishedWithoutEntry, format!("{:?} is no entry id", route.published_entry_id));
+        report(Kind::PublishedWithoutEntry, format!("{:?} is not an entry id", route.published_entry_id));
     }
     match (route.status == RouteStatus::DeadLetter, route.has_dead_letter) {
         (true, false) => report(Kind::DeadLetterWithoutRow, "dead_letters has no row of it".to_owned()),

@@ -131,7 +131,7 @@ fn compile_channels(kind: AudienceKind, entries: &Texts) -> Result<Vec<Channel>,
 fn compile_schema(table: Spanned<toml::Table>) -> Result<(Value, Validator), Wrong> {
     let span = table.span();
     let invalid = |reason: &str| {
-        let reason = format!("payload is no JSON Schema: {}", quote(reason));
+        let reason = format!("payload is not a JSON Schema: {}", quote(reason));
         Wrong { span: span.clone(), reason }
     };
     let schema = to_json(toml::Value::Table(table.into_inner())).map_err(invalid)?;

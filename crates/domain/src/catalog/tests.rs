@@ -141,14 +141,14 @@ fn what_is_no_json_schema_is_refused() {
     ] {
         let error = schema(wrong).expect_err(wrong);
         assert_eq!(error.line, 6, "{wrong}: {error}");
-        assert!(error.reason.starts_with("payload is no JSON Schema"), "{wrong}: {error}");
+        assert!(error.reason.starts_with("payload is not a JSON Schema"), "{wrong}: {error}");
     }
 }
 
 #[test]
 fn a_bad_schema_is_found_at_the_header_of_its_table() {
     let table = "\n[type.payload]\ntype = \"object\"\n[type.payload.properties.a]\ntype = \"strng\"\n";
-    assert_wrong(&with("payload = { type = \"object\" }\n", table), 7, "payload is no JSON Schema");
+    assert_wrong(&with("payload = { type = \"object\" }\n", table), 7, "payload is not a JSON Schema");
 }
 
 #[test]

@@ -137,7 +137,7 @@ impl<'a> IntentBody<'a> {
         let mut names: Vec<&str> = self.0.iter().map(|(name, _)| &**name).collect();
         names.sort_unstable();
         if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
-            let message = format!("the member {} is there more than once", quote(pair[0]));
+            let message = format!("the member {} occurs more than once", quote(pair[0]));
             return reject(FailureCode::RepeatedField, message);
         }
         let may_be_given = |member: &Member| !fixed.iter().any(|(field, _)| *field == member.field);

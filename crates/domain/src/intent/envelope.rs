@@ -68,7 +68,7 @@ impl<'a> Envelope<'a> {
         let mut names: Vec<&str> = self.0.iter().map(|(name, _)| *name).collect();
         names.sort_unstable();
         if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
-            let message = format!("the field {} is there more than once", quote(pair[0]));
+            let message = format!("the field {} occurs more than once", quote(pair[0]));
             return reject(FailureCode::RepeatedField, message);
         }
         match names.into_iter().find(|name| !FIELDS.contains(name)) {

@@ -27,7 +27,7 @@ pub(super) fn parse(text: &[u8]) -> Result<TokenSet, Vec<String>> {
         None => Vec::new(),
         Some(Value::Array(entries)) => entries,
         Some(_) => {
-            problems.push("token is no list: write [[token]] above each entry".to_owned());
+            problems.push("token must be a list: write [[token]] above each entry".to_owned());
             Vec::new()
         }
     };
@@ -89,7 +89,7 @@ impl<'a> Entry<'a> {
 
     fn read(&mut self) -> Option<(TokenHash, Principal)> {
         if !self.is_table {
-            self.problem("is no table: write [[token]] above it");
+            self.problem("must be a table: write [[token]] above it");
             return None;
         }
         let name = self.name("name");
@@ -106,7 +106,7 @@ impl<'a> Entry<'a> {
             self.problem("needs a name");
         }
         if !self.table.is_empty() {
-            self.problem(&format!("has unknown members: it takes {MEMBERS}"));
+            self.problem(&format!("has unknown members; the known ones are {MEMBERS}"));
         }
         if producer.is_none() && !operator && consumer.is_none() && prefixes.is_none() && !self.failed {
             self.problem("allows nothing: add producer, role, consumer or prefixes");
@@ -143,7 +143,7 @@ impl<'a> Entry<'a> {
         let found = words.iter().find(|(word, _)| value.as_str() == Some(word));
         if found.is_none() {
             let known: Vec<String> = words.iter().map(|(word, _)| format!("{word:?}")).collect();
-            self.problem(&format!("has a wrong {member}: it takes {}", known.join(" or ")));
+            self.problem(&format!("has a wrong {member}: it must be {}", known.join(" or ")));
         }
         found.map(|(_, meaning)| *meaning)
     }
@@ -155,7 +155,7 @@ impl<'a> Entry<'a> {
         let prefixes = items.and_then(|items| items.iter().map(text).collect::<Option<Vec<String>>>());
         if prefixes.is_none() {
             let rule = format!("1 to {MAX_PREFIXES} strings of at most {MAX_PREFIX} bytes");
-            self.problem(&format!("has wrong prefixes: it takes a list of {rule}"));
+            self.problem(&format!("has wrong prefixes: it must be a list of {rule}"));
         }
         prefixes.map(Into::into)
     }

@@ -64,7 +64,7 @@ async fn reap_all(
             tracing::error!(
                 events = done.refused.len(),
                 event_ids = %list_ids(done.refused.iter().copied()),
-                "the outbox table refuses to have leases of events ended; these events and the later ones of their keys wait"
+                "the outbox table rejects the release of expired claims; these events and later ones of their keys wait"
             );
         }
         if !done.is_followed || !has_room {

@@ -165,7 +165,7 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
 
     fn running(&self) {
         if self.status.set(RelayState::Running) {
-            tracing::info!(relay = self.settings.relay_id.as_str(), "outbox relay runs again");
+            tracing::info!(relay = self.settings.relay_id.as_str(), "outbox relay recovered");
             self.observer.state(&RelayState::Running);
         }
     }

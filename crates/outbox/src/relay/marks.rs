@@ -128,7 +128,7 @@ async fn mark(
             events = refused.len(),
             event_ids = %list_ids(refused.iter().map(|(id, _)| *id)),
             error = error_chain(error),
-            "the outbox table refuses to have events marked; their leases end, and they are tried again"
+            "the outbox table rejects the marks of events; they are tried again when their leases end"
         );
     }
     outcome

@@ -254,7 +254,7 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
             events = 1,
             event_ids = %event_id,
             error = error_chain(&error),
-            "the outbox table refuses to have an event claimed; the event and the later ones of its key wait"
+            "the outbox table rejects the claim of an event; the event and later ones of its key wait"
         );
         Ok(())
     }

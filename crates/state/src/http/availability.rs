@@ -72,7 +72,7 @@ impl Availability {
 
     fn refused_write(&self) {
         if !self.read_only.swap(true, Ordering::Relaxed) {
-            tracing::warn!("PostgreSQL is read-only; writes are answered with 503 until it takes them");
+            tracing::warn!("PostgreSQL is read-only; writes get 503 until it accepts them again");
         }
     }
 

@@ -234,7 +234,7 @@ impl<'a, B: Builder> Syntax<'a, B> {
 
     /// Parses the digits after `\u`, and the second half of a surrogate pair.
     fn code_point(&mut self, begin: usize) -> Result<char, Fault> {
-        const LONE: &str = "half of a surrogate pair, which is no character";
+        const LONE: &str = "half of a surrogate pair, which is not a character";
         let first = self.hex(begin)?;
         let code = match first {
             0 => return Err(Fault::new(begin, "U+0000, which PostgreSQL cannot store")),

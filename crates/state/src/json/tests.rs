@@ -66,9 +66,9 @@ fn what_is_no_json_is_refused_with_its_place() {
         ("\"\\u12é\"", "expected four hexadecimal digits after \\u at line 1 column 2"),
         ("\"a\\u0000\"", "U+0000, which PostgreSQL cannot store at line 1 column 3"),
         ("{\"\\u0000\":1}", "U+0000, which PostgreSQL cannot store at line 1 column 3"),
-        ("\"\\ud800\"", "half of a surrogate pair, which is no character at line 1 column 2"),
-        ("\"\\ud800\\u0041\"", "half of a surrogate pair, which is no character at line 1 column 2"),
-        ("\"\\udc00\"", "half of a surrogate pair, which is no character at line 1 column 2"),
+        ("\"\\ud800\"", "half of a surrogate pair, which is not a character at line 1 column 2"),
+        ("\"\\ud800\\u0041\"", "half of a surrogate pair, which is not a character at line 1 column 2"),
+        ("\"\\udc00\"", "half of a surrogate pair, which is not a character at line 1 column 2"),
         ("1e200000", "a number beyond PostgreSQL's numeric at line 1 column 1"),
         ("\u{feff}1", "expected a value at line 1 column 1"),
     ] {

@@ -45,7 +45,7 @@ pub(super) fn check(relation: &Relation) -> Result<(), String> {
         return Err(format!("its column {} is NOT NULL and has no default", needed.name));
     }
     if !relation.indexes.iter().any(keeps_keys_apart) {
-        return Err("its column key is no primary key".to_owned());
+        return Err("its column key is not a primary key".to_owned());
     }
     Ok(())
 }
@@ -176,8 +176,8 @@ mod tests {
                 |table| table.columns[3].name = "owner".to_owned(),
                 "its column owner is NOT NULL and has no default",
             ),
-            (|table| table.indexes.clear(), "its column key is no primary key"),
-            (|table| table.indexes[0].columns = 2, "its column key is no primary key"),
+            (|table| table.indexes.clear(), "its column key is not a primary key"),
+            (|table| table.indexes[0].columns = 2, "its column key is not a primary key"),
         ];
         for (edit, problem) in edits {
             let mut table = original();

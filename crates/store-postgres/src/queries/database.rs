@@ -38,7 +38,7 @@ impl PgQueries {
     pub async fn now(&self) -> Result<Timestamp, StoreError> {
         let micros = self.raw("read the time", NOW_MICROS).await?.unwrap_or_default();
         let parsed = micros.parse().ok().and_then(|micros| Timestamp::from_micros(micros).ok());
-        parsed.ok_or_else(|| corrupt("clock_timestamp()", "", format!("{micros} is no time")))
+        parsed.ok_or_else(|| corrupt("clock_timestamp()", "", format!("{micros} is not a time")))
     }
 
     /// The only value of a statement without parameters.

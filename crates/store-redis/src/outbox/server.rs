@@ -95,7 +95,7 @@ pub(super) fn script(body: &str) -> Script {
 }
 
 pub(super) fn other_server(operation: &'static str) -> StoreError {
-    unavailable(operation, "another Redis server answers than the one that the claim was made for")
+    unavailable(operation, "the Redis server is not the one that the claim was made for")
 }
 
 /// The cached identity of the server, and the scripts that observe and record it.

@@ -249,6 +249,6 @@ fn what_is_no_address_is_refused_before_any_call() {
             operation_timeout: OPERATION_TIMEOUT,
         };
         let error = RedisClient::new(settings).expect_err(addr);
-        assert_eq!(error.to_string(), format!("{addr} is no address of a Redis server"));
+        assert_eq!(error.to_string(), format!("{addr} is not an address of a Redis server"));
     }
 }

@@ -33,7 +33,7 @@ pub(crate) fn user(asked: &str, body: &[u8]) -> Result<User, String> {
     let found: Found = serde_json::from_slice(body).map_err(|error| not_as_agreed(200, &error))?;
     let user = found.user;
     if user.user_id != asked {
-        return Err("the answer is about another user".to_owned());
+        return Err("the response is about another user".to_owned());
     }
     Ok(user::of(user.email, user.preferred_language))
 }
@@ -44,13 +44,13 @@ pub(crate) fn missing(body: &[u8]) -> Result<(), String> {
     let failure: Failure = serde_json::from_slice(body).map_err(|error| not_as_agreed(404, &error))?;
     match failure.error.code.as_str() {
         "subject_not_found" => Ok(()),
-        _ => Err("status 404 with another code than subject_not_found".to_owned()),
+        _ => Err("status 404 with a code other than subject_not_found".to_owned()),
     }
 }
 
 fn not_as_agreed(status: u16, error: &serde_json::Error) -> String {
     let (line, column) = (error.line(), error.column());
-    format!("status {status} with a body that is not as agreed (line {line}, column {column})")
+    format!("status {status} with an unexpected body (line {line}, column {column})")
 }
 
 #[cfg(test)]

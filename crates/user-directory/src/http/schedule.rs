@@ -88,7 +88,7 @@ impl Schedule {
     /// The user to request now.
     pub(crate) fn next(&mut self, now: Instant) -> Option<usize> {
         if now >= self.started + MAX_CALL_TIME {
-            self.stop("the look-ups before took too long");
+            self.stop("earlier lookups took too long");
         }
         if let Some(&(due, index)) = self.again.first()
             && due <= now
@@ -140,14 +140,14 @@ impl Schedule {
         self.failures += 1;
         let silent = now.duration_since(self.last_answer) >= self.timeout;
         if silent || self.failures >= self.allowed.max(MIN_FAILURES) {
-            self.stop("the look-ups before had failed");
+            self.stop("earlier lookups failed");
         }
     }
 
     /// The lookup of each user.
     pub(crate) fn into_lookups(self) -> impl Iterator<Item = Lookup> {
         let reason = self.stopped.unwrap_or_default();
-        let not_asked = move || Lookup::Unavailable(format!("the user directory was not asked: {reason}"));
+        let not_asked = move || Lookup::Unavailable(format!("the user was not looked up: {reason}"));
         self.users.into_iter().map(move |user| user.lookup.unwrap_or_else(not_asked))
     }
 
@@ -243,7 +243,7 @@ mod tests {
         assert_eq!(schedule.next(start + TIMEOUT), None);
         let lookups: Vec<Lookup> = schedule.into_lookups().collect();
         assert_eq!(lookups[0], Lookup::Unavailable("status 503".into()));
-        let not_asked = "the user directory was not asked: the look-ups before had failed";
+        let not_asked = "the user was not looked up: earlier lookups failed";
         assert_eq!(lookups[99], Lookup::Unavailable(not_asked.into()));
     }
 

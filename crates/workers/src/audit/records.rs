@@ -126,7 +126,7 @@ where
         }
         if is_absent {
             let detail =
-                format!("there is no such stream, and routes of the channel {channel} are published");
+                format!("the stream does not exist, although routes of the channel {channel} are published");
             let subject = Subject::Stream(stream.to_owned());
             let absent = Discrepancy::new(DiscrepancyKind::OutboundStreamAbsent, subject, detail);
             if !judged.wrong.iter().any(|known| known.is_same(&absent)) {

@@ -316,7 +316,7 @@ where
             return;
         }
         if let Err(error) = self.leases.release_leases(keys, token).await {
-            tracing::debug!(error = error_chain(&error), "leases were not released; they end by themselves");
+            tracing::debug!(error = error_chain(&error), "leases were not released; they will expire");
         }
     }
 

@@ -63,7 +63,7 @@ impl RouteLog {
                 channel,
                 notification_id = id,
                 route_id = route,
-                "a completion takes too long; it is deferred and retried beside the other work"
+                "a completion took too long; deferred and retried in the background"
             ),
             Cause::Refused(error) => tracing::error!(
                 channel,

@@ -17,7 +17,7 @@ use crate::api::*;
 use crate::world::*;
 
 /// The log message about a changed file that is wrong.
-const REFUSED: &str = "a changed file was refused; what was loaded before stays in force";
+const REFUSED: &str = "reload failed; keeping the previous file";
 /// A token that is added later, and its entry.
 const LATE: &str = "late-token";
 const LATE_ENTRY: &str = r#"

@@ -79,7 +79,7 @@ async fn a_leader_that_is_asked_hands_over_beside_traffic_and_no_intent_is_lost_
     let action = "SELECT concat_ws('|', action, arguments, affected, request_id, split_part(actor, '@', 1)) FROM operator_actions";
     let request_id = outcome["request_id"].as_str().expect("a text");
     assert_eq!(world.column(action).await, [format!(r#"step_down|{{"replica": "a"}}|1|{request_id}|ada"#)]);
-    assert!(a.logged("an operator asked this replica to step down; handing over").is_some());
+    assert!(a.logged("stepping down at the request of an operator").is_some());
     world.settled(sent.into()).await;
     world.check(0..sent).await;
 }

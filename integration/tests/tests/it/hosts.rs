@@ -83,7 +83,7 @@ async fn a_start_without_a_host_that_serves_names_each_with_its_cause() {
     let mut service = service(&world, &[silent.port(), refusing], "").spawn();
     assert_eq!(service.wait_exit(Duration::from_secs(30)).await.code(), Some(1));
     let output = service.output().join("\n");
-    assert!(output.contains(&format!("127.0.0.1:{}: no answer within 2s", silent.port())), "{output}");
+    assert!(output.contains(&format!("127.0.0.1:{}: no response within 2s", silent.port())), "{output}");
     let refused = format!("127.0.0.1:{refusing}: error connecting to server: Connection refused");
     assert!(output.contains(&refused), "{output}");
 }

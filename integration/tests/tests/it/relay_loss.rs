@@ -10,7 +10,7 @@ use crate::restore::{Snapshot, world_with_snapshots};
 use crate::world::*;
 
 const REQUEUED: &str = "delivered outbox events were lost by their server; they are PENDING again";
-const COMPARED: &str = "delivered outbox events were compared with what their server holds";
+const COMPARED: &str = "delivered outbox events were compared with the entries on their server";
 
 async fn with_snapshots() -> Outbox {
     Outbox::with(world_with_snapshots().await).await

@@ -181,7 +181,7 @@ async fn a_file_that_is_no_socket_is_not_touched() {
     fs::write(state.socket(), "precious").expect("is written");
     let (code, output) = fails_to_start(state.process()).await;
     assert_eq!(code, Some(1), "{output}");
-    assert!(output.contains("is no socket"), "{output}");
+    assert!(output.contains("is not a socket"), "{output}");
     assert_eq!(fs::read_to_string(state.socket()).expect("is there"), "precious");
 }
 
@@ -268,7 +268,7 @@ async fn tokens_from_the_command_line_are_in_force_within_10_s_of_their_entry() 
     // An invalid file is rejected.
     fs::write(&file, "[[token]]\nname = \"half").expect("is written");
     wait_for("the wrong file is seen", BOUND, async || {
-        service.logged("a changed file was refused; what was loaded before stays in force")
+        service.logged("reload failed; keeping the previous file")
     })
     .await;
     assert_eq!(put("/keys/users/1").await, 204);

@@ -115,7 +115,7 @@ pub(super) fn read_dsn(reader: &mut Reader) -> Option<Option<Dsn>> {
 }
 
 pub(super) fn read_table(reader: &mut Reader) -> Option<TableName> {
-    let parse = |text: &str| TableName::parse(text).map_err(|_| "it is no such name");
+    let parse = |text: &str| TableName::parse(text).map_err(|_| "not a valid table name");
     reader.read(&NOTIFICATION_OUTBOX_TABLE, parse, TableName::to_string)
 }
 
@@ -146,7 +146,7 @@ fn parse_jitter(text: &str) -> Result<f64, &'static str> {
     match text.parse::<f64>() {
         Ok(jitter) if (0.0..=1.0).contains(&jitter) => Ok(jitter),
         Ok(_) => Err("it is out of range"),
-        Err(_) => Err("it is no number"),
+        Err(_) => Err("not a number"),
     }
 }
 
@@ -207,7 +207,7 @@ fn check_intents(
         return None;
     }
     let wrong = types.iter().filter_map(|name| match catalog.get(name) {
-        None => Some(format!("{name:?} is no type of the catalogue")),
+        None => Some(format!("{name:?} is not a type of the catalogue")),
         Some(known) if !known.allows_producer(&producer) => {
             Some(format!("{name:?} does not allow the producer {producer:?}"))
         }

@@ -90,7 +90,7 @@ fn what_a_relay_cannot_work_with_is_named() {
         (&[("NOTIFICATION_OUTBOX_MODE", "topics")], "NOTIFICATION_OUTBOX_MODE is \"topics\""),
         (&[("NOTIFICATION_OUTBOX_PRODUCER", "")], "NOTIFICATION_OUTBOX_PRODUCER is required and not set"),
         (&[("NOTIFICATION_OUTBOX_PRODUCER", "postman")], "no type of the catalogue allows this producer"),
-        (&[("NOTIFICATION_OUTBOX_TYPES", "game.over")], "\"game.over\" is no type of the catalogue"),
+        (&[("NOTIFICATION_OUTBOX_TYPES", "game.over")], "\"game.over\" is not a type of the catalogue"),
         (
             &[("NOTIFICATION_OUTBOX_TYPES", "game.turn.ready,lobby.runtime_paused_after_start")],
             "\"lobby.runtime_paused_after_start\" does not allow the producer \"game_master\"",
@@ -112,7 +112,7 @@ fn what_a_relay_cannot_work_with_is_named() {
         (&[("NOTIFICATION_OUTBOX_RETRY_JITTER", "1.1")], "it is out of range"),
         (&[("NOTIFICATION_OUTBOX_RETRY_JITTER", "NaN")], "it is out of range"),
         (&[("NOTIFICATION_OUTBOX_RETRY_JITTER", "-0.1")], "it is out of range"),
-        (&[("NOTIFICATION_OUTBOX_RETRY_JITTER", "a lot")], "it is no number"),
+        (&[("NOTIFICATION_OUTBOX_RETRY_JITTER", "a lot")], "not a number"),
         (&[("NOTIFICATION_OUTBOX_LISTEN_CHANNEL", &long_channel)], "NOTIFICATION_OUTBOX_LISTEN_CHANNEL is "),
         (
             &[("NOTIFICATION_OUTBOX_LEASE_TIMEOUT", "9.999s")],

@@ -129,7 +129,7 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
                 relay,
                 events = tally.refused.len(),
                 event_ids = %list_ids(tally.refused.iter().copied()),
-                "delivered outbox events were lost by their server, and their table refuses to make them PENDING; requeue them by hand"
+                "delivered outbox events were lost by their server, and their table rejects their return to PENDING; requeue them by hand"
             );
         }
         tracing::info!(
@@ -137,7 +137,7 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
             compared = tally.compared,
             requeued = tally.requeued_count,
             held,
-            "delivered outbox events were compared with what their server holds"
+            "delivered outbox events were compared with the entries on their server"
         );
     }
 }

@@ -144,7 +144,7 @@ async fn what_has_the_name_of_the_table_and_is_none_is_refused_and_not_touched()
         ),
         (
             "CREATE TABLE test.kv (key text NOT NULL, value jsonb NOT NULL)",
-            "its column key is no primary key",
+            "its column key is not a primary key",
         ),
         (
             "CREATE TABLE test.kv (key text PRIMARY KEY, value jsonb NOT NULL, version text NOT NULL)",
