@@ -101,14 +101,14 @@ enum Told {
     Conflict(NotificationId),
 }
 
-/// What became of the elements, in their order.
+/// The outcomes of the elements, in their order.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "BatchResults")]
 pub(crate) struct Results {
     pub(crate) results: Vec<ElementResult>,
 }
 
-/// What became of one element.
+/// The outcome of one element.
 #[derive(Serialize, JsonSchema)]
 #[serde(untagged)]
 #[schemars(rename = "BatchResult")]

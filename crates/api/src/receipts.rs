@@ -53,7 +53,7 @@ struct Named<'a> {
     id: Option<&'a RawValue>,
 }
 
-/// What is reported of up to a thousand routes.
+/// Reports on up to a thousand routes.
 #[derive(JsonSchema)]
 #[schemars(deny_unknown_fields)]
 #[expect(
@@ -65,14 +65,14 @@ pub(crate) struct ReceiptsRequest {
     receipts: Vec<ReceiptReport>,
 }
 
-/// What is reported of a route.
+/// The report on a route.
 #[derive(JsonSchema)]
 #[schemars(deny_unknown_fields)]
 #[expect(dead_code, reason = "a description")]
 struct ReceiptReport {
     /// The `event_id` or `delivery_id` of the entry.
     id: String,
-    /// What became of it, from the lowest to the highest.
+    /// The status of delivery, from the lowest to the highest.
     #[schemars(schema_with = "receipt_status_schema")]
     status: String,
     /// When, by the clock of the consumer.

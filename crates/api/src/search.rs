@@ -26,7 +26,7 @@ use crate::view::{NotificationSummary, Notifications};
 /// The most values and names in the body of a search: more than twice as many as a filter can have.
 const MAX_SEARCH_VALUES: usize = 4_096;
 
-/// Which notifications are looked for. What is absent or null is as if it were not there.
+/// The conditions of a search. Absent and null members are ignored.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct SearchRequest<'a> {

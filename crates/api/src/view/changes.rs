@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::{capped, channel_schema, is_false};
 
-/// What a request would do.
+/// The effect that a request would have.
 #[derive(Serialize, JsonSchema)]
 pub struct Planned {
     /// How many dead letters are selected, those that would remain for another request among them.
@@ -51,7 +51,7 @@ impl Planned {
     }
 }
 
-/// What a replay did.
+/// The result of a replay.
 #[derive(Serialize, JsonSchema)]
 pub struct Replayed {
     /// How many routes are pending again.
@@ -60,7 +60,7 @@ pub struct Replayed {
     rest: Rest,
 }
 
-/// What a discard did.
+/// The result of a discard.
 #[derive(Serialize, JsonSchema)]
 pub struct Discarded {
     /// How many dead letters are marked.

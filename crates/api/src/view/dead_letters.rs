@@ -30,7 +30,7 @@ pub struct DeadLetter<'a> {
     max_attempts: u32,
     failure_classification: &'a str,
     failure_message: &'a str,
-    /// What an operator can do.
+    /// A hint: the action that an operator can take.
     recovery_hint: &'a str,
     created_at: Time,
     /// When an operator discarded it; `null` if none did.

@@ -38,13 +38,13 @@ pub struct MalformedIntentSummary<'a> {
     stream_entry_id: &'a str,
     /// Tells entries of the same id apart.
     fields_fingerprint: &'a str,
-    /// As received; empty if it was no text of at most 255 bytes. `null` to a producer that may not send this
-    /// type, or if no type has the name: then the entry may be another producer's. `idempotency_key`,
+    /// As received; empty if it was not text of at most 255 bytes. `null` to a producer that may not send
+    /// this type, or if no type has the name: then the entry may be another producer's. `idempotency_key`,
     /// `failure_message` and `raw_fields` are `null` with it.
     notification_type: Option<&'a str>,
-    /// As received; empty if it was no text of at most 255 bytes.
+    /// As received; empty if it was not text of at most 255 bytes.
     producer: &'a str,
-    /// As received; empty if it was no text of at most 255 bytes.
+    /// As received; empty if it was not text of at most 255 bytes.
     idempotency_key: Option<&'a str>,
     /// The first rule that it breaks.
     failure_code: &'a str,
@@ -80,7 +80,7 @@ impl<'a> MalformedIntentSummary<'a> {
 pub struct MalformedIntent<'a> {
     #[serde(flatten)]
     summary: MalformedIntentSummary<'a>,
-    /// The fields of the entry as `[name, value]`, in the order received. Bytes that are no text are
+    /// The fields of the entry as `[name, value]`, in the order received. Bytes that are not text are
     /// `{"base64": …}`; what is too long is truncated. `null` if it is too large to be sent with the others.
     #[schemars(schema_with = "raw_fields_schema")]
     raw_fields: Value,

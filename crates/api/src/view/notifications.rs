@@ -147,13 +147,13 @@ pub struct Notification<'a> {
     notification_id: &'a str,
     /// A type of the catalogue.
     notification_type: &'a str,
-    /// Who sent it.
+    /// The producer that sent it.
     producer: &'a str,
     /// `user` or `admin_email`.
     audience_kind: &'a str,
     /// Sorted, without repeats; empty for `admin_email`.
     recipient_user_ids: &'a [String],
-    /// As it was accepted, in normal form.
+    /// The payload as it was accepted, in normal form.
     #[schemars(extend("type" = "object"))]
     payload: Value,
     idempotency_key: &'a str,
@@ -198,7 +198,7 @@ struct Route<'a> {
     /// The address of an e-mail route, else empty; `null` to a producer.
     resolved_email: Option<&'a str>,
     resolved_locale: &'a str,
-    /// Why the last attempt failed or the route was skipped, else empty.
+    /// The cause of the last failed attempt, or of the skipping; else empty.
     last_error_classification: &'a str,
     last_error_message: &'a str,
     last_error_at: Option<Time>,
@@ -209,9 +209,9 @@ struct Route<'a> {
     skipped_at: Option<Time>,
     /// The id of its entry in the outbound stream; empty if it is not published.
     published_entry_id: &'a str,
-    /// What its consumer reported; `null` if nothing.
+    /// The report of its consumer; `null` if there is none.
     receipt: Option<Receipt<'a>>,
-    /// Why it is in this state, and what changes it next, when.
+    /// An explanation of its state, and of the next change and its time.
     explanation: String,
 }
 
@@ -289,7 +289,7 @@ pub struct NotificationSummary<'a> {
     notification_id: &'a str,
     /// A type of the catalogue.
     notification_type: &'a str,
-    /// Who sent it.
+    /// The producer that sent it.
     producer: &'a str,
     /// `user` or `admin_email`.
     audience_kind: &'a str,

@@ -9,23 +9,23 @@ use super::{Time, receipt_status_schema};
 /// The outcome of a report that breaks a rule.
 pub(crate) const OUTCOME_INVALID: &str = "invalid";
 
-/// What became of the reports, in their order.
+/// The outcomes of the reports, in their order.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct ReceiptResults {
     pub(crate) results: Vec<ReceiptResult>,
 }
 
-/// What became of a report.
+/// The outcome of a report.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct ReceiptResult {
-    /// As it was given; `null` if it was no string.
+    /// The reported value; `null` if it was not a string.
     pub(crate) id: Option<String>,
     /// `recorded`: the receipt is what the report says. `stale`: the status is not higher than what is known.
     /// `unknown_route`: there is no such route, or it is another consumer's. `invalid`: the report breaks a
     /// rule.
     #[schemars(schema_with = "outcome_schema")]
     pub(crate) outcome: &'static str,
-    /// Which rule an invalid report breaks.
+    /// The rule that an invalid report breaks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) detail: Option<String>,
 }
@@ -41,7 +41,7 @@ fn outcome_schema(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "string", "enum": names})
 }
 
-/// What the consumer of a route reported.
+/// The report of the consumer of a route.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Receipt<'a> {
     /// The highest of all that was reported.

@@ -52,7 +52,7 @@ struct Intake<'a> {
     entries_behind_capped: bool,
     /// The age of the first entry after the checkpoint; `null` if there is none.
     oldest_age_ms: Option<u64>,
-    /// What intake waits for; `null` if for nothing.
+    /// The cause for which intake waits; `null` if it does not wait.
     waiting: Option<WaitingFor<'a>>,
 }
 
@@ -71,11 +71,11 @@ struct ChannelState<'a> {
     /// There may be more than `failing`.
     #[serde(skip_serializing_if = "is_false")]
     failing_capped: bool,
-    /// What the publisher waits for; `null` if for nothing.
+    /// The cause for which the publisher waits; `null` if it does not wait.
     waiting: Option<WaitingFor<'a>>,
 }
 
-/// What keeps a worker from continuing.
+/// The obstacle of a worker.
 #[derive(Serialize, JsonSchema)]
 struct WaitingFor<'a> {
     /// The stream entry that waits, where it is one.
@@ -135,7 +135,7 @@ struct Worker<'a> {
     blocked: Option<Blocked<'a>>,
 }
 
-/// Why a worker is blocked.
+/// The cause for which a worker is blocked.
 #[derive(Serialize, JsonSchema)]
 struct Blocked<'a> {
     /// The stream entry that waits, where it is one.

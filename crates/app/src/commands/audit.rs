@@ -17,7 +17,7 @@ use crate::config::{AuditConfig, Loaded, OutboundStream};
 use crate::wiring;
 use report::Report;
 
-/// What to compare.
+/// The entries to compare.
 #[derive(Args, Debug)]
 pub struct AuditArgs {
     #[command(flatten)]

@@ -51,7 +51,7 @@ pub struct CapacityArgs {
     /// How long their keys are kept, as NOTIFICATION_IDEMPOTENCY_TTL
     #[arg(long, value_name = "DURATION", default_value = "168h", value_parser = duration::parse)]
     idempotency: Duration,
-    /// Of how many of 100 routes consumers report a receipt
+    /// Routes with a receipt of a consumer, of 100
     #[arg(long, value_name = "PERCENT", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=100))]
     receipts: u32,
     /// Dead letters that operators replay or discard, a day

@@ -22,7 +22,7 @@ use super::{Failure, Vars};
 /// The most notifications whose routes are explained as well.
 const SHOWN_NOTIFICATIONS: usize = 3;
 
-/// Which intent.
+/// The intent to explain.
 #[derive(Args, Debug)]
 pub struct ExplainArgs {
     /// The id of a stream entry or of a notification, an idempotency key, an event_id or a delivery_id

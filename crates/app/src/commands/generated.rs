@@ -22,7 +22,7 @@ pub enum KnownShell {
     Fish,
 }
 
-/// Which completions.
+/// The shell of the completions.
 #[derive(Args, Debug)]
 pub struct CompletionsArgs {
     /// The shell
@@ -30,7 +30,7 @@ pub struct CompletionsArgs {
     shell: KnownShell,
 }
 
-/// Where to write the pages.
+/// The folder of the pages.
 #[derive(Args, Debug)]
 pub struct ManArgs {
     /// Write a page for each command into this folder, which must exist, instead of that of the program to

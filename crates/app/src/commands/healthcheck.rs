@@ -39,7 +39,7 @@ is unavailable, because a restart would not help. A state store does not: its /r
 the process, use --state --live.
 Exit codes: 0 ready; 1 not ready, or no answer in time; 2 bad configuration or usage.";
 
-/// What is asked.
+/// The probe to check.
 #[derive(Args, Debug)]
 pub struct HealthcheckArgs {
     /// Ask whether the process lives, ready or not

@@ -35,7 +35,7 @@ const NEW_TERM_TIMEOUT: Duration = Duration::from_secs(15);
 /// The interval between two reads.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
-/// What to do about the leader.
+/// A subcommand of `leader`.
 #[derive(Args, Debug)]
 pub struct LeaderArgs {
     /// Ask the leader to hand over, and wait until another replica leads

@@ -16,7 +16,7 @@ use super::operators::{
 use super::output::{print_serialized, printable};
 use super::{Failure, Vars};
 
-/// Which notifications.
+/// The notifications to list.
 #[derive(Args, Debug)]
 pub struct ListArgs {
     /// Only those of this producer

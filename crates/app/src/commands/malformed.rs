@@ -18,7 +18,7 @@ use super::operators::{
 use super::output::{print_line, print_serialized, printable};
 use super::{Failure, Vars};
 
-/// What to do with malformed intents.
+/// A subcommand of `malformed`.
 #[derive(Subcommand, Debug)]
 pub enum MalformedCommand {
     /// List them, newest first
@@ -29,7 +29,7 @@ pub enum MalformedCommand {
     Show(ShowArgs),
 }
 
-/// Which malformed intents.
+/// The malformed intents to list.
 #[derive(Args, Debug)]
 pub struct ListArgs {
     /// Only those with this failure code
@@ -49,7 +49,7 @@ pub struct ListArgs {
     output: Output,
 }
 
-/// Which malformed intent.
+/// The malformed intent to show.
 #[derive(Args, Debug)]
 pub struct ShowArgs {
     /// The id of its stream entry

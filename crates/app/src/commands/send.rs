@@ -27,13 +27,13 @@ pub struct SendArgs {
     /// The notification type, such as game.turn.ready
     #[arg(long = "type", value_name = "TYPE", required_unless_present = "file")]
     notification_type: Option<String>,
-    /// Who sends it; one of the producers that the type allows
+    /// The sender; one of the producers that the type allows
     #[arg(long, required_unless_present = "file")]
     producer: Option<String>,
     /// A user who is to receive it; may be repeated
     #[arg(long = "user", value_name = "USER_ID", required_unless_present_any = ["admin", "file"])]
     users: Vec<String>,
-    /// To the administrators of the type instead of users
+    /// Send to the administrators of the type instead of users
     #[arg(long, conflicts_with = "users")]
     admin: bool,
     /// The idempotency key; a repetition must be the same in everything, --occurred-at-ms too

@@ -21,7 +21,7 @@ use super::{Failure, Vars};
 /// The most recipients printed by id.
 const SHOWN_RECIPIENTS: usize = 20;
 
-/// Which notification.
+/// The notification to show.
 #[derive(Args, Debug)]
 pub struct ShowArgs {
     /// Its id

@@ -9,7 +9,7 @@ use http_server::tokens::{Access, Consumer, Grant, new_token};
 
 use super::Failure;
 
-/// What to do with tokens.
+/// A subcommand of `token`.
 #[derive(Subcommand, Debug)]
 pub enum TokenCommand {
     /// Make a token and its entry for the tokens file
@@ -52,7 +52,7 @@ pub struct NewArgs {
     /// It uses keys of the state store that begin like this; may be repeated
     #[arg(long = "prefix", value_name = "PREFIX", group = "grant")]
     prefixes: Vec<String>,
-    /// What it may do with these keys; write includes read [default: read]
+    /// The access to these keys; write includes read [default: read]
     #[arg(long, requires = "prefixes", conflicts_with_all = ["producer", "operator", "consumer"])]
     access: Option<AccessArg>,
 }

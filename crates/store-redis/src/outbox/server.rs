@@ -65,7 +65,7 @@ pub struct OutboxRecord {
     pub progress: OutboxProgress,
 }
 
-/// What a relay records of the current server.
+/// The part of a record that a relay determines.
 #[derive(Clone, Debug)]
 pub struct NewOutboxRecord {
     /// The types in their order; `None` for all.
@@ -212,8 +212,8 @@ impl RedisOutboxStreams {
     }
 
     /// Records how far the server with this number was compared with the events of the record's types in
-    /// `outbox`, in the value that was `seen`. Returns false if the server or the value has changed: the next lookup
-    /// then queries Redis.
+    /// `outbox`, in the value that was `seen`. Returns false if the server or the value has changed: the next
+    /// lookup then queries Redis.
     pub async fn record_server(
         &self,
         outbox: &str,

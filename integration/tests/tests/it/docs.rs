@@ -2,6 +2,7 @@
 //! with the source.
 
 mod limits;
+mod prose;
 mod tags;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -10,7 +10,7 @@ use domain::route::{Channel, RouteKey};
 use crate::commands::Failure;
 use crate::commands::operators::{Output, Paging, TimeRange, parse_text};
 
-/// What to do about dead letters.
+/// A subcommand of `dead-letters`.
 #[derive(Subcommand, Debug)]
 pub enum DeadLettersCommand {
     /// List them, newest first
@@ -27,13 +27,13 @@ pub enum DeadLettersCommand {
     Discard(DiscardArgs),
 }
 
-/// What dead letters have in common.
+/// The conditions that dead letters must meet.
 #[derive(Args, Debug, Clone, Default)]
 pub(super) struct FilterArgs {
-    /// Of this channel
+    /// Only this channel
     #[arg(long, value_parser = channel_parser())]
     pub(super) channel: Option<Channel>,
-    /// Whose last attempt failed for this reason
+    /// Only those whose last attempt failed for this reason
     #[arg(long, value_parser = parse_text)]
     pub(super) classification: Option<String>,
     /// Of notifications of this type
@@ -58,7 +58,7 @@ impl FilterArgs {
     }
 }
 
-/// Which to list.
+/// The dead letters to list.
 #[derive(Args, Debug)]
 pub struct ListArgs {
     #[command(flatten)]
@@ -72,7 +72,7 @@ pub struct ListArgs {
     pub(super) output: Output,
 }
 
-/// Which one to show.
+/// The dead letter to show.
 #[derive(Args, Debug)]
 pub struct ShowArgs {
     /// `<notification_id>/<route_id>`, as the list has it
@@ -81,7 +81,7 @@ pub struct ShowArgs {
     pub(super) output: Output,
 }
 
-/// Which ones to change.
+/// The dead letters to change.
 #[derive(Args, Debug)]
 #[command(group = ArgGroup::new("which").required(true).multiple(true)
     .args(["ids", "all", "channel", "classification", "notification_type", "since", "until"]))]
@@ -121,7 +121,7 @@ impl SelectionArgs {
     }
 }
 
-/// Which ones to replay.
+/// The dead letters to replay.
 #[derive(Args, Debug)]
 pub struct ReplayArgs {
     #[command(flatten)]
@@ -131,12 +131,12 @@ pub struct ReplayArgs {
     pub(super) no_wait: bool,
 }
 
-/// Which ones to discard.
+/// The dead letters to discard.
 #[derive(Args, Debug)]
 pub struct DiscardArgs {
     #[command(flatten)]
     pub(super) selection: SelectionArgs,
-    /// Why, as the list of discarded dead letters has it
+    /// The reason that the list of discarded dead letters shows
     #[arg(long = "reason", value_name = "REASON", value_parser = parse_reason)]
     pub(super) change: DeadLetterChange,
 }

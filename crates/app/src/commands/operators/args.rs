@@ -19,13 +19,13 @@ pub(crate) struct Output {
     pub(crate) json: bool,
 }
 
-/// Which page of a list.
+/// A page of a list.
 #[derive(Args, Debug, Clone)]
 pub(crate) struct Paging {
     /// The most items, up to 200
     #[arg(long, value_name = "N", default_value_t = DEFAULT_PAGE_ITEMS, value_parser = parse_limit)]
     limit: usize,
-    /// Where the page begins: what the page before printed at its end
+    /// The start of the page, as printed at the end of the page before
     #[arg(long, value_name = "CURSOR", value_parser = parse_text)]
     cursor: Option<String>,
 }
@@ -49,7 +49,7 @@ impl Paging {
     }
 }
 
-/// Which times.
+/// A period.
 #[derive(Args, Debug, Clone, Copy, Default)]
 pub(crate) struct TimeRange {
     /// Only then or later: a time such as 2026-04-02T09:30:00Z, or how long ago, such as 2h or 7d

@@ -6,7 +6,7 @@ use uuid::Uuid;
 
 use crate::commands::operators::{Moment, parse_text};
 
-/// What to do with an outbox.
+/// A subcommand of `outbox`.
 #[derive(Subcommand, Debug)]
 pub enum OutboxCommand {
     /// Count what is in the outbox
@@ -26,7 +26,7 @@ pub enum OutboxCommand {
     Migrate(MigrateArgs),
 }
 
-/// What to do with DEAD events.
+/// A subcommand for DEAD events.
 #[derive(Subcommand, Debug)]
 pub enum DeadCommand {
     /// List them, the latest first
@@ -45,7 +45,7 @@ pub struct Output {
     pub json: bool,
 }
 
-/// Which events to delete.
+/// The events to delete.
 #[derive(Args, Debug)]
 #[command(group = ArgGroup::new("age").required(true).multiple(true))]
 pub struct PruneArgs {
@@ -72,7 +72,7 @@ pub struct ListArgs {
     pub output: Output,
 }
 
-/// Which event to show.
+/// The event to show.
 #[derive(Args, Debug)]
 pub struct ShowArgs {
     /// Its event_id
@@ -81,7 +81,7 @@ pub struct ShowArgs {
     pub output: Output,
 }
 
-/// Which events to requeue.
+/// The events to requeue.
 #[derive(Args, Debug)]
 #[command(group = ArgGroup::new("which").required(true))]
 pub struct RequeueArgs {
@@ -107,7 +107,7 @@ pub struct RequeueArgs {
     pub output: Output,
 }
 
-/// What to create.
+/// The objects to create.
 #[derive(Args, Debug)]
 pub struct MigrateArgs {
     /// Print the statements and run nothing; needs no connection string

@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 
 use crate::commands::operators::parse_text;
 
-/// What to do with the users of the user directory.
+/// A subcommand for the users of the user directory.
 #[derive(Subcommand, Debug)]
 pub enum UsersCommand {
     /// Store the users of a file, in place of what is known of them
@@ -31,7 +31,7 @@ pub struct Output {
     pub json: bool,
 }
 
-/// What to import.
+/// The file to import.
 #[derive(Args, Debug)]
 pub struct ImportArgs {
     /// A file that ends with .jsonl (an object in each line) or .csv (with a header)
@@ -40,7 +40,7 @@ pub struct ImportArgs {
     pub output: Output,
 }
 
-/// Which user.
+/// The user.
 #[derive(Args, Debug)]
 pub struct UserArgs {
     /// The id of the user
@@ -50,7 +50,7 @@ pub struct UserArgs {
     pub output: Output,
 }
 
-/// Which users.
+/// The users to list.
 #[derive(Args, Debug)]
 pub struct ListArgs {
     /// Only ids that begin like this

@@ -36,10 +36,10 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
         self.record_settled(work, outbox, server).await
     }
 
-    /// True if an event that was delivered since the last record has no marker, so that the server was restored
-    /// in place while no relay saw it. Looks once, after the start, and only while markers last. Under
-    /// another destination every marker has another name, which shows nothing. A look that
-    /// takes long counts as true: the comparison runs beside the claims.
+    /// True if an event that was delivered since the last record has no marker, so that the server was
+    /// restored in place while no relay saw it. Looks once, after the start, and only while markers last.
+    /// Under another destination every marker has another name, which shows nothing. A look that takes long
+    /// counts as true: the comparison runs beside the claims.
     pub(super) async fn lacks_marker(&self, work: &Work, server: &Server) -> Result<bool, Outage> {
         let begun = Instant::now();
         let own = server.record(&self.compared).filter(|record| record.is_own && record.has_own_markers);
