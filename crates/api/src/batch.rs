@@ -22,7 +22,7 @@ use domain::intent::{BodyContext, Intent, IntentBody};
 use domain::malformed::Rejection;
 use domain::ports::{Queries, Submissions, error_chain};
 use domain::query::MAX_RECORDS;
-use domain::record::{IdempotencyScope, NotificationId, Record};
+use domain::record::{IdempotencyKey, NotificationId, Record};
 use domain::submission::{self, Held, Submission, SubmissionOutcome};
 use domain::trace_parent::TraceParent;
 use futures_util::StreamExt;
@@ -248,7 +248,7 @@ impl ReceivedBatch {
 async fn decide<P: Ports>(api: Arc<Api<P>>, batch: ReceivedBatch) -> Result<Response, Problem> {
     let count = batch.elements.len();
     let mut rendered = Rendered { results: vec![None; count], undecided: 0 };
-    let (mut next, mut later, mut malformed) = (0, VecDeque::<(usize, IdempotencyScope)>::new(), 0);
+    let (mut next, mut later, mut malformed) = (0, VecDeque::<(usize, IdempotencyKey)>::new(), 0);
     let (mut in_progress, mut keys) = (FuturesUnordered::new(), HashSet::new());
     let mut conflicts = Vec::new();
     loop {
@@ -267,10 +267,10 @@ async fn decide<P: Ports>(api: Arc<Api<P>>, batch: ReceivedBatch) -> Result<Resp
             // Other tasks may run between two elements, because decoding a large one takes long.
             yield_now().await;
             match batch.decode(place, &api.settings.catalog).await {
-                Ok(element) if keys.insert(element.intent.scope()) => {
+                Ok(element) if keys.insert(element.intent.key()) => {
                     in_progress.push(submit(&api, &batch, element));
                 }
-                Ok(element) => later.push_back((place, element.intent.scope())),
+                Ok(element) => later.push_back((place, element.intent.key())),
                 Err(rejection) => {
                     malformed += 1;
                     rendered.set(place, &ElementResult::problem(&malformed_intent(&rejection)));
@@ -278,7 +278,7 @@ async fn decide<P: Ports>(api: Arc<Api<P>>, batch: ReceivedBatch) -> Result<Resp
             }
         }
         let Some((element, outcome)) = in_progress.next().await else { break };
-        keys.remove(&element.intent.scope());
+        keys.remove(&element.intent.key());
         match tell(outcome) {
             Told::Result(result) => rendered.set(element.place, &result),
             Told::Conflict(of) => conflicts.push(Conflict { element, of }),
@@ -310,7 +310,7 @@ async fn submit<P: Ports>(
 ) -> (Element, SubmissionOutcome) {
     let submission = Submission {
         intent: element.intent.clone(),
-        stores_answer: false,
+        stores_response: false,
         request_trace: batch.request_trace,
         held: Held::new(batch.occupied.clone()),
     };

@@ -9,7 +9,7 @@ use domain::catalog::MAX_NAME;
 use domain::entry::EntryId;
 use domain::ports::{Queries, StreamQueries, Submissions};
 use domain::query::IntentTrace;
-use domain::record::IdempotencyScope;
+use domain::record::IdempotencyKey;
 use http_server::problem::Problem;
 use http_server::tokens::Principal;
 
@@ -35,12 +35,12 @@ pub(crate) async fn show<P: Ports>(
     let params = Params::parse(query.as_deref(), &PARAMS)?;
     let producer = producer_read(&principal, params.text("producer"))?;
     let producer = producer.ok_or_else(|| bad_request("The parameter producer is missing."))?;
-    let scope = IdempotencyScope { producer, key: key.as_str().to_owned() };
+    let key = IdempotencyKey { producer, key: key.as_str().to_owned() };
     // Requests in progress are checked before the tables: if one ends in between, its outcome is in the
     // tables. No token sends as a producer with a longer name.
     let is_in_progress =
-        scope.producer.len() <= MAX_NAME && api.submissions.time_in_progress(&scope).await.is_some();
-    let trace = api.queries.get_intent_trace(&api.settings.stream, &scope).await;
+        key.producer.len() <= MAX_NAME && api.submissions.time_in_progress(&key).await.is_some();
+    let trace = api.queries.get_intent_trace(&api.settings.stream, &key).await;
     let trace = trace.map_err(|error| read_failed(&error))?;
     let state = match trace.outcome() {
         Some(outcome) => IntentState::from(outcome),

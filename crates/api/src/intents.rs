@@ -6,17 +6,18 @@ use axum::Json;
 use axum::extract::{RawQuery, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use domain::intent::{BodyContext, IntentBody};
+use domain::catalog::MAX_NAME;
+use domain::intent::{BodyContext, IntentBody, MAX_IDENTIFIER};
 use domain::outcome::Acceptance;
 use domain::ports::{Queries, Submissions};
 use domain::query::NotificationDetail;
-use domain::record::{IdempotencyScope, NotificationId};
-use domain::submission::{self, Held, StoredAnswer, Submission, SubmissionOutcome};
+use domain::record::{IdempotencyKey, NotificationId};
+use domain::submission::{self, Held, StoredResponse, Submission, SubmissionOutcome};
 use domain::trace_parent::TraceParent;
 use http_server::problem::Problem;
 use http_server::tokens::Principal;
 use http_server::{JsonText, Occupied, RequestId, parse_apart};
-use idempotency::Key;
+use idempotency::{Key, MAX_KEY_BYTES, MAX_SCOPE_BYTES};
 
 use crate::params::Params;
 use crate::ports::{Api, Ports};
@@ -25,6 +26,11 @@ use crate::problems::{
 };
 use crate::view::Accepted;
 
+/// The endpoint of submissions, which their idempotency keys belong to.
+pub const INTENTS_ENDPOINT: &str = "POST /v1/intents";
+// A key that cannot be claimed would fail its whole group.
+const _: () = assert!(INTENTS_ENDPOINT.len() + " ".len() + MAX_NAME <= MAX_SCOPE_BYTES);
+const _: () = assert!(MAX_IDENTIFIER <= MAX_KEY_BYTES);
 /// The header with the trace of a request.
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 /// The most decisions on an intent whose record is deleted in the meantime.
@@ -49,7 +55,7 @@ pub(crate) async fn send<P: Ports>(
         Err(error) => return Err(bad_request(format!("The header Idempotency-Key is wrong: {error}."))),
     };
     let producer = producer_of(&principal)?.to_owned();
-    let scope_key = key.as_str().to_owned();
+    let given_key = key.as_str().to_owned();
     let (sender, catalog) = (producer.clone(), Arc::clone(&api.settings.catalog));
     let decode = move || {
         let context = BodyContext {
@@ -64,8 +70,8 @@ pub(crate) async fn send<P: Ports>(
     let intent = match decoded {
         Ok(intent) => intent,
         Err(rejection) => {
-            let scope = IdempotencyScope { producer: producer.clone(), key: scope_key };
-            if let Some(time) = api.submissions.time_in_progress(&scope).await {
+            let key = IdempotencyKey { producer: producer.clone(), key: given_key };
+            if let Some(time) = api.submissions.time_in_progress(&key).await {
                 return Err(in_progress(time.min(idempotency::RETRY_PAUSE)));
             }
             api.submissions.count_malformed(&producer, 1, false);
@@ -74,7 +80,7 @@ pub(crate) async fn send<P: Ports>(
     };
     let submission = Submission {
         intent,
-        stores_answer: true,
+        stores_response: true,
         request_trace: trace_parent(&headers),
         held: Held::new(occupied),
     };
@@ -93,8 +99,8 @@ pub(crate) async fn send<P: Ports>(
 /// could be read.
 async fn decide<P: Ports>(api: &Api<P>, submission: &Submission) -> Result<Option<Response>, Problem> {
     match api.submissions.submit(submission.clone()).await {
-        SubmissionOutcome::Accepted { answer: Some(answer), .. } => Ok(Some(stored(answer, false))),
-        SubmissionOutcome::Replayed(answer) => Ok(Some(stored(answer, true))),
+        SubmissionOutcome::Accepted { response: Some(response), .. } => Ok(Some(stored(response, false))),
+        SubmissionOutcome::Replayed(response) => Ok(Some(stored(response, true))),
         SubmissionOutcome::Accepted { notification_id, .. } => {
             Ok(accepted(api, &notification_id).await?.as_ref().map(duplicate))
         }
@@ -126,10 +132,10 @@ pub(crate) fn trace_parent(headers: &HeaderMap) -> Option<TraceParent> {
 }
 
 /// The response to an accepted intent, built before the commit: its bytes are stored and replayed.
-pub fn accepted_answer(acceptance: &Acceptance) -> StoredAnswer {
+pub fn accepted_response(acceptance: &Acceptance) -> StoredResponse {
     let body = serde_json::to_vec(&Accepted::new(acceptance));
     // Cannot fail: strings, numbers and lists in memory.
-    StoredAnswer { status: StatusCode::ACCEPTED.as_u16(), body: body.expect("it is JSON") }
+    StoredResponse { status: StatusCode::ACCEPTED.as_u16(), body: body.expect("it is JSON") }
 }
 
 /// The notification that holds a key; `None` if retention has deleted it in the meantime.
@@ -144,10 +150,10 @@ fn duplicate(detail: &NotificationDetail) -> Response {
     (StatusCode::ACCEPTED, Json(Accepted::duplicate(detail))).into_response()
 }
 
-fn stored(answer: StoredAnswer, replayed: bool) -> Response {
-    let status = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::ACCEPTED);
+fn stored(stored: StoredResponse, replayed: bool) -> Response {
+    let status = StatusCode::from_u16(stored.status).unwrap_or(StatusCode::ACCEPTED);
     let json = [(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))];
-    let mut response = (status, json, answer.body).into_response();
+    let mut response = (status, json, stored.body).into_response();
     if replayed {
         response.headers_mut().insert(IDEMPOTENCY_REPLAYED, HeaderValue::from_static("true"));
     }

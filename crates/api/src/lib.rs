@@ -37,7 +37,7 @@ use http_server::BodyLimit;
 use http_server::tokens::Guard;
 
 pub use batch::is_undecided;
-pub use intents::accepted_answer;
+pub use intents::{INTENTS_ENDPOINT, accepted_response};
 pub use openapi::document;
 pub use ports::{Api, ApiSettings, Ports, ReceiptCounter};
 

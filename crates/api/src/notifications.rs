@@ -74,7 +74,8 @@ pub(crate) async fn show<P: Ports>(
     let id = NotificationId::from(notification_id);
     let found = api.queries.get_notification(&id).await.map_err(|error| read_failed(&error))?;
     let readable = found.filter(|detail| {
-        principal.operator || principal.producer.as_deref() == Some(detail.record.scope.producer.as_str())
+        principal.operator
+            || principal.producer.as_deref() == Some(detail.record.idempotency_key.producer.as_str())
     });
     let detail = readable.ok_or_else(|| not_found("notification"))?;
     Ok(Json(Notification::new(&detail, api.clock.now(), principal.operator)).into_response())

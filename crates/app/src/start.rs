@@ -78,7 +78,7 @@ pub(crate) async fn connect(config: &Config) -> anyhow::Result<Stores> {
     migrate(&config.postgres.dsn).await?;
     // Migrations do not count against the time of the checks.
     checks.deadline += migrating.elapsed();
-    let mut postgres = PgStore::new(pool.clone());
+    let mut postgres = PgStore::new(pool.clone()).with_endpoint(api::INTENTS_ENDPOINT);
     if config.api.is_some() {
         postgres =
             postgres.with_plans(query_pool(config, PLAN_CONNECTIONS, config.postgres.operation_timeout)?);

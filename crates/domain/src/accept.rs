@@ -16,13 +16,15 @@ use crate::malformed::{FailureCode, MalformedIntent, Rejection};
 use crate::outcome::{Acceptance, Outcome};
 use crate::policy::{Policy, Schedule};
 use crate::recipient::{Lookup, User};
-use crate::record::{IdempotencyScope, NotificationId};
+use crate::record::{IdempotencyKey, NotificationId};
 
 mod decoded;
+mod fate;
 mod probe;
 mod record;
 
 pub use decoded::{Decoded, DecodedIntent, ProcessedTrace, decode, decode_large};
+pub use fate::Fate;
 pub use probe::{Probe, probe};
 use record::new_acceptance;
 
@@ -30,7 +32,7 @@ use record::new_acceptance;
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Known {
     /// The fingerprints of the keys that are taken.
-    pub fingerprints: HashMap<IdempotencyScope, String>,
+    pub fingerprints: HashMap<IdempotencyKey, String>,
     /// The entry ids that belong to another intent, each with the suffix number to append to the id.
     pub taken_ids: HashMap<EntryId, u32>,
 }
@@ -128,7 +130,7 @@ pub fn unanswered<'a>(
     let intents = batch.into_iter().enumerate().filter_map(|(place, entry)| Some((place, entry.intent()?)));
     intents
         .filter(|(_, intent)| {
-            known.fingerprints.is_empty() || !known.fingerprints.contains_key(&intent.scope())
+            known.fingerprints.is_empty() || !known.fingerprints.contains_key(&intent.key())
         })
         .flat_map(|(place, intent)| {
             intent.audience.users().iter().map(move |user_id| Unanswered { place, user_id })
@@ -147,7 +149,7 @@ pub fn decide<'a>(
     schedule: Schedule,
 ) -> Decision<'a> {
     let now = schedule.accepted_at;
-    let mut taken_here: HashMap<IdempotencyScope, &str> = HashMap::new();
+    let mut taken_here: HashMap<IdempotencyKey, &str> = HashMap::new();
     let mut decided = Vec::new();
     for entry in batch {
         let intent = match &entry.content {
@@ -158,9 +160,9 @@ pub fn decide<'a>(
                 continue;
             }
         };
-        let scope = intent.scope();
+        let key = intent.key();
         let holder =
-            known.fingerprints.get(&scope).map(String::as_str).or_else(|| taken_here.get(&scope).copied());
+            known.fingerprints.get(&key).map(String::as_str).or_else(|| taken_here.get(&key).copied());
         let outcome = match holder {
             Some(fingerprint) if fingerprint == intent.fingerprint => Outcome::Duplicate,
             Some(_) => Outcome::Conflict(entry.rejected(stream, conflict(), now)),
@@ -176,7 +178,7 @@ pub fn decide<'a>(
                         Outcome::Malformed(entry.rejected(stream, rejection, now))
                     }
                     Verdict::Accepted(acceptance) => {
-                        taken_here.insert(scope, &intent.fingerprint);
+                        taken_here.insert(key, &intent.fingerprint);
                         Outcome::Accepted(acceptance)
                     }
                 }
@@ -210,9 +212,7 @@ pub(crate) fn decide_new(
         Recipients::NotAsked => Verdict::NotAsked,
         Recipients::Waiting(cause) => Verdict::Waiting(cause.to_owned()),
         Recipients::NotFound(rejection) => Verdict::NotFound(rejection),
-        Recipients::Known(found) => {
-            Verdict::Accepted(new_acceptance(id, intent.scope(), intent, &found, policy, schedule))
-        }
+        Recipients::Known(found) => Verdict::Accepted(new_acceptance(id, intent, &found, policy, schedule)),
     }
 }
 

@@ -70,7 +70,7 @@ impl CachedCheckpoint {
 /// The durable checkpoint as found by the leader of a new term.
 #[must_use]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Claim {
+pub enum FenceWrite {
     /// The stream has no checkpoint.
     NoCheckpoint,
     /// The durable checkpoint. Terms with a lower fence can no longer move it.
@@ -103,11 +103,11 @@ pub enum IgnoredCache {
 
 /// Determines where to resume. The durable checkpoint is authoritative; the cached one is used if there is no
 /// durable one. `None` if another term has superseded this one.
-pub fn resume(claim: Claim, cached: &CachedCheckpoint) -> Option<Resume> {
+pub fn resume(claim: FenceWrite, cached: &CachedCheckpoint) -> Option<Resume> {
     let durable = match claim {
-        Claim::NoCheckpoint => None,
-        Claim::At(id) => Some(id),
-        Claim::Superseded(_) => return None,
+        FenceWrite::NoCheckpoint => None,
+        FenceWrite::At(id) => Some(id),
+        FenceWrite::Superseded(_) => return None,
     };
     let ignored = match (durable, cached) {
         (Some(durable), CachedCheckpoint::At(cached)) if cached.last_entry_id > durable => {
@@ -247,19 +247,19 @@ mod tests {
     fn the_durable_checkpoint_counts_and_the_cached_one_where_there_is_none() {
         let garbled = CachedCheckpoint::Garbled("x".into());
         for (claim, found, after, ignored) in [
-            (Claim::At(id(5)), cached(1, 5), id(5), None),
-            (Claim::At(id(5)), cached(1, 4), id(5), None),
-            (Claim::At(id(5)), cached(1, 6), id(5), Some(IgnoredCache::Ahead(id(6)))),
-            (Claim::At(id(5)), CachedCheckpoint::Missing, id(5), Some(IgnoredCache::Lost)),
-            (Claim::At(id(5)), garbled.clone(), id(5), Some(IgnoredCache::Lost)),
-            (Claim::NoCheckpoint, cached(1, 5), id(5), None),
-            (Claim::NoCheckpoint, CachedCheckpoint::Missing, EntryId::ZERO, None),
-            (Claim::NoCheckpoint, garbled, EntryId::ZERO, Some(IgnoredCache::Garbled)),
+            (FenceWrite::At(id(5)), cached(1, 5), id(5), None),
+            (FenceWrite::At(id(5)), cached(1, 4), id(5), None),
+            (FenceWrite::At(id(5)), cached(1, 6), id(5), Some(IgnoredCache::Ahead(id(6)))),
+            (FenceWrite::At(id(5)), CachedCheckpoint::Missing, id(5), Some(IgnoredCache::Lost)),
+            (FenceWrite::At(id(5)), garbled.clone(), id(5), Some(IgnoredCache::Lost)),
+            (FenceWrite::NoCheckpoint, cached(1, 5), id(5), None),
+            (FenceWrite::NoCheckpoint, CachedCheckpoint::Missing, EntryId::ZERO, None),
+            (FenceWrite::NoCheckpoint, garbled, EntryId::ZERO, Some(IgnoredCache::Garbled)),
         ] {
             let resume = resume(claim, &found).expect("this term leads");
             assert_eq!((resume.after, resume.ignored), (after, ignored), "{claim:?} {found:?}");
         }
-        assert_eq!(resume(Claim::Superseded(9), &CachedCheckpoint::Missing), None);
+        assert_eq!(resume(FenceWrite::Superseded(9), &CachedCheckpoint::Missing), None);
     }
 
     #[test]

@@ -9,7 +9,7 @@
 use ambient::Timestamp;
 
 use crate::catalog::AudienceKind;
-use crate::record::IdempotencyScope;
+use crate::record::IdempotencyKey;
 
 mod body;
 mod decode;
@@ -97,9 +97,9 @@ impl Intent {
         crate::entry::cost(bytes, users.len() + FIELDS.len())
     }
 
-    /// The producer and key that the intent reserves when it is accepted.
-    pub fn scope(&self) -> IdempotencyScope {
-        IdempotencyScope { producer: self.producer.clone(), key: self.idempotency_key.clone() }
+    /// The key that the intent reserves when it is accepted.
+    pub fn key(&self) -> IdempotencyKey {
+        IdempotencyKey { producer: self.producer.clone(), key: self.idempotency_key.clone() }
     }
 }
 

@@ -10,12 +10,12 @@
 //! are exported here as well, so that an implementation needs one import.
 
 mod acceptance;
-mod answers;
 mod audit;
 mod checkpoints;
 mod directory;
 mod election;
 mod error;
+mod idempotency;
 mod operations;
 mod publishing;
 mod queries;
@@ -29,15 +29,15 @@ mod step_down;
 mod streams;
 mod submissions;
 
-pub use acceptance::{AcceptanceBatch, AcceptanceStore, CheckpointMove, Commit};
-pub use answers::{
-    Abandonment, AnswerClaim, AnswerCondition, AnswerStore, AnswerToStore, ClaimOutcome, ClaimToken,
-};
+pub use acceptance::{AcceptanceBatch, AcceptanceStore, CheckpointMove};
 pub use audit::{AuditStore, AuditedPage, ChildTable, OrphanPage, StreamEntry, StreamReader};
 pub use checkpoints::{CheckpointCache, CheckpointStore};
 pub use directory::UserDirectory;
 pub use election::{Election, Term, TermEnd};
 pub use error::{BoxError, StoreError, Swap, error_chain};
+pub use idempotency::{
+    Claim, ClaimRequest, ClaimToken, Guarded, IdempotencyStore, KeyCondition, ResponseToStore,
+};
 pub use operations::{ChunkReport, Operations, apply_change, apply_to_chunk};
 pub use publishing::{Append, Lease, LeaseStore, LeaseToken, Outbound};
 pub use queries::{LeaderLookup, Queries, StreamQueries};
@@ -54,8 +54,8 @@ pub use step_down::StepDownStore;
 pub use streams::{IntentProducer, IntentStream, Read, ReadLimit};
 pub use submissions::Submissions;
 
-pub use crate::accept::{Known, ProcessedTrace};
-pub use crate::checkpoint::{Claim, Fence, StreamState};
+pub use crate::accept::{Fate, Known, ProcessedTrace};
+pub use crate::checkpoint::{Fence, FenceWrite, StreamState};
 pub use crate::malformed::MalformedKey;
 pub use crate::operations::OperatorActionId;
 pub use crate::recipient::{Lookup, User};

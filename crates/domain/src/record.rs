@@ -54,9 +54,9 @@ impl fmt::Display for NotificationId {
     }
 }
 
-/// The producer and key that identify an intent. Each record has a different one.
+/// The idempotency key of an intent, with the producer that chose it. Each record has a different one.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct IdempotencyScope {
+pub struct IdempotencyKey {
     /// The producer of the intent.
     pub producer: String,
     /// The key that the producer chose.
@@ -86,7 +86,7 @@ pub struct Record {
     /// The primary key.
     pub notification_id: NotificationId,
     /// The producer and idempotency key, unique as long as the record exists.
-    pub scope: IdempotencyScope,
+    pub idempotency_key: IdempotencyKey,
     /// The kind of audience: `user` or `admin_email`.
     pub audience_kind: &'static str,
     /// The recipients, sorted by bytes, without repeats; empty for `admin_email`.

@@ -30,7 +30,7 @@ pub struct Submission {
     /// True if the response is stored under the intent's key, so that a repeated request receives the same
     /// bytes. Until then the key is claimed, and another request with it receives
     /// [`SubmissionOutcome::InProgress`].
-    pub stores_answer: bool,
+    pub stores_response: bool,
     /// Trace of the request, if its header contains one. It is not stored.
     pub request_trace: Option<TraceParent>,
     /// Resources that the request occupies.
@@ -65,7 +65,7 @@ impl fmt::Debug for Held {
 
 /// The response to a request, stored and sent byte for byte.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct StoredAnswer {
+pub struct StoredResponse {
     /// HTTP status.
     pub status: u16,
     /// Body, JSON.
@@ -84,10 +84,10 @@ pub enum SubmissionOutcome {
         /// Number of routes.
         routes: usize,
         /// The response that was stored with it, if the submission stores its response.
-        answer: Option<StoredAnswer>,
+        response: Option<StoredResponse>,
     },
     /// Accepted by an earlier request with the same key and the same intent, whose response is still stored.
-    Replayed(StoredAnswer),
+    Replayed(StoredResponse),
     /// Accepted before; the response is not stored.
     Duplicate(AcceptedRequest),
     /// Conflict: the key belongs to this notification, which came from another intent.
@@ -113,38 +113,28 @@ pub struct AcceptedRequest {
     pub routes: usize,
 }
 
-/// The decision about one submission of a group.
-#[derive(Clone, PartialEq, Debug)]
-pub enum SubmissionDecision {
-    /// The intent is accepted once this is committed.
-    Commit(Acceptance),
-    /// Nothing is written; the caller receives this outcome.
-    Tell(SubmissionOutcome),
-}
-
-impl SubmissionDecision {
+impl SubmissionOutcome {
     /// True if the intent is not accepted because of a lookup in the directory, or because the lookup failed.
     /// The key must then be looked up first: the outcome of a replay never depends on the present directory.
-    pub fn directory_objects(&self) -> bool {
-        matches!(self, Self::Tell(SubmissionOutcome::Rejected(_) | SubmissionOutcome::Unavailable(_)))
+    pub fn is_of_directory(&self) -> bool {
+        matches!(self, Self::Rejected(_) | Self::Unavailable(_))
     }
-}
 
-impl SubmissionOutcome {
-    /// The outcome for the caller of an intent whose `acceptance` is committed, with `answer` if a response
-    /// is stored.
-    pub fn accepted(acceptance: &Acceptance, answer: Option<StoredAnswer>) -> Self {
+    /// The outcome for the caller of an intent whose `acceptance` is committed, with `response` if it is
+    /// stored.
+    pub fn accepted(acceptance: &Acceptance, response: Option<StoredResponse>) -> Self {
         Self::Accepted {
             notification_id: acceptance.record.notification_id.clone(),
             accepted_at: acceptance.record.content.accepted_at,
             routes: acceptance.routes.len(),
-            answer,
+            response,
         }
     }
 }
 
 /// Decides one submission from the lookups of its recipients in `users`; `holder` is the owner of its key, if
-/// the key is taken. No two submissions of a group have the same key.
+/// the key is taken. No two submissions of a group have the same key. Returns what is to be committed before
+/// the caller receives [`SubmissionOutcome::Accepted`], or the outcome as `Err` if nothing is written.
 pub fn decide(
     intent: &Intent,
     holder: Option<&AcceptedRequest>,
@@ -152,20 +142,19 @@ pub fn decide(
     new_id: NotificationId,
     policy: &Policy,
     schedule: Schedule,
-) -> SubmissionDecision {
+) -> Result<Acceptance, SubmissionOutcome> {
     if let Some(holder) = holder {
-        return SubmissionDecision::Tell(match holder.fingerprint == intent.fingerprint {
+        return Err(match holder.fingerprint == intent.fingerprint {
             true => SubmissionOutcome::Duplicate(holder.clone()),
             false => SubmissionOutcome::Conflict(holder.notification_id.clone()),
         });
     }
-    let told = match decide_new(intent, users, new_id, policy, schedule) {
-        Verdict::Accepted(acceptance) => return SubmissionDecision::Commit(acceptance),
-        Verdict::NotFound(rejection) => SubmissionOutcome::Rejected(rejection),
-        Verdict::Waiting(cause) => SubmissionOutcome::Unavailable(cause),
-        Verdict::NotAsked => SubmissionOutcome::Unavailable("a recipient was not looked up".to_owned()),
-    };
-    SubmissionDecision::Tell(told)
+    match decide_new(intent, users, new_id, policy, schedule) {
+        Verdict::Accepted(acceptance) => Ok(acceptance),
+        Verdict::NotFound(rejection) => Err(SubmissionOutcome::Rejected(rejection)),
+        Verdict::Waiting(cause) => Err(SubmissionOutcome::Unavailable(cause)),
+        Verdict::NotAsked => Err(SubmissionOutcome::Unavailable("a recipient was not looked up".to_owned())),
+    }
 }
 
 /// The members of a request in which two intents with one key can differ.

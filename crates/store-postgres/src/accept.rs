@@ -17,15 +17,15 @@ use domain::accept::Probe;
 use domain::entry::EntryId;
 use domain::malformed::MalformedIntent;
 use domain::outcome::{Acceptance, Outcome};
-use domain::ports::{AcceptanceBatch, AcceptanceStore, Commit, Known, StoreError};
-use domain::record::IdempotencyScope;
+use domain::ports::{AcceptanceBatch, AcceptanceStore, Fate, Known, StoreError};
+use domain::record::IdempotencyKey;
 use futures_util::future::{join, join3, join4};
 use idempotency::statements;
 use pg::{PgError, Prepared, Session};
 
-use crate::answers::Completions;
 use crate::codec::column;
 use crate::error::store_error;
+use crate::idempotency_keys::Completions;
 use crate::records::{ids_taken, requests, requests_of};
 use crate::{PgStore, checkpoint, malformed_intents, records, routes};
 
@@ -34,7 +34,7 @@ use crate::{PgStore, checkpoint, malformed_intents, records, routes};
 const MAX_KEPT_BUFFER: usize = 1024 * 1024;
 
 impl AcceptanceStore for PgStore {
-    async fn find_known(&self, intents: &[(IdempotencyScope, EntryId)]) -> Result<Known, StoreError> {
+    async fn find_known(&self, intents: &[(IdempotencyKey, EntryId)]) -> Result<Known, StoreError> {
         if intents.is_empty() {
             return Ok(Known::default());
         }
@@ -64,22 +64,17 @@ impl AcceptanceStore for PgStore {
         Ok(Known { fingerprints, taken_ids })
     }
 
-    async fn accept(&self, mut batch: AcceptanceBatch<'_>) -> Result<Commit, StoreError> {
+    async fn accept(&self, batch: AcceptanceBatch<'_>) -> Result<Fate, StoreError> {
         let session = self.session("accept a batch of intents").await?;
         let rows = Rows::of(&batch.outcomes);
-        let completions = Completions::of(std::mem::take(&mut batch.answers))?;
-        let written = match write(&session, &batch, &rows, &completions).await {
-            Ok(Written::Committed) => Ok(Commit::Committed),
-            Ok(Written::IdsOrKeysTaken) => {
+        let completions = Completions::of(self.endpoint, &batch.responses)?;
+        let fate = match write(&session, &batch, &rows, &completions).await {
+            Ok(Fate::Committed) => Ok(Fate::Committed),
+            Ok(Fate::WriteConflict) => {
                 let taken = check_taken(&session, &rows.acceptances).await;
-                taken.map(|()| Commit::WriteConflict).map_err(store_error)
+                taken.map(|()| Fate::WriteConflict).map_err(store_error)
             }
-            Ok(Written::AnswerRefused) => {
-                session.rollback().await.map(|()| Commit::AnswerRefused).map_err(store_error)
-            }
-            Ok(Written::CheckpointRefused) => {
-                session.rollback().await.map(|()| Commit::CheckpointMoved).map_err(store_error)
-            }
+            Ok(fate) => session.rollback().await.map(|()| fate).map_err(store_error),
             Err(error) => {
                 // The connection stays usable if the server only rejected a value; otherwise this fails, too,
                 // and the session closes it. Either way the first error is the one to report.
@@ -90,7 +85,7 @@ impl AcceptanceStore for PgStore {
         if rows.bytes() > MAX_KEPT_BUFFER {
             session.close();
         }
-        written
+        fate
     }
 
     async fn probe(&self, probe: &Probe) -> Result<(), StoreError> {
@@ -122,7 +117,8 @@ impl<'a> Rows<'a> {
         let mut acceptances: Vec<_> = outcomes().filter_map(Outcome::acceptance).collect();
         // The order of the unique index: two batches that insert the same keys then wait for each other in
         // one direction only.
-        acceptances.sort_unstable_by(|one, other| one.record.scope.cmp(&other.record.scope));
+        acceptances
+            .sort_unstable_by(|one, other| one.record.idempotency_key.cmp(&other.record.idempotency_key));
         Self { acceptances, malformed, large }
     }
 
@@ -133,23 +129,13 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// The outcome of the transaction.
-enum Written {
-    Committed,
-    /// Some records were not inserted: their key or their id is taken.
-    IdsOrKeysTaken,
-    /// The checkpoint is not the expected one.
-    CheckpointRefused,
-    /// A response was not stored: its claim has ended, or its key is not free.
-    AnswerRefused,
-}
-
+/// Sends the transaction. Leaves it open unless it is committed.
 async fn write(
     session: &Session,
     batch: &AcceptanceBatch<'_>,
     rows: &Rows<'_>,
     completions: &Completions,
-) -> Result<Written, PgError> {
+) -> Result<Fate, PgError> {
     let moving = match &batch.checkpoint {
         None => None,
         Some(to) => Some(match to.expected {
@@ -197,13 +183,13 @@ async fn write(
     let ((begun, answered, moved, inserted), second) = join(first, second).await;
     begun?;
     if !answered? {
-        return Ok(Written::AnswerRefused);
+        return Ok(Fate::KeyTaken);
     }
     if !moved? {
-        return Ok(Written::CheckpointRefused);
+        return Ok(Fate::CheckpointMoved);
     }
     if inserted? < rows.acceptances.len() as u64 {
-        return Ok(Written::IdsOrKeysTaken);
+        return Ok(Fate::WriteConflict);
     }
     let (for_routes, for_malformed) = second?;
     let with_routes =
@@ -217,7 +203,7 @@ async fn write(
     routes?;
     malformed?;
     committed?;
-    Ok(Written::Committed)
+    Ok(Fate::Committed)
 }
 
 /// Rolls back, and fails if the records were not inserted for another reason than a taken key or id: a unique
@@ -246,7 +232,7 @@ async fn check_taken(session: &Session, acceptances: &[&Acceptance]) -> Result<(
 
 /// True if a record has one of these keys or ids.
 async fn any_is_taken(session: &Session, acceptances: &[&Acceptance]) -> Result<bool, PgError> {
-    let scopes = acceptances.iter().map(|acceptance| &acceptance.record.scope);
+    let scopes = acceptances.iter().map(|acceptance| &acceptance.record.idempotency_key);
     let ids = acceptances.iter().map(|acceptance| acceptance.record.notification_id.to_string());
     let by_scope = session.query(&requests_of(scopes)).await?;
     Ok(!by_scope.is_empty() || !session.query(&ids_taken(ids)).await?.is_empty())

@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use domain::checkpoint::{Checkpoint, Witness};
 use domain::entry::EntryId;
 use domain::ports::{
-    CheckpointMove, CheckpointStore, Claim, Fence, ProcessedTrace, ServerId, StoreError, Swap,
+    CheckpointMove, CheckpointStore, Fence, FenceWrite, ProcessedTrace, ServerId, StoreError, Swap,
 };
 use futures_util::future::join;
 use pg::{PgError, Session, bind};
@@ -51,7 +51,7 @@ impl CheckpointStore for PgStore {
         Ok(processed.max())
     }
 
-    async fn claim_checkpoint(&self, stream: &str, fence: Fence, begins: bool) -> Result<Claim, StoreError> {
+    async fn write_fence(&self, stream: &str, fence: Fence, begins: bool) -> Result<FenceWrite, StoreError> {
         let session = self.session("claim the checkpoint").await?;
         claim_for(&session, stream, fence, begins).await
     }
@@ -104,12 +104,17 @@ fn traces(entries: &[ProcessedTrace]) -> impl Iterator<Item = (EntryId, &str)> +
 
 /// Claims the checkpoint for a term. A row that could not be claimed has a higher fence; in both cases the
 /// result contains its checkpoint.
-async fn claim_for(session: &Session, stream: &str, fence: Fence, begins: bool) -> Result<Claim, StoreError> {
+async fn claim_for(
+    session: &Session,
+    stream: &str,
+    fence: Fence,
+    begins: bool,
+) -> Result<FenceWrite, StoreError> {
     let claimed = session.execute(&claim(stream, fence, begins)).await.map_err(store_error)?;
     Ok(match load(session, stream).await? {
-        None => Claim::NoCheckpoint,
-        Some(checkpoint) if claimed == 0 => Claim::Superseded(checkpoint.fence),
-        Some(checkpoint) => Claim::At(checkpoint.last_entry_id),
+        None => FenceWrite::NoCheckpoint,
+        Some(checkpoint) if claimed == 0 => FenceWrite::Superseded(checkpoint.fence),
+        Some(checkpoint) => FenceWrite::At(checkpoint.last_entry_id),
     })
 }
 

@@ -1,7 +1,7 @@
 //! The durable state in PostgreSQL: records, routes and their outcomes.
 //!
 //! A file for each table (`records`, `checkpoint`, `routes`, `dead_letters`, `malformed_intents`,
-//! `installation`, `replicas` with `activity` and `step_down`, `receipts`, `answers` of submissions) and for
+//! `installation`, `replicas` with `activity` and `step_down`, `receipts`, `idempotency_keys` of submissions) and for
 //! each transaction or comparison over several of them (`accept`, `retention`, `republish`, `operations`,
 //! `queries`, `audit`); together they implement the stores of [`domain::ports`] on [`PgStore`], and the
 //! queries on [`PgQueries`], which has a pool of its own. Each statement is a function of its own, next to
@@ -10,12 +10,12 @@
 //! version it was decided on. The rules for a route's next state are in `domain`, not here.
 
 mod accept;
-mod answers;
 mod audit;
 mod checkpoint;
 mod codec;
 mod dead_letters;
 mod error;
+mod idempotency_keys;
 mod installation;
 mod malformed_intents;
 mod migrations;
@@ -44,6 +44,7 @@ use pg::{PgPool, Session};
 use tokio::try_join;
 
 use crate::error::{document_error, store_error};
+use crate::idempotency_keys::Endpoint;
 use domain::ports::StoreError;
 
 /// The service's tables.
@@ -52,12 +53,19 @@ pub struct PgStore {
     pool: PgPool,
     /// The pool for the plans of changes, which may read many rows.
     plans: PgPool,
+    endpoint: Endpoint,
 }
 
 impl PgStore {
     /// A store on `pool`, whose `search_path` selects the schema.
     pub fn new(pool: PgPool) -> Self {
-        Self { plans: pool.clone(), pool }
+        Self { plans: pool.clone(), pool, endpoint: Endpoint("") }
+    }
+
+    /// Sets the HTTP endpoint of submissions, which their idempotency keys belong to, for example
+    /// `POST /v1/intents`.
+    pub fn with_endpoint(self, endpoint: &'static str) -> Self {
+        Self { endpoint: Endpoint(endpoint), ..self }
     }
 
     /// Adds a separate pool for the plans of operators' changes, whose sessions have the settings

@@ -25,7 +25,7 @@ use domain::query::{
     NotificationFilter, NotificationSummary, Page, PageLimit, SearchFilter, SearchOutcome, StoreStatus,
     StoredMalformedIntent,
 };
-use domain::record::{IdempotencyScope, NotificationId, Record, RecordCursor};
+use domain::record::{IdempotencyKey, NotificationId, Record, RecordCursor};
 use pg::sql::any;
 use pg::{PgError, PgPool, Session, bind};
 use sea_query::{Expr, ExprTrait, Func, IntoColumnRef};
@@ -127,7 +127,7 @@ impl Queries for PgQueries {
     async fn get_intent_trace(
         &self,
         stream: &str,
-        scope: &IdempotencyScope,
+        scope: &IdempotencyKey,
     ) -> Result<IntentTrace, StoreError> {
         intent_trace::get(&self.lookup("get the trace of an intent").await?, stream, scope).await
     }

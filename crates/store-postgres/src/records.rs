@@ -6,7 +6,7 @@ use ambient::Timestamp;
 use domain::entry::EntryId;
 use domain::outcome::Acceptance;
 use domain::ports::StoreError;
-use domain::record::{IdempotencyScope, NotificationId, Record};
+use domain::record::{IdempotencyKey, NotificationId, Record};
 use domain::submission::AcceptedRequest;
 use pg::sql::{any, insert_rows, unnest};
 use pg::{PgError, Session, bind};
@@ -43,7 +43,7 @@ pub(crate) struct Request {
     pub(crate) fingerprint: String,
 }
 
-pub(crate) fn requests(rows: &[Row]) -> Result<HashMap<IdempotencyScope, Request>, StoreError> {
+pub(crate) fn requests(rows: &[Row]) -> Result<HashMap<IdempotencyKey, Request>, StoreError> {
     rows.iter()
         .map(|row| {
             let scope = scope(row)?;
@@ -54,16 +54,16 @@ pub(crate) fn requests(rows: &[Row]) -> Result<HashMap<IdempotencyScope, Request
         .collect()
 }
 
-fn scope(row: &Row) -> Result<IdempotencyScope, StoreError> {
+fn scope(row: &Row) -> Result<IdempotencyKey, StoreError> {
     let producer = column(row, "records.producer", "")?;
     let key = column(row, "records.idempotency_key", "")?;
-    Ok(IdempotencyScope { producer, key })
+    Ok(IdempotencyKey { producer, key })
 }
 
 /// The accepted intents of [`requests`], with the content of the response to a repeated intent.
 pub(crate) fn accepted_requests(
     rows: &[Row],
-) -> Result<HashMap<IdempotencyScope, AcceptedRequest>, StoreError> {
+) -> Result<HashMap<IdempotencyKey, AcceptedRequest>, StoreError> {
     rows.iter()
         .map(|row| {
             let scope = scope(row)?;
@@ -85,7 +85,7 @@ pub(crate) fn is_id_of(notification_id: &NotificationId, id: EntryId) -> bool {
 }
 
 /// The accepted intents, by the unique key of producer and idempotency key.
-pub(crate) fn requests_of<'a>(scopes: impl Iterator<Item = &'a IdempotencyScope> + Clone) -> SelectStatement {
+pub(crate) fn requests_of<'a>(scopes: impl Iterator<Item = &'a IdempotencyKey> + Clone) -> SelectStatement {
     let producers = bind::texts(scopes.clone().map(|scope| scope.producer.as_str()));
     let keys = bind::texts(scopes.map(|scope| scope.key.as_str()));
     let given = Query::select()
@@ -112,7 +112,7 @@ pub(crate) fn requests_of<'a>(scopes: impl Iterator<Item = &'a IdempotencyScope>
 
 /// The accepted intents of [`requests_of`], with the time of acceptance and the number of routes, by the
 /// primary key of `routes`.
-pub(crate) fn accepted_of<'a>(scopes: impl Iterator<Item = &'a IdempotencyScope> + Clone) -> SelectStatement {
+pub(crate) fn accepted_of<'a>(scopes: impl Iterator<Item = &'a IdempotencyKey> + Clone) -> SelectStatement {
     let routes = Query::select()
         .expr(Func::count(Expr::col(Asterisk)))
         .from(Routes::Table)
@@ -168,11 +168,11 @@ pub(crate) fn insert_all(acceptances: &[&Acceptance]) -> InsertStatement {
     let columns_and_values = [
         (Records::NotificationId, texts(|record| record.notification_id.as_str())),
         (Records::NotificationType, texts(|record| &record.content.notification_type)),
-        (Records::Producer, texts(|record| &record.scope.producer)),
+        (Records::Producer, texts(|record| &record.idempotency_key.producer)),
         (Records::AudienceKind, texts(|record| record.audience_kind)),
         (Records::RecipientUserIds, unnest(bind::jsonbs(recipients))),
         (Records::PayloadJson, texts(|record| &record.content.payload_json)),
-        (Records::IdempotencyKey, texts(|record| &record.scope.key)),
+        (Records::IdempotencyKey, texts(|record| &record.idempotency_key.key)),
         (Records::RequestFingerprint, texts(|record| &record.fingerprint)),
         (Records::RequestId, texts(|record| &record.content.request_id)),
         (Records::TraceId, texts(|record| &record.content.trace_id)),

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use ambient::{ManualClock, Timestamp};
+use ambient::{ManualClock, SeededTokens, Timestamp};
 use domain::catalog::Catalog;
 use domain::checkpoint::Checkpoint;
 use domain::entry::{EntryId, RawEntry, RawFields};
@@ -26,6 +26,7 @@ use opentelemetry::metrics::{
 use opentelemetry::trace::TracerProvider;
 use opentelemetry_sdk::trace::{InMemorySpanExporter, SdkTracerProvider};
 
+use crate::ports::Ports;
 use crate::traces::{TracedStreams, Traces};
 
 /// The intents stream.
@@ -44,6 +45,20 @@ pub(crate) struct World {
     pub(crate) directory: Scripted<MemoryDirectory>,
     pub(crate) publishing: Scripted<MemoryPublishing>,
     pub(crate) replicas: Scripted<MemoryReplicas>,
+}
+
+/// The ports of a world.
+#[derive(Debug)]
+pub(crate) struct WorldPorts;
+
+impl Ports for WorldPorts {
+    type Election = Scripted<MemoryElection>;
+    type Intents = Scripted<MemoryIntents>;
+    type Store = Scripted<MemoryDatabase>;
+    type Cache = Scripted<MemoryCheckpoints>;
+    type Directory = Scripted<MemoryDirectory>;
+    type Clock = Arc<ManualClock>;
+    type Tokens = SeededTokens;
 }
 
 impl World {

@@ -14,35 +14,29 @@ mod checkpoint;
 mod reader;
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ambient::Clock;
-use domain::accept::{Decoded, Wait};
+use domain::accept::{Decoded, Fate, Wait};
 use domain::checkpoint::StreamCheck;
 use domain::policy::Policy;
-use domain::ports::{
-    AcceptanceStore, CheckpointCache, CheckpointStore, Election, Fence, IntentStream, StoreError,
-    UserDirectory,
-};
+use domain::ports::{Election, Fence, StoreError};
 use futures_util::future::{join, join3};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::accept::{MAX_BATCH_COST, MAX_BATCH_ROUTES};
 use crate::dispatch::Dispatcher;
 use crate::health::Health;
 use crate::metrics::Metrics;
 use crate::passes::{Leadership, Pass, Passes, run_passes, while_leading};
+use crate::ports::Ports;
 use crate::traces::Traces;
 
-use acceptor::{Acceptor, Ended, Target};
+use acceptor::{Acceptor, Target};
 use checkpoint::{CheckpointKeeper, Resumed};
 use reader::Reader;
-
-/// The bounds of one transaction, besides the configured number of entries: cost in bytes, and routes. A
-/// larger entry is processed alone.
-pub(crate) const MAX_BATCH_COST: usize = 4 * 1024 * 1024;
-pub(crate) const MAX_BATCH_ROUTES: usize = 4_096;
 
 /// The cause that is reported when intake has determined where to resume and the checkpoint moves again
 /// before an entry is processed.
@@ -64,20 +58,19 @@ pub struct IntakeSettings {
 }
 
 /// The worker that reads the intents stream while this replica leads.
-#[derive(Debug)]
-pub struct Intake<E, I, A, K, D, C> {
+pub struct Intake<P: Ports> {
     /// The election of the replica that reads.
-    pub election: E,
+    pub election: P::Election,
     /// The stream.
-    pub intents: I,
+    pub intents: P::Intents,
     /// The store that commits acceptance.
-    pub store: A,
+    pub store: P::Store,
     /// The cached checkpoint.
-    pub cache: K,
+    pub cache: P::Cache,
     /// The user directory.
-    pub directory: D,
+    pub directory: P::Directory,
     /// The clock.
-    pub clock: C,
+    pub clock: P::Clock,
     /// The rules of acceptance.
     pub policy: Arc<Policy>,
     /// The dispatcher to the publishers of this replica.
@@ -99,30 +92,13 @@ struct UnprocessedEntry {
     read_at: Instant,
 }
 
-/// The end of a step of a term.
-enum Step {
-    /// The next step follows at once.
-    Continue,
-    /// The first entry must wait.
-    Waiting(Wait),
-    /// Nothing can be read now, for this reason.
-    Blocked(String),
-    /// The checkpoint is no longer valid: another replica moved it, PostgreSQL was restored, or the stream
-    /// was recreated.
-    CheckpointMoved,
-    /// Another term has this fence, which is not below the fence of this term: campaign again.
-    Superseded(Fence),
+impl<P: Ports> fmt::Debug for Intake<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Intake").field("settings", &self.settings).finish_non_exhaustive()
+    }
 }
 
-impl<E, I, A, K, D, C> Intake<E, I, A, K, D, C>
-where
-    E: Election,
-    I: IntentStream,
-    A: AcceptanceStore + CheckpointStore,
-    K: CheckpointCache,
-    D: UserDirectory,
-    C: Clock,
-{
+impl<P: Ports> Intake<P> {
     /// Runs until `stop`: campaigns, leads, and steps down. A transaction that has begun is finished.
     pub async fn run(self, stop: CancellationToken) {
         // Recorded from the start, so that the series exists, with the sum 0, while no replica leads.
@@ -136,13 +112,7 @@ where
         let Leadership { fence, over } = term;
         self.metrics.leads(true);
         let mut work = Work::new(self, fence);
-        run_passes(
-            &self.health,
-            &over,
-            Duration::ZERO,
-            Steps { intake: self, work: &mut work, moved: false },
-        )
-        .await;
+        run_passes(&self.health, &over, Duration::ZERO, &mut work).await;
         work.finish().await;
         self.metrics.leads(false);
     }
@@ -160,17 +130,9 @@ where
 }
 
 /// The passes of [`Intake::run`]: campaigns, and the terms that follow from them.
-struct Campaigns<'a, E, I, A, K, D, C>(&'a Intake<E, I, A, K, D, C>);
+struct Campaigns<'a, P: Ports>(&'a Intake<P>);
 
-impl<E, I, A, K, D, C> Passes for Campaigns<'_, E, I, A, K, D, C>
-where
-    E: Election,
-    I: IntentStream,
-    A: AcceptanceStore + CheckpointStore,
-    K: CheckpointCache,
-    D: UserDirectory,
-    C: Clock,
-{
+impl<P: Ports> Passes for Campaigns<'_, P> {
     async fn run_once(&mut self, stop: &CancellationToken) -> Result<Pass, StoreError> {
         let Self(intake) = self;
         let led = while_leading(&intake.election, &intake.health, stop, |term| intake.lead(term)).await?;
@@ -182,79 +144,43 @@ where
     }
 }
 
-/// The passes of a term.
-struct Steps<'a, 'b, E, I, A, K, D, C> {
-    intake: &'a Intake<E, I, A, K, D, C>,
-    work: &'b mut Work<'a, I, A, K, D, C>,
+/// The three parts of intake, during a term.
+struct Work<'a, P: Ports> {
+    intake: &'a Intake<P>,
+    reader: Reader<'a, P>,
+    acceptor: Acceptor<'a, P>,
+    keeper: CheckpointKeeper<'a, P>,
+    /// The entries that were read after the acceptor's batch.
+    queue: VecDeque<UnprocessedEntry>,
     /// True if the checkpoint moved and nothing has been processed since.
     moved: bool,
 }
 
-impl<E, I, A, K, D, C> Passes for Steps<'_, '_, E, I, A, K, D, C>
-where
-    E: Election,
-    I: IntentStream,
-    A: AcceptanceStore + CheckpointStore,
-    K: CheckpointCache,
-    D: UserDirectory,
-    C: Clock,
-{
+impl<P: Ports> Passes for &mut Work<'_, P> {
     async fn run_once(&mut self, over: &CancellationToken) -> Result<Pass, StoreError> {
-        let step = match self.work.run_once(over).await {
-            Ok(Step::Superseded(fence)) => self.intake.raise_fence(fence, over).await.map(|()| Pass::Done),
-            Ok(Step::Continue) => {
-                self.moved = false;
-                Ok(Pass::Continue)
+        let pass = self.step(over).await;
+        match &pass {
+            Ok(Pass::Continue) => self.moved = false,
+            Ok(_) => {}
+            Err(_) => {
+                // The stream may have changed while it was unreachable: determine again where to resume.
+                self.forget();
+                self.reader.failed();
             }
-            Ok(Step::CheckpointMoved) => {
-                self.work.forget();
-                // The first time is how another leader or a recreated stream is detected. A second time, with
-                // nothing processed in between, is a failure.
-                match std::mem::replace(&mut self.moved, true) {
-                    false => Ok(Pass::Undecided),
-                    true => Ok(Pass::Blocked(MOVED_AGAIN.to_owned())),
-                }
-            }
-            Ok(Step::Waiting(wait)) => Ok(Pass::Waiting(wait)),
-            Ok(Step::Blocked(cause)) => Ok(Pass::Blocked(cause)),
-            Err(error) => Err(error),
-        };
-        if step.is_err() {
-            // The stream may have changed while it was unreachable: determine again where to resume.
-            self.work.forget();
-            self.work.reader.failed();
         }
-        step
+        pass
     }
 }
 
-/// The three parts of intake, during a term.
-struct Work<'a, I, A, K, D, C> {
-    settings: &'a IntakeSettings,
-    health: &'a Health,
-    reader: Reader<'a, I, C>,
-    acceptor: Acceptor<'a, A, D, C>,
-    keeper: CheckpointKeeper<'a, I, A, K, C>,
-    /// The entries that were read after the acceptor's batch.
-    queue: VecDeque<UnprocessedEntry>,
-}
-
-impl<'a, I, A, K, D, C> Work<'a, I, A, K, D, C>
-where
-    I: IntentStream,
-    A: AcceptanceStore + CheckpointStore,
-    K: CheckpointCache,
-    D: UserDirectory,
-    C: Clock,
-{
-    fn new<E>(intake: &'a Intake<E, I, A, K, D, C>, fence: Fence) -> Self {
+impl<'a, P: Ports> Work<'a, P> {
+    fn new(intake: &'a Intake<P>, fence: Fence) -> Self {
         Self {
-            settings: &intake.settings,
-            health: &intake.health,
-            reader: Reader::new(&intake.intents, &intake.clock, &intake.policy, &intake.settings),
+            intake,
+            reader: Reader::new(intake),
             acceptor: Acceptor::new(intake),
             keeper: CheckpointKeeper::new(intake, fence),
             queue: VecDeque::new(),
+            moved: false,
         }
     }
 
@@ -271,14 +197,26 @@ where
         self.keeper.move_cache().await;
     }
 
+    /// Determines again where to resume, because the checkpoint is not where this term left it: another
+    /// replica moved it, PostgreSQL was restored, or the stream was recreated. If that happens a second time
+    /// with nothing processed in between, it is a failure.
+    fn resume_again(&mut self) -> Pass {
+        self.forget();
+        match std::mem::replace(&mut self.moved, true) {
+            false => Pass::Undecided,
+            true => Pass::Blocked(MOVED_AGAIN.to_owned()),
+        }
+    }
+
     /// Determines where to resume, or reads and processes one batch.
-    async fn run_once(&mut self, stop: &CancellationToken) -> Result<Step, StoreError> {
+    async fn step(&mut self, stop: &CancellationToken) -> Result<Pass, StoreError> {
         self.acceptor.report_suppressed(false);
         let Some(processed) = self.keeper.processed() else { return self.resume(stop).await };
         if self.acceptor.is_idle() && self.queue.is_empty() {
-            let reading = stop.run_until_cancelled(self.reader.read(processed, self.settings.block));
+            let block = self.intake.settings.block;
+            let reading = stop.run_until_cancelled(self.reader.read(processed, block));
             let (read, ()) = join(reading, self.keeper.maintain()).await;
-            let Some(read) = read else { return Ok(Step::Continue) };
+            let Some(read) = read else { return Ok(Pass::Continue) };
             self.queue.extend(read?);
             if self.queue.is_empty() {
                 return self.check_idle().await;
@@ -287,24 +225,24 @@ where
         self.process(stop).await
     }
 
-    async fn resume(&mut self, stop: &CancellationToken) -> Result<Step, StoreError> {
+    async fn resume(&mut self, stop: &CancellationToken) -> Result<Pass, StoreError> {
         let Some(resumed) = stop.run_until_cancelled(self.keeper.resume(&self.reader)).await else {
-            return Ok(Step::Continue);
+            return Ok(Pass::Continue);
         };
-        Ok(match resumed? {
+        match resumed? {
             Resumed::After(entry_id) => {
-                self.health.set_position(entry_id);
+                self.intake.health.set_position(entry_id);
                 // The failure is not over yet: only the next step shows whether this helped.
-                return Box::pin(self.run_once(stop)).await;
+                Box::pin(self.step(stop)).await
             }
-            Resumed::Absent(cause) => Step::Blocked(cause),
-            Resumed::Superseded(fence) => Step::Superseded(fence),
-            Resumed::Moved => Step::CheckpointMoved,
-        })
+            Resumed::Absent(cause) => Ok(Pass::Blocked(cause)),
+            Resumed::Superseded(fence) => self.intake.raise_fence(fence, stop).await.map(|()| Pass::Done),
+            Resumed::Moved => Ok(self.resume_again()),
+        }
     }
 
     /// Processes the unfinished batch or a new one, and reads ahead meanwhile.
-    async fn process(&mut self, stop: &CancellationToken) -> Result<Step, StoreError> {
+    async fn process(&mut self, stop: &CancellationToken) -> Result<Pass, StoreError> {
         let mut read_after = None;
         if self.acceptor.is_idle() {
             let batch = self.cut_batch();
@@ -317,28 +255,34 @@ where
             self.acceptor.begin(batch);
         }
         let target = Target { fence: self.keeper.fence(), expected: self.keeper.durable() };
-        let (processed, read, ()) = join3(
+        let (fate, read, ()) = join3(
             self.acceptor.process(target, stop),
             self.reader.read_ahead(read_after),
             self.keeper.maintain(),
         )
         .await;
-        if let Some(committed) = processed.committed {
+        if let Some(committed) = self.acceptor.take_committed() {
             self.keeper.committed(committed);
         }
-        let ended = processed.ended?;
+        let fate = fate?;
         self.queue.extend(read?);
-        Ok(match ended {
-            Ended::Continue => Step::Continue,
-            Ended::Waiting(wait) => Step::Waiting(wait),
-            Ended::CheckpointMoved => Step::CheckpointMoved,
+        Ok(match (fate, self.acceptor.first()) {
+            (Fate::Waiting(cause), Some(entry_id)) => Pass::Waiting(Wait { entry_id, cause }),
+            (Fate::CheckpointMoved | Fate::KeyTaken | Fate::WriteConflict, _) => {
+                tracing::warn!(
+                    stream = self.intake.settings.stream,
+                    "the checkpoint in PostgreSQL is not where this replica left it; determining where to resume"
+                );
+                self.resume_again()
+            }
+            (Fate::Committed | Fate::Divided | Fate::Waiting(_), _) => Pass::Continue,
         })
     }
 
     /// Takes as many of the read entries as fit into one transaction, at least one.
     fn cut_batch(&mut self) -> VecDeque<UnprocessedEntry> {
         let (mut cost, mut routes) = (0, 0);
-        let fits = self.queue.iter().take(self.settings.batch_size).take_while(|entry| {
+        let fits = self.queue.iter().take(self.intake.settings.batch_size).take_while(|entry| {
             cost += entry.decoded.cost;
             routes += entry.decoded.routes();
             cost <= MAX_BATCH_COST && routes <= MAX_BATCH_ROUTES
@@ -350,19 +294,19 @@ where
 
     /// Handles a read that returned nothing: checks whether the stream was recreated, cut short or trimmed,
     /// and whether the connection still leads to the primary.
-    async fn check_idle(&mut self) -> Result<Step, StoreError> {
-        let Some(idle) = self.keeper.check_idle().await? else { return Ok(Step::CheckpointMoved) };
+    async fn check_idle(&mut self) -> Result<Pass, StoreError> {
+        let Some(idle) = self.keeper.check_idle().await? else { return Ok(self.resume_again()) };
         match idle.stream {
-            StreamCheck::EndsBefore => return Ok(Step::CheckpointMoved),
-            StreamCheck::Absent => return Ok(Step::Blocked(checkpoint::absent(idle.processed))),
+            StreamCheck::EndsBefore => return Ok(self.resume_again()),
+            StreamCheck::Absent => return Ok(Pass::Blocked(checkpoint::absent(idle.processed))),
             StreamCheck::Continues | StreamCheck::ContinuesIfPresent | StreamCheck::Gap(_) => {}
         }
         let Some(entry_id) = self.reader.missed_after(idle.processed, idle.has_more).await? else {
-            return Ok(Step::Continue);
+            return Ok(Pass::Continue);
         };
         // The next connection may lead to another server: determine again where to resume.
         self.forget();
-        Ok(Step::Blocked(format!(
+        Ok(Pass::Blocked(format!(
             "reads return nothing although the stream has entry {entry_id}: the connection is replaced"
         )))
     }

@@ -4,6 +4,7 @@
 //! a store, and it does not end before the service is stopped: a failure is logged once and retried after a
 //! pause.
 
+mod accept;
 mod activity;
 mod audit;
 mod batch_limit;
@@ -17,6 +18,7 @@ mod intake;
 mod log_limiter;
 pub mod metrics;
 mod passes;
+mod ports;
 mod publish;
 mod reporter;
 mod republish;
@@ -32,6 +34,7 @@ pub use gauges::{GaugeStore, Gauges};
 pub use health::{Blocked, Health, WorkerStatus};
 pub use intake::{Intake, IntakeSettings};
 pub use metrics::Metrics;
+pub use ports::Ports;
 pub use publish::{NextDue, PublishSettings, RoutePublisher};
 pub use reporter::{ReplicaHealth, Reporter};
 pub use republish::{RepublishSettings, Republisher};

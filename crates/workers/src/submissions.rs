@@ -22,23 +22,23 @@
 //! release is tried again until the claim has expired.
 
 mod claims;
+mod group;
 mod groups;
 mod look_ups;
 mod queue;
 mod singles_first;
 
 use std::collections::{BTreeMap, HashMap};
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ambient::{Clock, Tokens};
+use ambient::Clock;
 use domain::outcome::Acceptance;
 use domain::policy::Policy;
-use domain::ports::{
-    AcceptanceStore, Activity, AnswerStore, ClaimOutcome, ClaimToken, Lookup, Submissions, UserDirectory,
-};
-use domain::record::IdempotencyScope;
-use domain::submission::{StoredAnswer, Submission, SubmissionOutcome};
+use domain::ports::{Activity, Claim, IdempotencyStore, KeyCondition, Lookup, Submissions};
+use domain::record::IdempotencyKey;
+use domain::submission::{StoredResponse, Submission, SubmissionOutcome};
 use futures_util::future::{join, join3, join4};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout};
@@ -47,6 +47,7 @@ use tokio_util::sync::CancellationToken;
 use crate::dispatch::Dispatcher;
 use crate::health::Health;
 use crate::metrics::{BATCH, HTTP, Metrics};
+use crate::ports::Ports;
 use crate::traces::{IntentSpan, Traces};
 use claims::ClaimKeeper;
 use groups::GroupLimits;
@@ -68,16 +69,15 @@ const IN_PROGRESS_TIMEOUT: Duration = Duration::from_secs(1);
 const STOPPING: &str = "the service is stopping";
 
 /// Accepts submissions.
-#[derive(Debug)]
-pub struct SubmissionIntake<A, D, C, T> {
+pub struct SubmissionIntake<P: Ports> {
     /// The store that commits acceptance, and that contains stored responses.
-    pub store: A,
+    pub store: P::Store,
     /// The user directory.
-    pub directory: D,
+    pub directory: P::Directory,
     /// The time of acceptance.
-    pub clock: C,
+    pub clock: P::Clock,
     /// The random tokens for ids of notifications and for claims.
-    pub tokens: T,
+    pub tokens: P::Tokens,
     /// The configuration of acceptance.
     pub policy: Arc<Policy>,
     /// The dispatcher to the publishers of this replica.
@@ -85,13 +85,19 @@ pub struct SubmissionIntake<A, D, C, T> {
     /// The longest time for which a key is claimed: longer than a request takes.
     pub lock_ttl: Duration,
     /// Builds the response to the caller of an accepted intent.
-    pub answer: fn(&Acceptance) -> StoredAnswer,
+    pub response: fn(&Acceptance) -> StoredResponse,
     /// The instruments.
     pub metrics: Metrics,
     /// The spans of intents.
     pub traces: Traces,
     /// The health of this worker.
     pub health: Health,
+}
+
+impl<P: Ports> fmt::Debug for SubmissionIntake<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SubmissionIntake").field("lock_ttl", &self.lock_ttl).finish_non_exhaustive()
+    }
 }
 
 /// The sending side, for callers. Clones share the queue.
@@ -113,7 +119,7 @@ pub struct SubmissionReceiver {
 /// A query whether a request with this key is in progress, and for how long at most.
 #[derive(Debug)]
 struct Question {
-    scope: IdempotencyScope,
+    key: IdempotencyKey,
     reply: oneshot::Sender<Option<Duration>>,
 }
 
@@ -129,11 +135,11 @@ impl Submissions for SubmissionQueue {
     async fn submit(&self, submission: Submission) -> SubmissionOutcome {
         let (reply, outcome) = oneshot::channel();
         let since = Instant::now();
-        let single = submission.stores_answer.then(|| self.queue.begin_single());
+        let single = submission.stores_response.then(|| self.queue.begin_single());
         let waiting = Waiting {
             submission,
             since,
-            key: Key::Unguarded,
+            condition: None,
             users: None,
             reply,
             in_progress: None,
@@ -145,13 +151,13 @@ impl Submissions for SubmissionQueue {
         outcome.await.unwrap_or_else(|_| SubmissionOutcome::Unavailable(STOPPING.to_owned()))
     }
 
-    async fn time_in_progress(&self, scope: &IdempotencyScope) -> Option<Duration> {
-        if self.queue.is_in_progress(scope) {
+    async fn time_in_progress(&self, key: &IdempotencyKey) -> Option<Duration> {
+        if self.queue.is_in_progress(key) {
             return Some(Duration::ZERO);
         }
         let (reply, answer) = oneshot::channel();
         let asking = async {
-            self.questions.send(Question { scope: scope.clone(), reply }).await.ok()?;
+            self.questions.send(Question { key: key.clone(), reply }).await.ok()?;
             answer.await.ok()?
         };
         timeout(IN_PROGRESS_TIMEOUT, asking).await.ok()?
@@ -171,8 +177,9 @@ impl Submissions for SubmissionQueue {
 struct Waiting {
     submission: Submission,
     since: Instant,
-    /// The state of its key.
-    key: Key,
+    /// The condition on its key, under which its response is stored. `None` until the key is read or claimed,
+    /// for an element of a batch, and if another intent has a stored response under the key.
+    condition: Option<KeyCondition>,
     /// The lookup of each recipient; `None` until it is available.
     users: Option<HashMap<String, Lookup>>,
     reply: oneshot::Sender<SubmissionOutcome>,
@@ -183,31 +190,18 @@ struct Waiting {
     _single: Option<SingleInProgress>,
 }
 
-/// The state of the idempotency key of a submission, which determines how its response is stored.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Key {
-    /// The key is not read, and no response is stored: an element of a batch.
-    Unguarded,
-    /// The key was free when it was read. The response is stored if it still is.
-    Free,
-    /// The key is claimed under this token. The response is stored if it still is.
-    Claimed(ClaimToken),
-    /// Another intent has a stored response under the key. No response is stored.
-    Taken,
-}
-
 impl Waiting {
-    fn scope(&self) -> IdempotencyScope {
-        self.submission.intent.scope()
+    fn key(&self) -> IdempotencyKey {
+        self.submission.intent.key()
     }
 
     fn kind(&self) -> Kind {
-        if self.submission.stores_answer { Kind::Single } else { Kind::Element }
+        if self.submission.stores_response { Kind::Single } else { Kind::Element }
     }
 
     /// The label `source` of the submission.
     fn source(&self) -> &'static str {
-        if self.submission.stores_answer { HTTP } else { BATCH }
+        if self.submission.stores_response { HTTP } else { BATCH }
     }
 
     /// True if the caller has stopped waiting.
@@ -216,13 +210,7 @@ impl Waiting {
     }
 }
 
-impl<A, D, C, T> SubmissionIntake<A, D, C, T>
-where
-    A: AcceptanceStore + AnswerStore,
-    D: UserDirectory,
-    C: Clock,
-    T: Tokens,
-{
+impl<P: Ports> SubmissionIntake<P> {
     /// Accepts submissions until `stop`, then those that were submitted before it.
     pub async fn run(self, receiver: SubmissionReceiver, stop: CancellationToken) {
         let SubmissionReceiver { queue, questions } = receiver;
@@ -274,11 +262,11 @@ where
     async fn answer_questions(&self, mut questions: mpsc::Receiver<Question>) {
         let mut group = Vec::with_capacity(MAX_GROUP);
         while questions.recv_many(&mut group, MAX_GROUP).await > 0 {
-            let keys: Vec<_> = group.iter().map(|question| (&question.scope, "")).collect();
-            let found = self.store.lookup_answers(&keys).await.unwrap_or_default();
+            let keys: Vec<_> = group.iter().map(|question| (&question.key, "")).collect();
+            let found = self.store.lookup_keys(&keys).await.unwrap_or_default();
             for (question, outcome) in group.drain(..).zip(found) {
                 let time = match outcome {
-                    Some(ClaimOutcome::InProgress(time)) => Some(time),
+                    Some(Claim::Pending(time)) => Some(time),
                     _ => None,
                 };
                 // The caller may no longer wait for the response.
@@ -290,7 +278,7 @@ where
 
     /// Sends the outcome of a submission to its caller, counts it, and releases the claim of one that was not
     /// accepted.
-    fn answer(&self, waiting: Waiting, outcome: SubmissionOutcome, keeper: &ClaimKeeper) {
+    fn respond(&self, waiting: Waiting, outcome: SubmissionOutcome, keeper: &ClaimKeeper) {
         let none = Activity::default();
         let counted = match &outcome {
             SubmissionOutcome::Accepted { .. } => Some(("accepted", Activity { accepted: 1, ..none })),
@@ -311,8 +299,8 @@ where
             self.trace(&waiting, &outcome);
         }
         let accepted = matches!(outcome, SubmissionOutcome::Accepted { .. });
-        if let (Key::Claimed(token), false) = (waiting.key, accepted) {
-            keeper.give_up(waiting.scope(), token);
+        if let (Some(KeyCondition::Claimed(token)), false) = (waiting.condition, accepted) {
+            keeper.give_up(waiting.key(), token);
         }
         // A caller that no longer waits receives the outcome when it repeats the request.
         drop(waiting.reply.send(outcome));

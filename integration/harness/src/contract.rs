@@ -10,8 +10,6 @@ use domain::ports::{Acknowledged, ServerId};
 pub mod acceptance;
 mod accepted;
 #[expect(missing_docs, reason = "the name of a case is what it checks")]
-pub mod answers;
-#[expect(missing_docs, reason = "the name of a case is what it checks")]
 pub mod backlog;
 #[expect(missing_docs, reason = "the name of a case is what it checks")]
 pub mod checkpoints;
@@ -20,6 +18,8 @@ pub mod directory;
 mod drafts;
 #[expect(missing_docs, reason = "the name of a case is what it checks")]
 pub mod election;
+#[expect(missing_docs, reason = "the name of a case is what it checks")]
+pub mod idempotency;
 #[expect(missing_docs, reason = "the name of a case is what it checks")]
 pub mod inspection;
 #[expect(missing_docs, reason = "the name of a case is what it checks")]

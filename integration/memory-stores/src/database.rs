@@ -9,20 +9,20 @@ use std::time::Duration;
 
 use ambient::{Clock, ManualClock, Timestamp};
 use domain::accept::{Known, Probe, ProcessedTrace};
-use domain::checkpoint::{Checkpoint, Claim, Fence, Witness};
+use domain::checkpoint::{Checkpoint, Fence, FenceWrite, Witness};
 use domain::entry::EntryId;
 use domain::malformed::{MalformedIntent, MalformedKey};
 use domain::outcome::{Acceptance, Outcome};
 use domain::ports::{
-    AcceptanceBatch, AcceptanceStore, CheckpointMove, CheckpointStore, Commit, Completion, SavedStream,
+    AcceptanceBatch, AcceptanceStore, CheckpointMove, CheckpointStore, Completion, Fate, SavedStream,
     ServerId, StoreError, Swap,
 };
 use domain::query::Discarded;
 use domain::receipt::Receipt;
-use domain::record::{IdempotencyScope, NotificationId, Record};
+use domain::record::{IdempotencyKey, NotificationId, Record};
 use domain::route::{Channel, LiveRoute, NewRoute, RouteKey, RouteStatus, SkipReason, Start, Version};
 
-use super::answers::AnswerRow;
+use super::idempotency::KeyRow;
 use super::lock;
 use super::operations::RecordedAction;
 
@@ -33,14 +33,14 @@ pub struct MemoryDatabase(pub(super) Arc<Mutex<Tables>>);
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tables {
     pub(super) records: BTreeMap<NotificationId, Record>,
-    pub(super) scopes: HashMap<IdempotencyScope, NotificationId>,
+    pub(super) by_key: HashMap<IdempotencyKey, NotificationId>,
     pub(super) routes: BTreeMap<RouteKey, Row>,
     pub(super) dead_letters: BTreeMap<RouteKey, DeadLetterRow>,
     pub(super) receipts: BTreeMap<RouteKey, Receipt>,
     pub(super) malformed: HashMap<MalformedKey, MalformedIntent>,
     pub(super) checkpoints: HashMap<String, Checkpoint>,
     pub(super) witnesses: HashMap<String, Witness>,
-    pub(super) answers: HashMap<IdempotencyScope, AnswerRow>,
+    pub(super) keys: HashMap<IdempotencyKey, KeyRow>,
     pub(super) locked: HashSet<RouteKey>,
     /// Routes with an unreadable value.
     pub(super) corrupt: HashSet<RouteKey>,
@@ -148,18 +148,18 @@ impl Tables {
 
     /// Returns true if no record has one of these keys or ids, and none of them is repeated.
     fn are_new(&self, acceptances: &[&Acceptance]) -> bool {
-        let (mut scopes, mut ids) = (HashSet::new(), HashSet::new());
+        let (mut keys, mut ids) = (HashSet::new(), HashSet::new());
         acceptances.iter().all(|Acceptance { record, .. }| {
-            !self.scopes.contains_key(&record.scope)
+            !self.by_key.contains_key(&record.idempotency_key)
                 && !self.records.contains_key(&record.notification_id)
-                && scopes.insert(&record.scope)
+                && keys.insert(&record.idempotency_key)
                 && ids.insert(&record.notification_id)
         })
     }
 
     fn insert(&mut self, acceptance: &Acceptance) {
         let record = &acceptance.record;
-        self.scopes.insert(record.scope.clone(), record.notification_id.clone());
+        self.by_key.insert(record.idempotency_key.clone(), record.notification_id.clone());
         self.records.insert(record.notification_id.clone(), record.clone());
         for route in acceptance.live_routes() {
             self.insert_route(route, RouteStatus::Pending, "");
@@ -215,7 +215,7 @@ impl Tables {
     /// Removes a record and everything that belongs to it.
     pub(super) fn remove(&mut self, id: &NotificationId) {
         if let Some(record) = self.records.remove(id) {
-            self.scopes.remove(&record.scope);
+            self.by_key.remove(&record.idempotency_key);
         }
         self.routes.retain(|key, _| key.notification_id != *id);
         self.dead_letters.retain(|key, _| key.notification_id != *id);
@@ -258,13 +258,13 @@ pub(super) fn malformed_key(row: &MalformedIntent) -> MalformedKey {
 }
 
 impl AcceptanceStore for MemoryDatabase {
-    async fn find_known(&self, intents: &[(IdempotencyScope, EntryId)]) -> Result<Known, StoreError> {
+    async fn find_known(&self, intents: &[(IdempotencyKey, EntryId)]) -> Result<Known, StoreError> {
         let tables = lock(&self.0);
         let mut known = Known::default();
-        for (scope, id) in intents {
-            if let Some(found) = tables.scopes.get(scope) {
+        for (key, id) in intents {
+            if let Some(found) = tables.by_key.get(key) {
                 let fingerprint = tables.records[found].fingerprint.clone();
-                known.fingerprints.insert(scope.clone(), fingerprint);
+                known.fingerprints.insert(key.clone(), fingerprint);
             } else if tables.records.contains_key(&NotificationId::of(*id, 0)) {
                 let free = (1..).find(|n| !tables.records.contains_key(&NotificationId::of(*id, *n)));
                 known.taken_ids.extend(free.map(|free| (*id, free)));
@@ -273,30 +273,30 @@ impl AcceptanceStore for MemoryDatabase {
         Ok(known)
     }
 
-    async fn accept(&self, batch: AcceptanceBatch<'_>) -> Result<Commit, StoreError> {
+    async fn accept(&self, batch: AcceptanceBatch<'_>) -> Result<Fate, StoreError> {
         let mut tables = lock(&self.0);
-        if !tables.may_store_answers(&batch.answers) {
-            return Ok(Commit::AnswerRefused);
+        if !tables.may_store_responses(&batch.responses) {
+            return Ok(Fate::KeyTaken);
         }
         if batch.checkpoint.as_ref().is_some_and(|to| !tables.admits(to)) {
-            return Ok(Commit::CheckpointMoved);
+            return Ok(Fate::CheckpointMoved);
         }
         let acceptances: Vec<&Acceptance> =
             batch.outcomes.iter().filter_map(|outcome| outcome.acceptance()).collect();
         if !tables.are_new(&acceptances) {
-            return Ok(Commit::WriteConflict);
+            return Ok(Fate::WriteConflict);
         }
         for acceptance in acceptances {
             tables.insert(acceptance);
         }
-        tables.store_answers(batch.answers);
+        tables.store_responses(&batch.responses);
         for row in batch.outcomes.iter().copied().filter_map(Outcome::malformed_row) {
             tables.malformed.entry(malformed_key(row)).or_insert_with(|| row.clone());
         }
         if let Some(to) = &batch.checkpoint {
             tables.move_checkpoint(to);
         }
-        Ok(Commit::Committed)
+        Ok(Fate::Committed)
     }
 
     async fn probe(&self, _: &Probe) -> Result<(), StoreError> {
@@ -312,8 +312,8 @@ impl CheckpointStore for MemoryDatabase {
     ) -> Result<Option<EntryId>, StoreError> {
         let tables = lock(&self.0);
         let accepted = |entry: &ProcessedTrace| {
-            let (scope, fingerprint) = entry.request.as_ref()?;
-            let record = &tables.records[tables.scopes.get(scope)?];
+            let (key, fingerprint) = entry.request.as_ref()?;
+            let record = &tables.records[tables.by_key.get(key)?];
             let id = record.notification_id.as_str().split('~').next();
             (record.fingerprint == *fingerprint && id == Some(&entry.entry_id.to_string())).then_some(())
         };
@@ -328,16 +328,16 @@ impl CheckpointStore for MemoryDatabase {
         Ok(processed.map(|entry| entry.entry_id).max())
     }
 
-    async fn claim_checkpoint(&self, stream: &str, fence: Fence, begins: bool) -> Result<Claim, StoreError> {
+    async fn write_fence(&self, stream: &str, fence: Fence, begins: bool) -> Result<FenceWrite, StoreError> {
         let mut tables = lock(&self.0);
         Ok(match tables.checkpoints.get_mut(stream) {
-            None => Claim::NoCheckpoint,
+            None => FenceWrite::NoCheckpoint,
             Some(stored) if stored.fence > fence || (begins && stored.fence == fence) => {
-                Claim::Superseded(stored.fence)
+                FenceWrite::Superseded(stored.fence)
             }
             Some(stored) => {
                 stored.fence = fence;
-                Claim::At(stored.last_entry_id)
+                FenceWrite::At(stored.last_entry_id)
             }
         })
     }

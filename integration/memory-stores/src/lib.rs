@@ -8,11 +8,11 @@
 //! A value behind a lock is consistent whenever the lock is free, so a panic elsewhere does not make it
 //! unusable.
 
-mod answers;
 mod checkpoints;
 mod database;
 mod directory;
 mod election;
+mod idempotency;
 mod inspection;
 mod intents;
 mod operations;

@@ -14,7 +14,7 @@ use domain::query::{
     MalformedSummary, NotificationDetail, NotificationFilter, NotificationSummary, Page, PageLimit,
     RouteCounts, SearchFilter, SearchOutcome, StoreStatus, StoredMalformedIntent, StoredRoute,
 };
-use domain::record::{IdempotencyScope, NotificationId, Record, RecordCursor};
+use domain::record::{IdempotencyKey, NotificationId, Record, RecordCursor};
 use domain::route::{Channel, RouteStatus};
 
 use super::database::{MemoryDatabase, Row, Tables, malformed_key};
@@ -100,12 +100,12 @@ impl Queries for MemoryDatabase {
     async fn get_intent_trace(
         &self,
         stream: &str,
-        scope: &IdempotencyScope,
+        scope: &IdempotencyKey,
     ) -> Result<IntentTrace, StoreError> {
         let tables = lock(&self.0);
         let rows = malformed(&tables).into_iter().map(|row| row.summary);
         let named = rows.filter(|row| row.producer == scope.producer && row.idempotency_key == scope.key);
-        let record = tables.records.values().find(|record| record.scope == *scope);
+        let record = tables.records.values().find(|record| record.idempotency_key == *scope);
         Ok(IntentTrace {
             checkpoint: tables.checkpoints.get(stream).map(|checkpoint| checkpoint.last_entry_id),
             malformed: named.max_by_key(|row| row.recorded_at),
@@ -195,9 +195,9 @@ fn selects(filter: &NotificationFilter, record: &Record, tables: &Tables) -> boo
         let is_address = || routes().any(|row| row.route.key.route_id == address);
         record.recipient_user_ids.contains(recipient) || !filter.users_only && is_address()
     };
-    is_or_any(filter.producer.as_ref(), &record.scope.producer)
+    is_or_any(filter.producer.as_ref(), &record.idempotency_key.producer)
         && is_or_any(filter.notification_type.as_ref(), &record.content.notification_type)
-        && is_or_any(filter.idempotency_key.as_ref(), &record.scope.key)
+        && is_or_any(filter.idempotency_key.as_ref(), &record.idempotency_key.key)
         && filter.status.is_none_or(|status| routes().any(|row| row.status == status))
         && filter.recipient.as_ref().is_none_or(is_to)
         && within(record.content.accepted_at, filter.accepted_after, filter.accepted_before)
@@ -211,9 +211,9 @@ fn summary(tables: &Tables, record: &Record) -> NotificationSummary {
     NotificationSummary {
         notification_id: record.notification_id.clone(),
         notification_type: record.content.notification_type.clone(),
-        producer: record.scope.producer.clone(),
+        producer: record.idempotency_key.producer.clone(),
         audience_kind: record.audience_kind.to_owned(),
-        idempotency_key: record.scope.key.clone(),
+        idempotency_key: record.idempotency_key.key.clone(),
         accepted_at: record.content.accepted_at,
         occurred_at: record.content.occurred_at,
         routes,

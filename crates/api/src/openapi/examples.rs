@@ -12,7 +12,7 @@ use domain::malformed::{FailureCode, Rejection};
 use domain::outcome::Acceptance;
 use domain::query::{self, IntentTrace, NotificationDetail, RouteCounts, StoredRoute};
 use domain::receipt::{Receipt, ReceiptStatus, Recorded, Report, ReportOutcome};
-use domain::record::{Content, IdempotencyScope, NotificationId, Record};
+use domain::record::{Content, IdempotencyKey, NotificationId, Record};
 use domain::route::{Channel, NewRoute, RouteKey, RouteStatus, Start};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -92,7 +92,7 @@ fn is_valid(catalog: &Catalog) -> bool {
 fn record() -> Record {
     Record {
         notification_id: NotificationId::from(ID.to_owned()),
-        scope: IdempotencyScope { producer: PRODUCER.to_owned(), key: KEY.to_owned() },
+        idempotency_key: IdempotencyKey { producer: PRODUCER.to_owned(), key: KEY.to_owned() },
         audience_kind: "user",
         recipient_user_ids: vec!["u-1".to_owned()],
         fingerprint: format!("v1:{}", "4f".repeat(32)),
@@ -230,9 +230,9 @@ pub(super) fn notifications() -> Value {
     let summary = query::NotificationSummary {
         notification_id: record.notification_id,
         notification_type: record.content.notification_type.clone(),
-        producer: record.scope.producer,
+        producer: record.idempotency_key.producer,
         audience_kind: record.audience_kind.to_owned(),
-        idempotency_key: record.scope.key,
+        idempotency_key: record.idempotency_key.key,
         accepted_at: record.content.accepted_at,
         occurred_at: record.content.occurred_at,
         routes,

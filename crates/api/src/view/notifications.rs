@@ -225,11 +225,11 @@ impl<'a> Notification<'a> {
         Self {
             notification_id: record.notification_id.as_str(),
             notification_type: &record.content.notification_type,
-            producer: &record.scope.producer,
+            producer: &record.idempotency_key.producer,
             audience_kind: record.audience_kind,
             recipient_user_ids: &record.recipient_user_ids,
             payload: json_of(&record.content.payload_json),
-            idempotency_key: &record.scope.key,
+            idempotency_key: &record.idempotency_key.key,
             request_fingerprint: &record.fingerprint,
             request_id: &record.content.request_id,
             trace_id: &record.content.trace_id,

@@ -97,8 +97,8 @@ fn record_members(detail: &NotificationDetail) -> [(&'static str, String); 13] {
     [
         ("notification_id", record.notification_id.to_string()),
         ("notification_type", content.notification_type.clone()),
-        ("producer", record.scope.producer.clone()),
-        ("idempotency_key", record.scope.key.clone()),
+        ("producer", record.idempotency_key.producer.clone()),
+        ("idempotency_key", record.idempotency_key.key.clone()),
         ("audience_kind", record.audience_kind.to_owned()),
         ("recipients", recipients),
         ("request_id", content.request_id.clone()),

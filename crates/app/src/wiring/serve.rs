@@ -10,13 +10,14 @@ use domain::policy::Policy;
 use domain::route::Channel;
 use election::{Leadership, NoNotice, Notice};
 use opentelemetry::metrics::Meter;
+use store_postgres::PgStore;
 use store_redis::{
     Keyspace, LeaderNotice, RedisCheckpoints, RedisIntentStream, RedisLeases, RedisOutbound, StreamTarget,
 };
 use tokio_util::sync::CancellationToken;
 use workers::metrics::observe_replica;
 use workers::{
-    Dispatcher, Gauges, Health, Intake, IntakeSettings, Metrics, NextDue, PublishSettings, Receiver,
+    Dispatcher, Gauges, Health, Intake, IntakeSettings, Metrics, NextDue, Ports, PublishSettings, Receiver,
     ReplicaHealth, Reporter, RepublishSettings, Republisher, Retention, RetentionSettings, RoutePublisher,
     StepDownElection, SubmissionIntake, TracedStreams, Traces, dispatch, submission_queue,
 };
@@ -100,6 +101,19 @@ fn meter() -> Meter {
     opentelemetry::global::meter("notification")
 }
 
+/// The ports of the workers.
+struct ServicePorts;
+
+impl Ports for ServicePorts {
+    type Election = StepDownElection<Election<RedisNotice>, PgStore>;
+    type Intents = RedisIntentStream;
+    type Store = PgStore;
+    type Cache = RedisCheckpoints;
+    type Directory = UserDirectory;
+    type Clock = SystemClock;
+    type Tokens = RandomTokens;
+}
+
 /// The dependencies of the workers of one replica.
 struct Wiring<'a> {
     config: &'a Config,
@@ -150,7 +164,7 @@ impl Wiring<'_> {
     ) -> anyhow::Result<()> {
         let health = self.add_worker("submissions");
         let (queue, receiver) = submission_queue(self.metrics.clone(), health.clone());
-        let submissions = SubmissionIntake {
+        let submissions: SubmissionIntake<ServicePorts> = SubmissionIntake {
             store: self.stores.postgres.clone(),
             directory: UserDirectory::new(self.config, self.stores)?,
             clock: SystemClock,
@@ -158,7 +172,7 @@ impl Wiring<'_> {
             policy: Arc::new(policy(self.config)),
             dispatcher,
             lock_ttl: api.lock_ttl(),
-            answer: ::api::accepted_answer,
+            response: ::api::accepted_response,
             metrics: self.metrics.clone(),
             traces: self.traces.clone(),
             health,
@@ -187,7 +201,7 @@ impl Wiring<'_> {
         let notice = RedisNotice(LeaderNotice::new(&self.stores.redis, &leadership));
         let election = self.election(&leadership, notice);
         let requests = self.stores.postgres.clone();
-        let intake = Intake {
+        let intake: Intake<ServicePorts> = Intake {
             election: StepDownElection::new(election, requests, self.replica.as_str()),
             intents,
             store: self.stores.postgres.clone(),

@@ -116,9 +116,9 @@ fn about(record: &Record, updated_at: Timestamp) -> Markup {
         section.card aria-label="About this notification" {
             (facts(&[
                 ("Type", html! { a href={ "/console/catalogue/" (segment(&content.notification_type)) } { (visible(&content.notification_type)) } }),
-                ("Producer", html! { a href=(address("/console/notifications", [("producer", record.scope.producer.as_str())])) { (visible(&record.scope.producer)) } }),
+                ("Producer", html! { a href=(address("/console/notifications", [("producer", record.idempotency_key.producer.as_str())])) { (visible(&record.idempotency_key.producer)) } }),
                 ("Notification id", id(record.notification_id.as_str())),
-                ("Idempotency key", id(&record.scope.key)),
+                ("Idempotency key", id(&record.idempotency_key.key)),
                 ("Accepted", time(content.accepted_at)),
                 ("Occurred", time(content.occurred_at)),
                 ("Last change", time(updated_at)),

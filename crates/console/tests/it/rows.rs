@@ -11,7 +11,7 @@ use domain::entry::{EntryId, RawEntry, RawFields};
 use domain::intent::{IntentDraft, Recipients};
 use domain::outcome::Outcome;
 use domain::policy::Policy;
-use domain::ports::{AcceptanceBatch, AcceptanceStore, Commit, Completion, RouteStore, RowLocks};
+use domain::ports::{AcceptanceBatch, AcceptanceStore, Completion, Fate, RouteStore, RowLocks};
 use domain::recipient::{Lookup, User};
 use domain::route::{Failed, LiveRoute};
 use memory_stores::MemoryDatabase;
@@ -60,8 +60,8 @@ async fn decide(
         accept::decide(STREAM, &entries, &Known::default(), &users, &policy, policy.schedule(now, true));
     let outcomes: Vec<Outcome> = decision.decided.into_iter().map(|decided| decided.outcome).collect();
     let batch =
-        AcceptanceBatch { outcomes: outcomes.iter().collect(), checkpoint: None, answers: Vec::new() };
-    assert_eq!(database.accept(batch).await.expect("the store is there"), Commit::Committed);
+        AcceptanceBatch { outcomes: outcomes.iter().collect(), checkpoint: None, responses: Vec::new() };
+    assert_eq!(database.accept(batch).await.expect("the store is there"), Fate::Committed);
     outcomes
 }
 

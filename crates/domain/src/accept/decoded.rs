@@ -6,7 +6,7 @@ use crate::entry::{ENTRY_COST, EntryId, LargeEntry, RawEntry, RawFields};
 use crate::intent::{self, Intent};
 use crate::malformed::{MalformedIntent, Rejection};
 use crate::policy::Policy;
-use crate::record::IdempotencyScope;
+use crate::record::IdempotencyKey;
 
 /// A decoded stream entry.
 #[derive(Clone, Debug)]
@@ -76,7 +76,7 @@ impl Decoded {
 
     /// The id and content that identify the entry among the outcomes in PostgreSQL.
     pub fn trace(&self) -> ProcessedTrace {
-        let request = self.intent().map(|intent| (intent.scope(), intent.fingerprint.clone()));
+        let request = self.intent().map(|intent| (intent.key(), intent.fingerprint.clone()));
         ProcessedTrace { entry_id: self.id, fields_fingerprint: self.fields_fingerprint(), request }
     }
 
@@ -98,5 +98,5 @@ pub struct ProcessedTrace {
     /// [`crate::entry::RawFields::fingerprint`], as stored in a malformed row.
     pub fields_fingerprint: String,
     /// Key and fingerprint of the intent, as stored in a record; `None` if the entry is malformed.
-    pub request: Option<(IdempotencyScope, String)>,
+    pub request: Option<(IdempotencyKey, String)>,
 }

@@ -38,8 +38,7 @@ pub fn probe(stream: &str, policy: &Policy, refused: Option<&Intent>, now: Times
         fingerprint: PROBE.to_owned(),
     };
     let id = NotificationId::from(PROBE.to_owned());
-    let acceptance =
-        new_acceptance(id, intent.scope(), &intent, &[(PROBE, &user)], policy, policy.schedule(now, true));
+    let acceptance = new_acceptance(id, &intent, &[(PROBE, &user)], policy, policy.schedule(now, true));
     let rejection = Rejection { code: FailureCode::NotStorable, message: PROBE.to_owned() };
     let malformed = MalformedIntent::new(stream, EntryId::ZERO, RawFields::default(), rejection, now);
     Probe { acceptance, malformed }

@@ -8,14 +8,13 @@ use crate::intent::{Audience, Intent};
 use crate::outcome::Acceptance;
 use crate::policy::{DEFAULT_LOCALE, Policy, Schedule};
 use crate::recipient::User;
-use crate::record::{Content, IdempotencyScope, NotificationId, Record};
+use crate::record::{Content, NotificationId, Record};
 use crate::route::{Channel, NewRoute, RouteKey, SkipReason, Start};
 
 /// Builds the record and the routes of `intent` under `notification_id`. `users` are its recipients in the
 /// intent's order; empty for administrators.
 pub(super) fn new_acceptance(
     notification_id: NotificationId,
-    scope: IdempotencyScope,
     intent: &Intent,
     users: &[(&str, &User)],
     policy: &Policy,
@@ -29,7 +28,7 @@ pub(super) fn new_acceptance(
     };
     let record = Record {
         notification_id: notification_id.clone(),
-        scope,
+        idempotency_key: intent.key(),
         audience_kind: intent.audience.kind().as_str(),
         recipient_user_ids: intent.audience.users().to_vec(),
         fingerprint: intent.fingerprint.clone(),

@@ -197,7 +197,7 @@ fn a_known_key_is_a_duplicate_or_a_conflict_whatever_the_directory_answers() {
     let first = decoded([turn_ready(1, "k", &["u-1"], 54)]);
     let intent = first[0].intent().expect("well formed");
     let known = Known {
-        fingerprints: HashMap::from([(intent.scope(), intent.fingerprint.clone())]),
+        fingerprints: HashMap::from([(intent.key(), intent.fingerprint.clone())]),
         ..Known::default()
     };
     let replay = vec![turn_ready(7, "k", &["u-1"], 54), turn_ready(8, "k", &["u-1"], 55)];
@@ -282,7 +282,7 @@ fn a_probe_is_of_another_type_and_producer_than_what_was_refused() {
     let batch = decoded([turn_ready(1, "k", &["u-1"], 54)]);
     let probe = probe(STREAM, &policy(), batch[0].intent(), now());
     let record = &probe.acceptance.record;
-    assert_ne!(record.scope.producer, "game_master");
+    assert_ne!(record.idempotency_key.producer, "game_master");
     assert_ne!(record.content.notification_type, "game.turn.ready");
     assert!(!probe.acceptance.routes.is_empty());
 }

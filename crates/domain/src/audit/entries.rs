@@ -10,7 +10,7 @@ use crate::catalog::Catalog;
 use crate::entry::{EntryId, RawFields, Unread};
 use crate::intent;
 use crate::malformed::FailureCode;
-use crate::record::{IdempotencyScope, NotificationId};
+use crate::record::{IdempotencyKey, NotificationId};
 
 /// The data of an entry that identifies its outcome.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -20,7 +20,7 @@ pub struct EntryTrace {
     /// [`RawFields::fingerprint`]; `None` if the entry was not read.
     pub fields_fingerprint: Option<String>,
     /// The idempotency key as received, also if the entry is invalid.
-    pub scope: Option<IdempotencyScope>,
+    pub key: Option<IdempotencyKey>,
     /// The content under today's catalogue: fingerprint and time of the event, or the first rule that the
     /// entry breaks. `None` if the entry was not read.
     pub content: Option<Result<(String, Timestamp), FailureCode>>,
@@ -35,7 +35,7 @@ impl EntryTrace {
             Ok(fields) => fields,
             Err(why) => {
                 let is_too_slow = why == Unread::TooSlow;
-                return Self { id, fields_fingerprint: None, scope: None, content: None, is_too_slow };
+                return Self { id, fields_fingerprint: None, key: None, content: None, is_too_slow };
             }
         };
         let content = intent::decode(fields, catalog);
@@ -43,7 +43,7 @@ impl EntryTrace {
         Self {
             id,
             fields_fingerprint: Some(fields.fingerprint()),
-            scope: raw_scope(fields),
+            key: raw_key(fields),
             content: Some(content.map_err(|rejection| rejection.code)),
             is_too_slow: false,
         }
@@ -82,13 +82,13 @@ impl EntryTrace {
 }
 
 /// The idempotency key as received, if PostgreSQL can store it.
-fn raw_scope(fields: &RawFields) -> Option<IdempotencyScope> {
+fn raw_key(fields: &RawFields) -> Option<IdempotencyKey> {
     let text = |name: &str| {
         let (_, value) = fields.0.iter().find(|(field, _)| field == name.as_bytes())?;
         let text = std::str::from_utf8(value).ok().filter(|text| !text.contains('\0'));
         text.filter(|text| !text.is_empty() && text.len() <= intent::MAX_IDENTIFIER).map(str::to_owned)
     };
-    Some(IdempotencyScope { producer: text("producer")?, key: text("idempotency_key")? })
+    Some(IdempotencyKey { producer: text("producer")?, key: text("idempotency_key")? })
 }
 
 /// A row of `malformed_intents` with the id of an entry.

@@ -8,7 +8,7 @@ use crate::catalog::{AudienceKind, Catalog};
 use crate::checkpoint::{CachedCheckpoint, Checkpoint, StreamState};
 use crate::entry::{RawFields, Unread};
 use crate::intent::{IntentDraft, Recipients};
-use crate::record::IdempotencyScope;
+use crate::record::IdempotencyKey;
 
 use crate::route::{Channel, RouteKey, RouteStatus};
 
@@ -116,7 +116,7 @@ fn a_type_that_has_left_the_catalogue_does_not_turn_a_record_into_a_discrepancy(
     assert_eq!(judge(&entry, &record("5-0", &valid(TODAY))), Ok(EntryOutcome::Duplicate));
     let broken = RawFields::from_iter([("producer", "game_master"), ("idempotency_key", "k"), ("x", "y")]);
     let entry = trace(TODAY, &broken);
-    assert_eq!(entry.scope, Some(IdempotencyScope { producer: "game_master".into(), key: "k".into() }));
+    assert_eq!(entry.key, Some(IdempotencyKey { producer: "game_master".into(), key: "k".into() }));
     assert_eq!(judge(&entry, &record("5-0", &valid(TODAY))), Err(Kind::EntryWithoutOutcome));
 }
 

@@ -14,7 +14,7 @@ use crate::entry::{EntryId, RawFields};
 use crate::intent::Intent;
 use crate::malformed::{FailureCode, Rejection};
 use crate::query::{Counted, EntryLook, FoundEntry, MalformedSummary, UnreadEntries, Waiting};
-use crate::record::{IdempotencyScope, NotificationId, Record};
+use crate::record::{IdempotencyKey, NotificationId, Record};
 
 pub use fate::{Absence, Expected, Fate, TermState};
 pub use name::{MAX_ID_NUMBERS, Reading, readings};
@@ -135,7 +135,7 @@ fn present_entry(found: &EntryFindings) -> Option<Fate> {
         found.fields_fingerprint.as_ref().is_none_or(|fingerprint| *fingerprint == row.key.fields_fingerprint)
     });
     let intent = content.and_then(|content| content.as_ref().ok());
-    let holder = intent.and_then(|intent| holder(&intent.scope(), &found.holders));
+    let holder = intent.and_then(|intent| holder(&intent.key(), &found.holders));
     if let (Some(intent), Some(holder)) = (intent, holder)
         && holder.fingerprint == intent.fingerprint
     {
@@ -172,16 +172,16 @@ fn is_unread(found: &EntryFindings) -> bool {
     found.progress.checkpoint.is_none_or(|checkpoint| found.id > checkpoint)
 }
 
-fn holder<'a>(scope: &IdempotencyScope, holders: &'a [Record]) -> Option<&'a Record> {
-    holders.iter().find(|record| record.scope == *scope)
+fn holder<'a>(key: &IdempotencyKey, holders: &'a [Record]) -> Option<&'a Record> {
+    holders.iter().find(|record| record.idempotency_key == *key)
 }
 
 fn malformed(row: &MalformedSummary, holders: &[Record]) -> Fate {
     if row.failure_code != FailureCode::IdempotencyConflict.as_str() {
         return Fate::Malformed(row.clone());
     }
-    let scope = IdempotencyScope { producer: row.producer.clone(), key: row.idempotency_key.clone() };
-    let with = holder(&scope, holders).map(|record| record.notification_id.clone());
+    let key = IdempotencyKey { producer: row.producer.clone(), key: row.idempotency_key.clone() };
+    let with = holder(&key, holders).map(|record| record.notification_id.clone());
     Fate::Conflict { id: row.key.entry_id.clone(), with, row: Some(row.clone()) }
 }
 
@@ -206,7 +206,7 @@ fn expected(content: Option<&Content>, holders: &[Record]) -> Expected {
     match content {
         None => Expected::Undecided,
         Some(Err(rejection)) => Expected::Malformed(rejection.clone()),
-        Some(Ok(intent)) => match holder(&intent.scope(), holders) {
+        Some(Ok(intent)) => match holder(&intent.key(), holders) {
             None => Expected::Undecided,
             Some(record) if record.fingerprint == intent.fingerprint => {
                 Expected::Duplicate(record.notification_id.clone())

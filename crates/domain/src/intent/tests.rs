@@ -67,7 +67,7 @@ fn code_with(name: &str, text: impl Into<Vec<u8>>) -> Option<FailureCode> {
 fn an_intent_for_users_comes_out_in_normal_form() {
     let intent = decode(&RawFields(sound()), &Catalog::built_in()).expect("valid");
     assert_eq!(intent.notification_type, "game.turn.ready");
-    assert_eq!(intent.scope(), IdempotencyScope { producer: "game_master".into(), key: "key 1".into() });
+    assert_eq!(intent.key(), IdempotencyKey { producer: "game_master".into(), key: "key 1".into() });
     assert_eq!(intent.audience, Audience::Users(vec!["u-1".into(), "u-2".into()]));
     assert_eq!(intent.occurred_at.as_millis(), 1_775_121_700_123);
     assert_eq!(intent.payload_json, r#"{"game_id":"g-1","game_name":"Galaxy","turn_number":7}"#);

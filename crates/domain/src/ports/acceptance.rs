@@ -2,12 +2,12 @@
 
 use std::future::Future;
 
-use super::{AnswerToStore, StoreError};
-use crate::accept::{Known, Probe};
+use super::{ResponseToStore, StoreError};
+use crate::accept::{Fate, Known, Probe};
 use crate::checkpoint::Fence;
 use crate::entry::EntryId;
 use crate::outcome::Outcome;
-use crate::record::IdempotencyScope;
+use crate::record::IdempotencyKey;
 
 /// The content of one transaction. It does not depend on a stream: every record and malformed row already has
 /// its identity.
@@ -18,7 +18,7 @@ pub struct AcceptanceBatch<'a> {
     /// The checkpoint that moves past intents that came from a stream.
     pub checkpoint: Option<CheckpointMove<'a>>,
     /// The responses that are stored for intents whose callers wait.
-    pub answers: Vec<AnswerToStore>,
+    pub responses: Vec<ResponseToStore<'a>>,
 }
 
 /// A move of the durable checkpoint.
@@ -36,35 +36,18 @@ pub struct CheckpointMove<'a> {
     pub fingerprint: &'a str,
 }
 
-/// The result of committing a batch.
-#[must_use]
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Commit {
-    /// The whole batch was committed.
-    Committed,
-    /// Nothing was written: a key or an id was taken since [`AcceptanceStore::find_known`]. Call it again.
-    WriteConflict,
-    /// Nothing was written: the durable checkpoint is not the expected one. Another replica moved it, with a
-    /// higher fence or not, or PostgreSQL was restored to an older state. Only a batch with a
-    /// [`CheckpointMove`] has this result.
-    CheckpointMoved,
-    /// Nothing was written: the condition of a stored response does not hold. A claim expired, or a key is no
-    /// longer free. Only a batch with stored responses has this result.
-    AnswerRefused,
-}
-
 /// Commits acceptance.
 pub trait AcceptanceStore: Send + Sync {
     /// Returns the keys of these intents that are taken, and the entry ids that are taken of intents whose
     /// keys are free.
     fn find_known(
         &self,
-        intents: &[(IdempotencyScope, EntryId)],
+        intents: &[(IdempotencyKey, EntryId)],
     ) -> impl Future<Output = Result<Known, StoreError>> + Send;
 
     /// Writes records, routes, malformed rows, the checkpoint if it moves, and stored responses if there are
     /// any, in one transaction.
-    fn accept(&self, batch: AcceptanceBatch<'_>) -> impl Future<Output = Result<Commit, StoreError>> + Send;
+    fn accept(&self, batch: AcceptanceBatch<'_>) -> impl Future<Output = Result<Fate, StoreError>> + Send;
 
     /// Inserts valid rows in a transaction that is rolled back. [`StoreError::Refused`] if PostgreSQL rejects
     /// even these; then the rejected element may not be at fault.

@@ -4,7 +4,7 @@ use std::future::Future;
 
 use super::{CheckpointMove, StoreError, Swap};
 use crate::accept::ProcessedTrace;
-use crate::checkpoint::{CachedCheckpoint, Checkpoint, Claim, Fence, Witness};
+use crate::checkpoint::{CachedCheckpoint, Checkpoint, Fence, FenceWrite, Witness};
 use crate::entry::EntryId;
 use crate::republish::ServerId;
 
@@ -22,12 +22,12 @@ pub trait CheckpointStore: Send + Sync {
     /// Replaces the fence of the checkpoint by `fence`, so that no earlier term can move it, and returns its
     /// position. At the start of a term (`begins`), a checkpoint that already has `fence` is superseded as
     /// well: another term had the same fence, because PostgreSQL was restored.
-    fn claim_checkpoint(
+    fn write_fence(
         &self,
         stream: &str,
         fence: Fence,
         begins: bool,
-    ) -> impl Future<Output = Result<Claim, StoreError>> + Send;
+    ) -> impl Future<Output = Result<FenceWrite, StoreError>> + Send;
 
     /// Returns the durable checkpoint of `stream`; `None` if it has none.
     fn load_checkpoint(

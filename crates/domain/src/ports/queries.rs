@@ -13,7 +13,7 @@ use crate::query::{
     NotificationFilter, NotificationSummary, Page, PageLimit, SearchFilter, SearchOutcome, StoreStatus,
     StoredMalformedIntent, StreamBacklog, UnreadEntries,
 };
-use crate::record::{IdempotencyScope, NotificationId, Record, RecordCursor};
+use crate::record::{IdempotencyKey, NotificationId, Record, RecordCursor};
 
 /// Reads the tables. Every call except a search examines a bounded number of rows, however large the tables
 /// are. A page may be short or empty and still have a next one.
@@ -92,7 +92,7 @@ pub trait Queries: Send + Sync {
     fn get_intent_trace(
         &self,
         stream: &str,
-        scope: &IdempotencyScope,
+        key: &IdempotencyKey,
     ) -> impl Future<Output = Result<IntentTrace, StoreError>> + Send;
 
     /// Counts the newest dead letters that no operator has discarded, by cause.

@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::time::Duration;
 
-use crate::record::IdempotencyScope;
+use crate::record::IdempotencyKey;
 use crate::submission::{Submission, SubmissionOutcome};
 
 /// Accepts intents whose callers wait.
@@ -15,7 +15,7 @@ pub trait Submissions: Send + Sync {
 
     /// Returns the longest time for which a request with this key may still be in progress on any replica;
     /// `None` if none is known to be. Requires no store.
-    fn time_in_progress(&self, scope: &IdempotencyScope) -> impl Future<Output = Option<Duration>> + Send;
+    fn time_in_progress(&self, key: &IdempotencyKey) -> impl Future<Output = Option<Duration>> + Send;
 
     /// Counts intents of a known producer that are malformed and therefore not submitted.
     fn count_malformed(&self, producer: &str, count: u64, is_batch: bool);

@@ -57,7 +57,7 @@ mod tests {
     use super::*;
     use crate::catalog::Catalog;
     use crate::malformed::MalformedKey;
-    use crate::record::{Content, IdempotencyScope, Record};
+    use crate::record::{Content, IdempotencyKey, Record};
 
     fn at(seconds: i64) -> Timestamp {
         Timestamp::from_millis(seconds * 1_000).expect("in range")
@@ -66,7 +66,7 @@ mod tests {
     fn notification(accepted_at: Timestamp) -> NotificationDetail {
         let record = Record {
             notification_id: "5-0".to_owned().into(),
-            scope: IdempotencyScope { producer: "game_master".to_owned(), key: "k-1".to_owned() },
+            idempotency_key: IdempotencyKey { producer: "game_master".to_owned(), key: "k-1".to_owned() },
             audience_kind: "user",
             recipient_user_ids: Vec::new(),
             fingerprint: String::new(),

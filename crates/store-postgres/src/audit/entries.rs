@@ -25,7 +25,7 @@ pub(super) async fn outcomes(
     stream: &str,
     entries: &[EntryTrace],
 ) -> Result<Vec<FoundOutcome>, StoreError> {
-    let scopes = entries.iter().filter_map(|entry| entry.scope.as_ref());
+    let scopes = entries.iter().filter_map(|entry| entry.key.as_ref());
     let records = requests(&session.query(&requests_of(scopes)).await.map_err(store_error)?)?;
     let mut malformed: HashMap<String, Vec<MalformedTrace>> = HashMap::new();
     for row in session.query(&malformed_of(stream, entries)).await.map_err(store_error)? {
@@ -37,7 +37,7 @@ pub(super) async fn outcomes(
         malformed.entry(id).or_default().push(trace);
     }
     let found = |entry: &EntryTrace| {
-        let record = entry.scope.as_ref().and_then(|scope| records.get(scope));
+        let record = entry.key.as_ref().and_then(|scope| records.get(scope));
         FoundOutcome {
             record: record.map(|record| (record.notification_id.clone(), record.fingerprint.clone())),
             malformed: malformed.remove(&entry.id.to_string()).unwrap_or_default(),

@@ -5,7 +5,7 @@ use ambient::Timestamp;
 use domain::audit::EntryTrace;
 use domain::entry::{EntryId, RawFields};
 use domain::ports::ChildTable;
-use domain::record::{IdempotencyScope, NotificationId, RecordCursor};
+use domain::record::{IdempotencyKey, NotificationId, RecordCursor};
 use domain::route::RouteKey;
 use harness::TestDatabase;
 use pg::{Dsn, PgPool, PoolSettings};
@@ -25,10 +25,10 @@ fn key(number: usize) -> RouteKey {
 }
 
 fn trace(number: usize) -> EntryTrace {
-    let scope = IdempotencyScope { producer: "p".into(), key: number.to_string() };
+    let key = IdempotencyKey { producer: "p".into(), key: number.to_string() };
     let catalog = domain::catalog::Catalog::built_in();
     let trace = EntryTrace::new(EntryId::new(number as u64, 0), Ok(&RawFields::default()), &catalog);
-    EntryTrace { scope: Some(scope), ..trace }
+    EntryTrace { key: Some(key), ..trace }
 }
 
 async fn look_at_plans(statistics: bool) {
@@ -52,7 +52,7 @@ async fn look_at_plans(statistics: bool) {
     let keys: Vec<RouteKey> = (1..=256).map(key).collect();
     let keys: Vec<&RouteKey> = keys.iter().collect();
     let traces: Vec<EntryTrace> = (1..=256).map(trace).collect();
-    let scopes = traces.iter().filter_map(|trace| trace.scope.as_ref());
+    let scopes = traces.iter().filter_map(|trace| trace.key.as_ref());
     let begin = RecordCursor::before(Timestamp::MIN);
     for (what, plan, index) in [
         ("sizes", plan(&session, &records::sizes(&begin, Timestamp::MAX)).await, "records_listing_idx"),

@@ -6,7 +6,7 @@ use ambient::Timestamp;
 use domain::catalog::AudienceKind;
 use domain::ports::StoreError;
 use domain::query::{Discarded, MAX_RECORDS, NotificationDetail, StoredRoute};
-use domain::record::{Content, IdempotencyScope, NotificationId, Record};
+use domain::record::{Content, IdempotencyKey, NotificationId, Record};
 use domain::route::RouteKey;
 use pg::sql::any;
 use pg::{PgError, Session, bind};
@@ -77,7 +77,7 @@ fn record(row: &Row, id: &NotificationId) -> Result<(Record, Timestamp), StoreEr
     };
     let record = Record {
         notification_id: id.clone(),
-        scope: IdempotencyScope {
+        idempotency_key: IdempotencyKey {
             producer: text("records.producer")?,
             key: text("records.idempotency_key")?,
         },

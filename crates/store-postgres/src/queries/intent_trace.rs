@@ -2,7 +2,7 @@
 
 use domain::ports::StoreError;
 use domain::query::IntentTrace;
-use domain::record::IdempotencyScope;
+use domain::record::IdempotencyKey;
 use pg::Session;
 
 use super::{candidates, detail, malformed};
@@ -14,7 +14,7 @@ use crate::error::store_error;
 pub(super) async fn get(
     session: &Session,
     stream: &str,
-    scope: &IdempotencyScope,
+    scope: &IdempotencyKey,
 ) -> Result<IntentTrace, StoreError> {
     let checkpoint = checkpoint::load(session, stream).await?.map(|checkpoint| checkpoint.last_entry_id);
     let malformed = malformed::newest_with_key(session, scope).await?;

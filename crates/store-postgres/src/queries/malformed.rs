@@ -5,7 +5,7 @@ use domain::ports::{MalformedKey, StoreError};
 use domain::query::{
     MalformedFilter, MalformedPlace, MalformedSummary, Page, PageLimit, StoredMalformedIntent,
 };
-use domain::record::IdempotencyScope;
+use domain::record::IdempotencyKey;
 use pg::{PgError, Session, bind};
 use sea_query::{Expr, ExprTrait, Order, Query, SelectStatement};
 use tokio_postgres::Row;
@@ -65,7 +65,7 @@ pub(super) async fn get(
 /// The newest row with this producer and key.
 pub(super) async fn newest_with_key(
     session: &Session,
-    scope: &IdempotencyScope,
+    scope: &IdempotencyKey,
 ) -> Result<Option<MalformedSummary>, StoreError> {
     let rows = session.query(&with_key(scope)).await.map_err(store_error)?;
     rows.first().map(summary).transpose()
@@ -83,7 +83,7 @@ pub(super) async fn prepare_all(session: &Session) -> Result<(), PgError> {
     let key =
         MalformedKey { stream: String::new(), entry_id: String::new(), fields_fingerprint: String::new() };
     session.prepare(&raw_fields(&key)).await?;
-    session.prepare(&with_key(&IdempotencyScope { producer: String::new(), key: String::new() })).await?;
+    session.prepare(&with_key(&IdempotencyKey { producer: String::new(), key: String::new() })).await?;
     Ok(())
 }
 
@@ -184,7 +184,7 @@ pub(super) fn raw_fields(key: &MalformedKey) -> SelectStatement {
 }
 
 /// The end of a part of `malformed_intents_key_idx`, which compares by bytes.
-pub(super) fn with_key(scope: &IdempotencyScope) -> SelectStatement {
+pub(super) fn with_key(scope: &IdempotencyKey) -> SelectStatement {
     let by_bytes = |text: &str| Expr::cust_with_expr("$1 COLLATE \"C\"", bind::text(text));
     Query::select()
         .columns(SHOWN)

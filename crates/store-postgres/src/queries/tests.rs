@@ -98,7 +98,7 @@ async fn look_at_plans(statistics: bool) {
     let discarded = DeadLetterFilter { discarded: true, ..letters.clone() };
     let malformed_filter = MalformedFilter::default();
     let rare_malformed = MalformedFilter { code: Some("rare".into()), ..malformed_filter.clone() };
-    let scope = IdempotencyScope { producer: "p".to_owned(), key: "8".to_owned() };
+    let scope = IdempotencyKey { producer: "p".to_owned(), key: "8".to_owned() };
     let (few, page, examined, candidates) = (10, 50, MAX_EXAMINED as u64, MAX_CANDIDATES as u64);
     let cap = domain::query::COUNT_CAP;
     use notifications::listed as notifications;

@@ -2,13 +2,13 @@
 
 use domain::checkpoint::Checkpoint;
 use domain::entry::{EntryId, RawEntry, RawFields};
-use domain::ports::{AcceptanceStore, CheckpointStore, Claim, Commit, StoreError};
-use domain::record::IdempotencyScope;
+use domain::ports::{AcceptanceStore, CheckpointStore, Fate, FenceWrite, StoreError};
+use domain::record::IdempotencyKey;
 
 use super::*;
 
-fn scope(key: &str) -> IdempotencyScope {
-    IdempotencyScope { producer: "game_master".into(), key: key.into() }
+fn scope(key: &str) -> IdempotencyKey {
+    IdempotencyKey { producer: "game_master".into(), key: key.into() }
 }
 
 fn checkpoint(fence: u64, number: u64) -> Checkpoint {
@@ -26,7 +26,7 @@ async fn a_batch_writes_record_routes_malformed_row_and_checkpoint_together() {
     let broken =
         RawEntry { id: EntryId::new(2, 0), fields: RawFields::from_iter([("a\0", b"\xff".to_vec())]) };
     let batch = decide([entry(1, "key-1", 54), broken], at(0));
-    assert_eq!(world.commit(&batch).await, Commit::Committed);
+    assert_eq!(world.commit(&batch).await, Fate::Committed);
 
     let record = world
         .column(
@@ -74,21 +74,21 @@ async fn a_batch_without_a_checkpoint_to_move_writes_its_rows_and_leaves_every_c
         let outcomes = batch.outcomes.iter().collect();
         world
             .store
-            .accept(AcceptanceBatch { outcomes, checkpoint: None, answers: Vec::new() })
+            .accept(AcceptanceBatch { outcomes, checkpoint: None, responses: Vec::new() })
             .await
             .expect("is there")
     };
     let first = decide([entry(1, "key-1", 54), broken(2)], at(0));
-    assert_eq!(accept(&first).await, Commit::Committed);
+    assert_eq!(accept(&first).await, Fate::Committed);
     assert_eq!(world.store.load_checkpoint(STREAM).await.expect("is there"), None);
     assert_eq!(world.column("SELECT notification_id FROM records").await, ["1-0"]);
     assert_eq!(world.column("SELECT route_id FROM routes ORDER BY 1").await.len(), 2);
     assert_eq!(world.column("SELECT stream_entry_id FROM malformed_intents").await, ["2-0"]);
 
     world.accept([5], at(1)).await;
-    assert_eq!(accept(&decide([entry(3, "key-3", 54)], at(2))).await, Commit::Committed);
+    assert_eq!(accept(&decide([entry(3, "key-3", 54)], at(2))).await, Fate::Committed);
     assert_eq!(world.store.load_checkpoint(STREAM).await.expect("is there"), Some(checkpoint(0, 5)));
-    assert_eq!(accept(&decide([entry(6, "key-3", 55)], at(3))).await, Commit::WriteConflict);
+    assert_eq!(accept(&decide([entry(6, "key-3", 55)], at(3))).await, Fate::WriteConflict);
     assert_eq!(world.column("SELECT notification_id FROM records ORDER BY 1").await, ["1-0", "3-0", "5-0"]);
 }
 
@@ -97,7 +97,7 @@ async fn a_key_that_was_taken_meanwhile_leaves_nothing_of_the_batch() {
     let world = World::new().await;
     world.accept([1], at(0)).await;
     let batch = decide([entry(2, "key-2", 54), entry(3, "key-1", 54)], at(1));
-    assert_eq!(world.commit(&batch).await, Commit::WriteConflict);
+    assert_eq!(world.commit(&batch).await, Fate::WriteConflict);
     assert_eq!(world.column("SELECT notification_id FROM records").await, ["1-0"]);
     assert_eq!(world.store.load_checkpoint(STREAM).await.expect("is there"), Some(checkpoint(0, 1)));
 }
@@ -117,7 +117,7 @@ async fn a_record_that_another_unique_index_refuses_is_refused_by_its_name_and_n
     assert_eq!(world.column("SELECT notification_id FROM records").await, ["1-0"]);
     // A taken key is still a write conflict.
     let batch = decide([entry(3, "key-1", 55)], at(1));
-    assert_eq!(world.commit(&batch).await, Commit::WriteConflict);
+    assert_eq!(world.commit(&batch).await, Fate::WriteConflict);
 }
 
 #[tokio::test]
@@ -143,7 +143,7 @@ async fn an_id_that_was_taken_never_gives_its_routes_to_another_record() {
     world.accept([1], at(0)).await;
     let before = world.column("SELECT route_id FROM routes ORDER BY 1").await;
     let recreated = decide([entry(1, "another key", 55)], at(1));
-    assert_eq!(world.commit(&recreated).await, Commit::WriteConflict);
+    assert_eq!(world.commit(&recreated).await, Fate::WriteConflict);
     assert_eq!(world.column("SELECT route_id FROM routes ORDER BY 1").await, before);
 
     // Another lookup returns the next free number, for two keys in sequence.
@@ -152,7 +152,7 @@ async fn an_id_that_was_taken_never_gives_its_routes_to_another_record() {
         let known = world.store.find_known(&asked).await.expect("is there");
         let batch = decide_knowing([entry(1, key, 55)], &known, at(1));
         assert_eq!(batch.acceptances()[0].record.notification_id.as_str(), id);
-        assert_eq!(world.commit(&batch).await, Commit::Committed);
+        assert_eq!(world.commit(&batch).await, Fate::Committed);
     }
 }
 
@@ -182,14 +182,14 @@ async fn a_checkpoint_moves_only_from_the_expected_entry_and_under_no_older_fenc
         let batch = decide([broken(number)], at(0));
         world.try_commit(&batch, fence, expected.map(id)).await.expect("PostgreSQL is there")
     };
-    assert_eq!(go(5, Some(9), 10).await, Commit::CheckpointMoved, "there is no checkpoint yet");
-    assert_eq!(go(5, None, 10).await, Commit::Committed);
-    assert_eq!(go(5, None, 11).await, Commit::CheckpointMoved, "there is one by now");
-    assert_eq!(go(5, Some(9), 11).await, Commit::CheckpointMoved, "another replica is further");
-    assert_eq!(go(5, Some(11), 12).await, Commit::CheckpointMoved, "PostgreSQL has lost outcomes");
-    assert_eq!(go(4, Some(10), 11).await, Commit::CheckpointMoved, "the fence is older");
-    assert_eq!(go(6, Some(10), 11).await, Commit::Committed);
-    assert_eq!(go(6, Some(11), 3).await, Commit::Committed, "the stream was recreated");
+    assert_eq!(go(5, Some(9), 10).await, Fate::CheckpointMoved, "there is no checkpoint yet");
+    assert_eq!(go(5, None, 10).await, Fate::Committed);
+    assert_eq!(go(5, None, 11).await, Fate::CheckpointMoved, "there is one by now");
+    assert_eq!(go(5, Some(9), 11).await, Fate::CheckpointMoved, "another replica is further");
+    assert_eq!(go(5, Some(11), 12).await, Fate::CheckpointMoved, "PostgreSQL has lost outcomes");
+    assert_eq!(go(4, Some(10), 11).await, Fate::CheckpointMoved, "the fence is older");
+    assert_eq!(go(6, Some(10), 11).await, Fate::Committed);
+    assert_eq!(go(6, Some(11), 3).await, Fate::Committed, "the stream was recreated");
     assert_eq!(world.store.load_checkpoint(STREAM).await.expect("is there"), Some(checkpoint(6, 3)));
 }
 
@@ -198,19 +198,19 @@ async fn a_checkpoint_moves_only_from_the_expected_entry_and_under_no_older_fenc
 async fn a_term_claims_the_checkpoint_unless_its_fence_is_there_already_when_it_begins() {
     let world = World::new().await;
     let claim = async |fence, begins| {
-        world.store.claim_checkpoint(STREAM, fence, begins).await.expect("PostgreSQL is there")
+        world.store.write_fence(STREAM, fence, begins).await.expect("PostgreSQL is there")
     };
-    assert_eq!(claim(5, true).await, Claim::NoCheckpoint);
+    assert_eq!(claim(5, true).await, FenceWrite::NoCheckpoint);
     let batch = decide([broken(1)], at(0));
-    assert_eq!(world.try_commit(&batch, 5, None).await.expect("is there"), Commit::Committed);
-    let at_one = Claim::At(EntryId::new(1, 0));
+    assert_eq!(world.try_commit(&batch, 5, None).await.expect("is there"), Fate::Committed);
+    let at_one = FenceWrite::At(EntryId::new(1, 0));
     for (fence, begins, expected) in [
-        (5, true, Claim::Superseded(5)),
+        (5, true, FenceWrite::Superseded(5)),
         (5, false, at_one),
-        (4, true, Claim::Superseded(5)),
-        (4, false, Claim::Superseded(5)),
+        (4, true, FenceWrite::Superseded(5)),
+        (4, false, FenceWrite::Superseded(5)),
         (6, true, at_one),
-        (5, false, Claim::Superseded(6)),
+        (5, false, FenceWrite::Superseded(6)),
     ] {
         assert_eq!(claim(fence, begins).await, expected, "{fence} {begins}");
     }
@@ -221,13 +221,10 @@ async fn entries_are_recognised_as_processed_by_id_and_content() {
     let world = World::new().await;
     let first =
         decide([entry(1, "key-1", 54), broken(2), entry(3, "key-1", 54), entry(4, "key-1", 55)], at(0));
-    assert_eq!(world.commit(&first).await, Commit::Committed);
+    assert_eq!(world.commit(&first).await, Fate::Committed);
     // Stored under the id of another intent.
     let known = Known { taken_ids: HashMap::from([(EntryId::new(1, 0), 1)]), ..Known::default() };
-    assert_eq!(
-        world.commit(&decide_knowing([entry(1, "key-9", 54)], &known, at(0))).await,
-        Commit::Committed
-    );
+    assert_eq!(world.commit(&decide_knowing([entry(1, "key-9", 54)], &known, at(0))).await, Fate::Committed);
 
     let last_processed = async |entries: Vec<RawEntry>| {
         let traces: Vec<_> = decide(entries, at(9)).entries.iter().map(Decoded::trace).collect();
@@ -297,7 +294,7 @@ async fn a_large_malformed_row_is_the_same_as_a_small_one_and_is_written_once() 
     };
     for seconds in [0, 9] {
         let batch = decide([broken(1), large(), broken(3)], at(seconds));
-        assert_eq!(world.commit(&batch).await, Commit::Committed);
+        assert_eq!(world.commit(&batch).await, Fate::Committed);
     }
     let rows = world
         .column(
@@ -324,7 +321,7 @@ async fn a_locked_row_is_said_to_be_locked_and_nothing_is_kept() {
     assert!(matches!(error, StoreError::Locked { .. }), "{error:?}");
     assert_eq!(world.column("SELECT notification_id FROM records").await, Vec::<String>::new());
     open.rollback().await.expect("the statement is right");
-    assert_eq!(world.commit(&batch).await, Commit::Committed);
+    assert_eq!(world.commit(&batch).await, Fate::Committed);
 }
 
 #[tokio::test]
@@ -332,15 +329,15 @@ async fn two_replicas_that_write_the_same_entries_write_them_once() {
     let world = World::new().await;
     let batch = decide((1..=50).map(|n| entry(n, &format!("key-{n}"), 54)), at(0));
     let outcomes = futures_util::future::join_all((0..4).map(|_| world.commit(&batch))).await;
-    assert_eq!(outcomes.iter().filter(|commit| **commit == Commit::Committed).count(), 1, "{outcomes:?}");
+    assert_eq!(outcomes.iter().filter(|commit| **commit == Fate::Committed).count(), 1, "{outcomes:?}");
     assert_eq!(world.column("SELECT count(*)::text FROM routes").await, ["100"]);
 }
 
 #[tokio::test]
 async fn an_entry_that_is_read_twice_is_one_malformed_row() {
     let world = World::new().await;
-    assert_eq!(world.commit(&decide([broken(1)], at(0))).await, Commit::Committed);
-    assert_eq!(world.commit(&decide([broken(1)], at(9))).await, Commit::Committed);
+    assert_eq!(world.commit(&decide([broken(1)], at(0))).await, Fate::Committed);
+    assert_eq!(world.commit(&decide([broken(1)], at(9))).await, Fate::Committed);
     assert_eq!(
         world.column("SELECT recorded_at::text FROM malformed_intents").await,
         ["2026-04-02 09:21:40+00"]
@@ -362,7 +359,7 @@ async fn two_batches_with_the_same_keys_in_opposite_order_never_deadlock() {
     let (one, other) = (opposite(11), opposite(21));
     let accept = async |batch: &Batch| {
         let outcomes = batch.outcomes.iter().collect();
-        world.store.accept(AcceptanceBatch { outcomes, checkpoint: None, answers: Vec::new() }).await
+        world.store.accept(AcceptanceBatch { outcomes, checkpoint: None, responses: Vec::new() }).await
     };
     let released = async {
         harness::wait_for("both wait", Duration::from_secs(4), async || {
@@ -376,10 +373,7 @@ async fn two_batches_with_the_same_keys_in_opposite_order_never_deadlock() {
     let (one, other, ()) = tokio::join!(accept(&one), accept(&other), released);
     let outcomes = [one.expect("no deadlock"), other.expect("no deadlock")];
     assert!(
-        matches!(
-            outcomes,
-            [Commit::Committed, Commit::WriteConflict] | [Commit::WriteConflict, Commit::Committed]
-        ),
+        matches!(outcomes, [Fate::Committed, Fate::WriteConflict] | [Fate::WriteConflict, Fate::Committed]),
         "{outcomes:?}"
     );
     assert_eq!(world.column("SELECT count(*)::text FROM records").await, ["3"]);

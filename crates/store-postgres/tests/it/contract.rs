@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 
 use domain::ports::{
-    AcceptanceStore, Activity, ActivityQueries, AnswerStore, CheckpointStore, KeySweep, MalformedKey,
+    AcceptanceStore, Activity, ActivityQueries, CheckpointStore, IdempotencyStore, KeySweep, MalformedKey,
     Operations, Queries, ReceiptStore, ReplicaStore, RepublishStore, RetentionStore, RouteStore, SessionHash,
     SessionStore, SessionSweep, StepDownStore,
 };
-use domain::record::{IdempotencyScope, NotificationId};
+use domain::record::{IdempotencyKey, NotificationId};
 use domain::route::RouteKey;
 use harness::contract::acceptance::AcceptanceFixture;
-use harness::contract::answers::AnswersFixture;
+use harness::contract::idempotency::IdempotencyFixture;
 use harness::contract::keys::KeysFixture;
 use harness::contract::operations::OperationsFixture;
 use harness::contract::queries::QueriesFixture;
@@ -43,12 +43,12 @@ impl AcceptanceFixture for World {
     }
 }
 
-impl AnswersFixture for World {
-    fn store(&self) -> &(impl AcceptanceStore + AnswerStore) {
+impl IdempotencyFixture for World {
+    fn store(&self) -> &(impl AcceptanceStore + IdempotencyStore) {
         &self.store
     }
 
-    async fn expire(&self, scope: &IdempotencyScope) {
+    async fn expire(&self, scope: &IdempotencyKey) {
         let sql = "UPDATE idempotency_keys SET expires_at = now() - interval '1 second' WHERE key = $1";
         self.database.client().await.execute(sql, &[&scope.key]).await.expect("the statement is right");
     }
@@ -265,8 +265,8 @@ mod acceptance {
     harness::acceptance_contract!(super::World::new().await);
 }
 
-mod answers {
-    harness::answers_contract!(super::World::new().await);
+mod idempotency {
+    harness::idempotency_contract!(super::World::new().await);
 }
 
 mod keys {

@@ -26,7 +26,7 @@ use domain::intent::IntentDraft;
 use domain::outcome::{Acceptance, Outcome};
 use domain::policy::Policy;
 use domain::ports::{
-    AcceptanceBatch, AcceptanceStore, CheckpointMove, CheckpointStore, Commit, Fence, Known, Lookup,
+    AcceptanceBatch, AcceptanceStore, CheckpointMove, CheckpointStore, Fate, Fence, Known, Lookup,
     StoreError, User,
 };
 use harness::{TestDatabase, turn_ready};
@@ -54,7 +54,10 @@ impl World {
             PgPool::new(&dsn, PoolSettings { max_connections: 4, operation_timeout, session })
                 .expect("a pool")
         };
-        let (store, queries) = (PgStore::new(pool(SESSION)), PgQueries::new(pool(QUERY_SESSION)));
+        let (store, queries) = (
+            PgStore::new(pool(SESSION)).with_endpoint("POST /v1/intents"),
+            PgQueries::new(pool(QUERY_SESSION)),
+        );
         Self { database, store, queries }
     }
 
@@ -71,12 +74,12 @@ impl World {
     /// Accepts intents with these entry numbers at `now`, for one user with two routes each.
     async fn accept(&self, numbers: impl IntoIterator<Item = u64>, now: Timestamp) -> Vec<Acceptance> {
         let batch = decide(numbers.into_iter().map(|n| entry(n, &format!("key-{n}"), 54)), now);
-        assert_eq!(self.commit(&batch).await, Commit::Committed);
+        assert_eq!(self.commit(&batch).await, Fate::Committed);
         batch.acceptances()
     }
 
     /// Commits on top of the current checkpoint.
-    async fn commit(&self, batch: &Batch) -> Commit {
+    async fn commit(&self, batch: &Batch) -> Fate {
         let checkpoint = self.store.load_checkpoint(STREAM).await.expect("PostgreSQL is there");
         let expected = checkpoint.map(|checkpoint| checkpoint.last_entry_id);
         self.try_commit(batch, 0, expected).await.expect("PostgreSQL is there")
@@ -87,14 +90,14 @@ impl World {
         batch: &Batch,
         fence: Fence,
         expected: Option<EntryId>,
-    ) -> Result<Commit, StoreError> {
+    ) -> Result<Fate, StoreError> {
         let last = batch.entries.last().expect("a batch is not empty");
         let fingerprint = &last.fields_fingerprint();
         let checkpoint =
             CheckpointMove { stream: STREAM, fence, expected, last_entry_id: last.id, fingerprint };
         let outcomes = batch.outcomes.iter().collect();
         self.store
-            .accept(AcceptanceBatch { outcomes, checkpoint: Some(checkpoint), answers: Vec::new() })
+            .accept(AcceptanceBatch { outcomes, checkpoint: Some(checkpoint), responses: Vec::new() })
             .await
     }
 }

@@ -2,7 +2,7 @@
 
 use ambient::{Clock, SystemClock};
 use domain::entry::{EntryId, RawEntry, RawFields};
-use domain::ports::{Commit, Cutoff, Expired, KeySweep, MalformedKey, Removal, RetentionStore, StoreError};
+use domain::ports::{Cutoff, Expired, Fate, KeySweep, MalformedKey, Removal, RetentionStore, StoreError};
 use domain::record::NotificationId;
 use tokio_postgres::Client;
 
@@ -59,7 +59,7 @@ impl World {
         let entry =
             RawEntry { id: EntryId::new(number, 0), fields: RawFields::from_iter([("unknown", "x")]) };
         let batch = decide([entry], now);
-        assert_eq!(self.commit(&batch).await, Commit::Committed);
+        assert_eq!(self.commit(&batch).await, Fate::Committed);
     }
 
     async fn all_published(&self, except: &str) {

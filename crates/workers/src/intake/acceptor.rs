@@ -1,46 +1,46 @@
 //! The acceptor gives every entry of a batch its outcome, in stream order.
 //!
-//! The steps of one batch: look up the recipients → decide → one transaction → dispatch. Most keys are new,
-//! and a transaction with a taken key writes nothing ([`Commit::WriteConflict`](domain::ports::Commit)). So
-//! known keys are looked up beforehand only if the previous batch had some, or if a recipient is missing or
-//! cannot be looked up: the outcome of a replay never depends on the directory.
-//!
-//! A batch is kept until each of its entries has an outcome, and so are the directory's lookups of its users.
-//! They were requested after its entries were read, so they are never older than the entries.
+//! A batch is committed from left to right, in as few transactions as PostgreSQL allows, and stays small
+//! until statements are fast again. It is kept until each of its entries has an outcome, and so are the
+//! directory's lookups of its users. They were requested after its entries were read, so they are never older
+//! than the entries.
 
-mod decider;
-mod writer;
+mod entries;
+mod report;
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
 use ambient::{Clock, Timestamp};
-use domain::accept::{Decision, Rest, Wait};
+use domain::accept::{Fate, Rest};
 use domain::entry::EntryId;
-use domain::ports::{AcceptanceStore, Fence, StoreError, UserDirectory};
+use domain::malformed::FailureCode;
+use domain::ports::{Fence, Lookup, StoreError};
 use tokio_util::sync::CancellationToken;
 
 use super::{Intake, UnprocessedEntry};
-use crate::metrics::{Metrics, STREAM};
-use crate::traces::{IntentSpan, Traces};
+use crate::accept::accept;
+use crate::batch_limit::BatchLimit;
+use crate::log_limiter::LogLimiter;
+use crate::metrics::STREAM;
+use crate::ports::Ports;
+use crate::traces::IntentSpan;
 
-use decider::Decider;
-use writer::{WriteEnd, Writer};
-
-/// The most write conflicts of a batch before intake determines again where to resume.
-const MAX_CONFLICT_RETRIES: usize = 5;
+use entries::Entries;
 
 /// Processes one batch at a time.
-#[derive(Debug)]
-pub(super) struct Acceptor<'a, A, D, C> {
-    metrics: &'a Metrics,
-    traces: &'a Traces,
-    clock: &'a C,
-    decider: Decider<'a, A, D, C>,
-    writer: Writer<'a, A, C>,
+pub(super) struct Acceptor<'a, P: Ports> {
+    intake: &'a Intake<P>,
     /// The entries of the batch that have no outcome yet.
     batch: VecDeque<UnprocessedEntry>,
-    /// True if the keys of the next batch are looked up before it is decided.
-    ask_known: bool,
+    /// The lookups of users of the batch, at most as many as the batch has routes.
+    lookups: HashMap<String, Lookup>,
+    /// True if the known keys of the next batch are looked up before it is decided.
+    expects_known: bool,
+    /// The current limit of entries in one transaction.
+    limit: BatchLimit,
+    /// The last entry whose outcome is committed, until [`Self::take_committed`].
+    committed: Option<EntryId>,
+    log: LogLimiter<FailureCode>,
 }
 
 /// The fence and the checkpoint that a batch is written with.
@@ -52,41 +52,16 @@ pub(super) struct Target {
     pub(super) expected: Option<EntryId>,
 }
 
-/// The result of processing a batch.
-#[derive(Debug)]
-pub(super) struct Processed {
-    /// The last entry whose outcome is committed, even if processing failed after it.
-    pub(super) committed: Option<EntryId>,
-    /// The end of processing.
-    pub(super) ended: Result<Ended, StoreError>,
-}
-
-/// The end of processing, if no call failed.
-#[derive(Debug)]
-pub(super) enum Ended {
-    /// The batch is done, or the term is over.
-    Continue,
-    /// An entry must wait. This entry and those after it are kept.
-    Waiting(Wait),
-    /// The durable checkpoint is not the expected one.
-    CheckpointMoved,
-}
-
-impl<'a, A, D, C> Acceptor<'a, A, D, C>
-where
-    A: AcceptanceStore,
-    D: UserDirectory,
-    C: Clock,
-{
-    pub(super) fn new<E, I, K>(intake: &'a Intake<E, I, A, K, D, C>) -> Self {
+impl<'a, P: Ports> Acceptor<'a, P> {
+    pub(super) fn new(intake: &'a Intake<P>) -> Self {
         Self {
-            metrics: &intake.metrics,
-            traces: &intake.traces,
-            clock: &intake.clock,
-            decider: Decider::new(intake),
-            writer: Writer::new(intake),
+            intake,
             batch: VecDeque::new(),
-            ask_known: true,
+            lookups: HashMap::new(),
+            expects_known: true,
+            limit: BatchLimit::new(intake.settings.batch_size),
+            committed: None,
+            log: LogLimiter::new(),
         }
     }
 
@@ -95,75 +70,95 @@ where
         self.batch.is_empty()
     }
 
+    /// The first entry without an outcome.
+    pub(super) fn first(&self) -> Option<EntryId> {
+        self.batch.front().map(|entry| entry.decoded.id)
+    }
+
     /// Starts the next batch.
     pub(super) fn begin(&mut self, batch: VecDeque<UnprocessedEntry>) {
         self.batch = batch;
-        self.decider.forget_answers();
+        self.lookups.clear();
     }
 
     /// Drops the batch. Its entries are read again.
     pub(super) fn forget(&mut self) {
         self.begin(VecDeque::new());
-        self.ask_known = true;
+        self.expects_known = true;
+    }
+
+    /// Returns the last entry whose outcome was committed since the last call, even if processing failed
+    /// after it.
+    pub(super) fn take_committed(&mut self) -> Option<EntryId> {
+        self.committed.take()
+    }
+
+    /// Gives the entries of the batch their outcomes, as far as possible now. Returns [`Fate::Committed`] if
+    /// the batch is done or the term is over, and otherwise the fate of the first entry without an outcome.
+    pub(super) async fn process(
+        &mut self,
+        target: Target,
+        stop: &CancellationToken,
+    ) -> Result<Fate, StoreError> {
+        // If the term ends here, nothing is lost, because nothing is written.
+        while !self.batch.is_empty() && !stop.is_cancelled() {
+            let expected = self.committed.or(target.expected);
+            let size = self.limit.get().min(self.batch.len());
+            let entries = self.batch.iter().take(size).map(|entry| &entry.decoded);
+            let mut entries = Entries::new(
+                self.intake,
+                entries.collect(),
+                Target { expected, ..target },
+                &mut self.lookups,
+                stop,
+            );
+            let fate = accept(&self.intake.store, &mut entries, self.expects_known).await?;
+            self.expects_known = entries.decision.next_has_known_keys();
+            match fate {
+                Fate::Committed => {
+                    self.limit.succeeded(entries.decision.decided.len(), entries.commit_time());
+                    let outcomes =
+                        report::report(self.intake, &mut self.log, &entries.decision.decided).await;
+                    let rest = entries.decision.rest;
+                    self.finish(outcomes);
+                    if let Rest::Waits(wait) = rest {
+                        return Ok(Fate::Waiting(wait.cause));
+                    }
+                }
+                Fate::Divided => {
+                    self.limit.timed_out(entries.decision.decided.len());
+                }
+                fate => return Ok(fate),
+            }
+        }
+        Ok(Fate::Committed)
+    }
+
+    /// Removes the first entries, whose outcomes with these names are committed.
+    fn finish(&mut self, outcomes: Vec<&'static str>) {
+        let Intake { metrics, traces, clock, .. } = self.intake;
+        if let Some(first) = self.batch.front().filter(|_| !outcomes.is_empty()) {
+            metrics.accepted_within(first.read_at.elapsed());
+        }
+        let now = traces.is_on().then(|| clock.now());
+        for (entry, outcome) in self.batch.drain(..outcomes.len()).zip(outcomes) {
+            self.committed = Some(entry.decoded.id);
+            if let Some(now) = now {
+                traces.intent(&span(&entry, outcome, now));
+            }
+        }
     }
 
     /// Logs the number of suppressed lines about entries, once a second is over or if no lines follow
     /// (`ends`).
     pub(super) fn report_suppressed(&mut self, ends: bool) {
-        self.writer.report_suppressed(ends);
-    }
-
-    /// Gives the entries of the batch their outcomes, as far as possible now.
-    pub(super) async fn process(&mut self, target: Target, stop: &CancellationToken) -> Processed {
-        let Target { fence, expected } = target;
-        let mut committed = None;
-        let mut ask_known = self.ask_known;
-        let mut conflicts = 0;
-        let ended = loop {
-            if self.batch.is_empty() {
-                break Ok(Ended::Continue);
-            }
-            // If the term ends here, nothing is lost, because nothing has been written.
-            let deciding = stop.run_until_cancelled(self.decider.decide(&self.batch, ask_known)).await;
-            let (decision, asked) = match deciding {
-                None => break Ok(Ended::Continue),
-                Some(Err(error)) => break Err(error),
-                Some(Ok(decided)) => decided,
-            };
-            ask_known = asked;
-            self.ask_known = decision.next_has_known_keys();
-            let Decision { decided, rest } = decision;
-            let written = self.writer.write(decided, fence, committed.or(expected)).await;
-            committed = written.committed.or(committed);
-            if let Some(first) = self.batch.front().filter(|_| !written.outcomes.is_empty()) {
-                self.metrics.accepted_within(first.read_at.elapsed());
-            }
-            let done = self.batch.drain(..written.outcomes.len());
-            if self.traces.is_on() {
-                let now = self.clock.now();
-                done.zip(written.outcomes)
-                    .for_each(|(entry, outcome)| trace(self.traces, &entry, outcome, now));
-            }
-            match written.end {
-                Ok(WriteEnd::Written) => match rest {
-                    Rest::Waits(wait) => break Ok(Ended::Waiting(wait)),
-                    Rest::Nothing | Rest::NotAsked => {}
-                },
-                Ok(WriteEnd::DecideAgain) => {}
-                Ok(WriteEnd::Waiting(wait)) => break Ok(Ended::Waiting(wait)),
-                Ok(WriteEnd::WriteConflict) if !ask_known => ask_known = true,
-                Ok(WriteEnd::WriteConflict) if conflicts < MAX_CONFLICT_RETRIES => conflicts += 1,
-                Ok(WriteEnd::WriteConflict | WriteEnd::CheckpointMoved) => break Ok(Ended::CheckpointMoved),
-                Err(error) => break Err(error),
-            }
-        };
-        Processed { committed, ended }
+        report::report_suppressed(&self.intake.settings.stream, &mut self.log, ends);
     }
 }
 
-fn trace(traces: &Traces, entry: &UnprocessedEntry, outcome: &'static str, now: Timestamp) {
+fn span<'a>(entry: &'a UnprocessedEntry, outcome: &'static str, now: Timestamp) -> IntentSpan<'a> {
     let intent = entry.decoded.intent();
-    traces.intent(&IntentSpan {
+    IntentSpan {
         started: now - entry.read_at.elapsed(),
         ended: now,
         source: STREAM,
@@ -173,5 +168,5 @@ fn trace(traces: &Traces, entry: &UnprocessedEntry, outcome: &'static str, now: 
         notification_type: intent.map_or("", |intent| &intent.notification_type),
         outcome,
         failed: false,
-    });
+    }
 }

@@ -25,6 +25,7 @@ use tokio::time::Instant;
 use self::loss::{AfterLoss, Loss};
 use super::reader::Reader;
 use super::{Intake, IntakeSettings};
+use crate::ports::Ports;
 
 /// The interval at which an idle intake checks that PostgreSQL still has the checkpoint.
 const CHECKPOINT_CHECK_INTERVAL: Duration = Duration::from_secs(10);
@@ -32,12 +33,11 @@ const CHECKPOINT_CHECK_INTERVAL: Duration = Duration::from_secs(10);
 const TRIM_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Keeps the checkpoint during a term.
-#[derive(Debug)]
-pub(super) struct CheckpointKeeper<'a, I, A, K, C> {
-    intents: &'a I,
-    store: &'a A,
-    cache: &'a K,
-    clock: &'a C,
+pub(super) struct CheckpointKeeper<'a, P: Ports> {
+    intents: &'a P::Intents,
+    store: &'a P::Store,
+    cache: &'a P::Cache,
+    clock: &'a P::Clock,
     settings: &'a IntakeSettings,
     fence: Fence,
     /// True once this term has written its fence to the durable or the cached checkpoint, so that finding it
@@ -103,14 +103,8 @@ pub(super) fn absent(processed: EntryId) -> String {
     )
 }
 
-impl<'a, I, A, K, C> CheckpointKeeper<'a, I, A, K, C>
-where
-    I: IntentStream,
-    A: CheckpointStore,
-    K: CheckpointCache,
-    C: Clock,
-{
-    pub(super) fn new<E, D>(intake: &'a Intake<E, I, A, K, D, C>, fence: Fence) -> Self {
+impl<'a, P: Ports> CheckpointKeeper<'a, P> {
+    pub(super) fn new(intake: &'a Intake<P>, fence: Fence) -> Self {
         Self {
             intents: &intake.intents,
             store: &intake.store,
@@ -159,10 +153,10 @@ where
 
     /// Determines where to resume, and stops every earlier term from writing. The durable checkpoint is
     /// authoritative; the cached one is used if there is no durable one.
-    pub(super) async fn resume(&mut self, reader: &Reader<'_, I, C>) -> Result<Resumed, StoreError> {
+    pub(super) async fn resume(&mut self, reader: &Reader<'_, P>) -> Result<Resumed, StoreError> {
         let stream = self.settings.stream.as_str();
-        let claim = self.store.claim_checkpoint(stream, self.fence, !self.claimed).await?;
-        if let domain::ports::Claim::Superseded(fence) = claim {
+        let claim = self.store.write_fence(stream, self.fence, !self.claimed).await?;
+        if let domain::ports::FenceWrite::Superseded(fence) = claim {
             return Ok(Resumed::Superseded(fence));
         }
         self.claimed = true;

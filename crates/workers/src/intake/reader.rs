@@ -10,7 +10,9 @@ use domain::policy::Policy;
 use domain::ports::{IntentStream, Read, ReadLimit, StoreError};
 use tokio::time::{Instant, sleep_until};
 
-use super::{IntakeSettings, MAX_BATCH_COST, UnprocessedEntry};
+use super::{Intake, IntakeSettings, UnprocessedEntry};
+use crate::accept::MAX_BATCH_COST;
+use crate::ports::Ports;
 
 /// The number of entries that are requested before their size is known, and the most of one request. The next
 /// entries may be a thousand times as large as the last ones.
@@ -28,10 +30,9 @@ pub(super) const MAX_ENTRY_BYTES: usize = 64 * 1024 * 1024;
 const MAX_MISSES: u32 = 2;
 
 /// Reads entries in stream order.
-#[derive(Debug)]
-pub(super) struct Reader<'a, I, C> {
-    intents: &'a I,
-    clock: &'a C,
+pub(super) struct Reader<'a, P: Ports> {
+    intents: &'a P::Intents,
+    clock: &'a P::Clock,
     policy: &'a Policy,
     settings: &'a IntakeSettings,
     window: ReadWindow,
@@ -40,14 +41,17 @@ pub(super) struct Reader<'a, I, C> {
     looked_at: Option<Instant>,
 }
 
-impl<'a, I: IntentStream, C: Clock> Reader<'a, I, C> {
-    pub(super) fn new(
-        intents: &'a I,
-        clock: &'a C,
-        policy: &'a Policy,
-        settings: &'a IntakeSettings,
-    ) -> Self {
-        Self { intents, clock, policy, settings, window: ReadWindow::new(), misses: 0, looked_at: None }
+impl<'a, P: Ports> Reader<'a, P> {
+    pub(super) fn new(intake: &'a Intake<P>) -> Self {
+        Self {
+            intents: &intake.intents,
+            clock: &intake.clock,
+            policy: &intake.policy,
+            settings: &intake.settings,
+            window: ReadWindow::new(),
+            misses: 0,
+            looked_at: None,
+        }
     }
 
     /// Returns the entries after `after` in stream order. Waits up to `block` for the first, and returns none

@@ -6,19 +6,18 @@ mod loss;
 mod reading;
 mod resume;
 
-use ambient::ManualClock;
 use domain::checkpoint::Checkpoint;
 use domain::entry::{EntryId, RawEntry, RawFields};
 use domain::ports::Lookup;
-use memory_stores::{
-    Effect, MemoryCheckpoints, MemoryDatabase, MemoryDirectory, MemoryElection, MemoryIntents, Scripted,
-};
+use memory_stores::Effect;
 use opentelemetry::global::meter;
 use tokio::time::timeout;
 
 use super::*;
 use crate::dispatch::dispatch;
-use crate::fixtures::{Recorded, STREAM, World, down, intent, locked, now, policy, refused, timed_out};
+use crate::fixtures::{
+    Recorded, STREAM, World, WorldPorts, down, intent, locked, now, policy, refused, timed_out,
+};
 
 /// The bound of a run, by the paused clock of the runtime, which advances only while no task is running.
 const BOUND: Duration = Duration::from_secs(600);
@@ -27,11 +26,7 @@ const BLOCK: Duration = Duration::from_millis(10);
 const RETENTION: Duration = Duration::MAX;
 const FIRST_COUNT: usize = 16;
 
-type Database = Scripted<MemoryDatabase>;
-type Intents = Scripted<MemoryIntents>;
-type Cache = Scripted<MemoryCheckpoints>;
-type Directory = Scripted<MemoryDirectory>;
-type WorldIntake = Intake<Scripted<MemoryElection>, Intents, Database, Cache, Directory, Arc<ManualClock>>;
+type WorldIntake = Intake<WorldPorts>;
 
 fn world() -> World {
     World::new(now())
@@ -76,7 +71,7 @@ async fn run_intake_until(intake: WorldIntake, world: &World, done: impl Fn(&Wor
 }
 
 /// The parts of a leader that has determined where to resume.
-async fn begin(intake: &WorldIntake) -> Work<'_, Intents, Database, Cache, Directory, Arc<ManualClock>> {
+async fn begin(intake: &WorldIntake) -> Work<'_, WorldPorts> {
     let mut work = Work::new(intake, 1);
     let resumed = work.keeper.resume(&work.reader).await;
     assert!(matches!(resumed, Ok(Resumed::After(_))), "{resumed:?}");
@@ -161,7 +156,7 @@ fn waits_with(health: &Health) -> Option<u64> {
 #[tokio::test(start_paused = true)]
 async fn what_comes_back_after_an_outage_is_processed_once_and_nothing_is_skipped() {
     for call in
-        ["campaign", "claim_checkpoint", "load", "reset", "inspect", "read", "find_known", "accept", "save"]
+        ["campaign", "write_fence", "load", "reset", "inspect", "read", "find_known", "accept", "save"]
     {
         let world = world();
         stream(&world, 1..=3);

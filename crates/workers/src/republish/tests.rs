@@ -13,7 +13,7 @@ use domain::catalog::Catalog;
 use domain::outbound::encode;
 use domain::policy::Policy;
 use domain::ports::{
-    AcceptanceBatch, AcceptanceStore, Append, Commit, Completion, Failed, Lease, LeaseStore, LeaseToken,
+    AcceptanceBatch, AcceptanceStore, Append, Completion, Failed, Fate, Lease, LeaseStore, LeaseToken,
     Lookup, Outbound, Published, RouteStore, RowLocks, User,
 };
 use domain::record::NotificationId;
@@ -68,8 +68,8 @@ impl Fixture {
         let schedule = policy.schedule(now, true);
         let mut decision = accept::decide("intents", &decoded, &Known::default(), &users, &policy, schedule);
         let outcome = decision.decided.remove(0).outcome;
-        let batch = AcceptanceBatch { outcomes: vec![&outcome], checkpoint: None, answers: Vec::new() };
-        assert_eq!(self.world.database.accept(batch).await.expect("it is there"), Commit::Committed);
+        let batch = AcceptanceBatch { outcomes: vec![&outcome], checkpoint: None, responses: Vec::new() };
+        assert_eq!(self.world.database.accept(batch).await.expect("it is there"), Fate::Committed);
         let mut routes = outcome.acceptance().expect("accepted").live_routes();
         routes.find(|route| route.channel == Channel::Push).expect("a push route")
     }

@@ -3,12 +3,11 @@
 use std::iter;
 use std::time::Duration;
 
-use ambient::{Clock, Tokens};
+use ambient::Tokens;
 use domain::ports::{
-    Abandonment, AcceptanceStore, AnswerClaim, AnswerStore, ClaimOutcome, ClaimToken, StoreError,
-    UserDirectory, error_chain,
+    Claim, ClaimRequest, ClaimToken, Guarded, IdempotencyStore, KeyCondition, StoreError, error_chain,
 };
-use domain::record::IdempotencyScope;
+use domain::record::IdempotencyKey;
 use domain::submission::SubmissionOutcome;
 use futures_util::future::join;
 use tokio::sync::mpsc;
@@ -16,8 +15,9 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::queue::{FairQueue, Kind};
-use super::{Key, MAX_GROUP, SubmissionIntake, Waiting};
+use super::{MAX_GROUP, SubmissionIntake, Waiting};
 use crate::passes::pause;
+use crate::ports::Ports;
 
 /// The most claims that wait to be released. Further ones expire by themselves.
 const MAX_ABANDONED: usize = 16_384;
@@ -33,13 +33,13 @@ const CLAIM_ARRIVAL_TIMEOUT: Duration = Duration::from_secs(15);
 /// noticed. Clones share it.
 #[derive(Clone, Debug)]
 pub(super) struct ClaimKeeper {
-    abandoned: mpsc::Sender<Claim>,
+    abandoned: mpsc::Sender<ClaimToRelease>,
     outage: mpsc::Sender<()>,
 }
 
 /// The claims to be released.
 #[derive(Debug)]
-pub(super) struct Abandoned(mpsc::Receiver<Claim>);
+pub(super) struct Abandoned(mpsc::Receiver<ClaimToRelease>);
 
 /// Receives a notification when PostgreSQL has failed.
 #[derive(Debug)]
@@ -47,8 +47,8 @@ pub(super) struct Outages(mpsc::Receiver<()>);
 
 /// A claim to be released.
 #[derive(Debug)]
-struct Claim {
-    scope: IdempotencyScope,
+struct ClaimToRelease {
+    key: IdempotencyKey,
     token: ClaimToken,
     since: Instant,
     /// True if it is unknown whether the claim was won. If it is not won yet, it may reach PostgreSQL after
@@ -64,36 +64,30 @@ impl ClaimKeeper {
     }
 
     /// Releases a claim soon. If too many claims wait for that, it expires by itself.
-    pub(super) fn give_up(&self, scope: IdempotencyScope, token: ClaimToken) {
-        self.send(scope, token, false);
+    pub(super) fn give_up(&self, key: IdempotencyKey, token: ClaimToken) {
+        self.send(key, token, false);
     }
 
-    fn send(&self, scope: IdempotencyScope, token: ClaimToken, is_unsure: bool) {
-        drop(self.abandoned.try_send(Claim { scope, token, since: Instant::now(), is_unsure }));
+    fn send(&self, key: IdempotencyKey, token: ClaimToken, is_unsure: bool) {
+        drop(self.abandoned.try_send(ClaimToRelease { key, token, since: Instant::now(), is_unsure }));
     }
 }
 
-impl Claim {
+impl ClaimToRelease {
     /// True if the release is tried again after `outcome`, which is `None` after a failure.
-    fn is_retried(&self, outcome: Option<Abandonment>, lock_ttl: Duration) -> bool {
+    fn is_retried(&self, outcome: Option<Guarded>, lock_ttl: Duration) -> bool {
         let at_most = match outcome {
-            Some(Abandonment::Freed) => return false,
-            Some(Abandonment::NotFound) if self.is_unsure => CLAIM_ARRIVAL_TIMEOUT,
-            Some(Abandonment::NotFound) => return false,
+            Some(Guarded::Applied) => return false,
+            Some(Guarded::Fenced) if self.is_unsure => CLAIM_ARRIVAL_TIMEOUT,
+            Some(Guarded::Fenced) => return false,
             // After that time the claim has expired.
-            Some(Abandonment::Busy) | None => lock_ttl,
+            Some(Guarded::Busy) | None => lock_ttl,
         };
         self.since.elapsed() < at_most
     }
 }
 
-impl<A, D, C, T> SubmissionIntake<A, D, C, T>
-where
-    A: AcceptanceStore + AnswerStore,
-    D: UserDirectory,
-    C: Clock,
-    T: Tokens,
-{
+impl<P: Ports> SubmissionIntake<P> {
     /// Reads or claims the keys of single intents, group by group, until the queue is closed and empty.
     pub(super) async fn claim(&self, queue: &FairQueue, claimed: mpsc::Sender<Waiting>, keeper: ClaimKeeper) {
         loop {
@@ -120,13 +114,13 @@ where
         if reading.is_empty() {
             return reading;
         }
-        let scopes: Vec<IdempotencyScope> = reading.iter().map(Waiting::scope).collect();
+        let keys: Vec<IdempotencyKey> = reading.iter().map(Waiting::key).collect();
         let fingerprints = reading.iter().map(|waiting| waiting.submission.intent.fingerprint.as_str());
-        let keys: Vec<_> = scopes.iter().zip(fingerprints).collect();
-        match self.store.lookup_answers(&keys).await {
-            Ok(outcomes) => {
-                let keys = iter::repeat(Key::Free);
-                self.admit(reading.into_iter().zip(keys).zip(outcomes), keeper)
+        let lookups: Vec<_> = keys.iter().zip(fingerprints).collect();
+        match self.store.lookup_keys(&lookups).await {
+            Ok(found) => {
+                let free = iter::repeat(KeyCondition::Free);
+                self.admit(reading.into_iter().zip(free).zip(found), keeper)
             }
             Err(error) => {
                 self.refuse(reading, &error, keeper);
@@ -140,23 +134,23 @@ where
         if claiming.is_empty() {
             return claiming;
         }
-        let scopes: Vec<IdempotencyScope> = claiming.iter().map(Waiting::scope).collect();
-        let claim = |(waiting, scope)| {
+        let keys: Vec<IdempotencyKey> = claiming.iter().map(Waiting::key).collect();
+        let request = |(waiting, key)| {
             let waiting: &Waiting = waiting;
             let fingerprint = &waiting.submission.intent.fingerprint;
-            AnswerClaim { scope, fingerprint, token: ClaimToken(self.tokens.next()) }
+            ClaimRequest { key, fingerprint, token: ClaimToken(self.tokens.next()) }
         };
-        let claims: Vec<AnswerClaim<'_>> = claiming.iter().zip(&scopes).map(claim).collect();
-        match self.store.claim_answers(&claims, self.lock_ttl).await {
-            Ok(outcomes) => {
-                let keys: Vec<_> = claims.iter().map(|claim| Key::Claimed(claim.token)).collect();
-                let outcomes = outcomes.into_iter().map(Some);
-                self.admit(claiming.into_iter().zip(keys).zip(outcomes), keeper)
+        let requests: Vec<ClaimRequest<'_>> = claiming.iter().zip(&keys).map(request).collect();
+        match self.store.claim_keys(&requests, self.lock_ttl).await {
+            Ok(claims) => {
+                let claimed = requests.iter().map(|request| KeyCondition::Claimed(request.token));
+                let claimed: Vec<_> = claimed.collect();
+                self.admit(claiming.into_iter().zip(claimed).zip(claims.into_iter().map(Some)), keeper)
             }
             Err(error) => {
                 // It is unknown which keys were claimed, so all claims are released.
-                for claim in &claims {
-                    keeper.send(claim.scope.clone(), claim.token, true);
+                for claim in &requests {
+                    keeper.send(claim.key.clone(), claim.token, true);
                 }
                 self.refuse(claiming, &error, keeper);
                 Vec::new()
@@ -164,32 +158,32 @@ where
         }
     }
 
-    /// Returns the submissions whose key is free or claimed now, according to `Key`, and those whose record
-    /// must be read. Responds to the others.
+    /// Returns the submissions whose key is free or claimed now, under the given condition, and those whose
+    /// record must be read. Responds to the others.
     fn admit(
         &self,
-        group: impl Iterator<Item = ((Waiting, Key), Option<ClaimOutcome>)>,
+        group: impl Iterator<Item = ((Waiting, KeyCondition), Option<Claim>)>,
         keeper: &ClaimKeeper,
     ) -> Vec<Waiting> {
         self.health.mark_healthy();
         let mut admitted = Vec::new();
-        for ((mut waiting, key), outcome) in group {
-            self.metrics.claimed(outcome.as_ref().map_or("new", name), 1);
-            waiting.key = match outcome {
-                None => key,
-                Some(ClaimOutcome::Claimed) => {
+        for ((mut waiting, condition), claim) in group {
+            self.metrics.claimed(claim.as_ref().map_or("new", name), 1);
+            waiting.condition = match claim {
+                None => Some(condition),
+                Some(Claim::New) => {
                     waiting.in_progress = None;
-                    key
+                    Some(condition)
                 }
                 // Another intent has a stored response under this key. Its record shows which intent, and how
                 // it differs.
-                Some(ClaimOutcome::OtherIntent) => Key::Taken,
-                Some(ClaimOutcome::InProgress(free_in)) => {
-                    self.answer(waiting, SubmissionOutcome::InProgress(free_in), keeper);
+                Some(Claim::Conflict) => None,
+                Some(Claim::Pending(free_in)) => {
+                    self.respond(waiting, SubmissionOutcome::InProgress(free_in), keeper);
                     continue;
                 }
-                Some(ClaimOutcome::Answered(answer)) => {
-                    self.answer(waiting, SubmissionOutcome::Replayed(answer), keeper);
+                Some(Claim::Completed(response)) => {
+                    self.respond(waiting, SubmissionOutcome::Replayed(response), keeper);
                     continue;
                 }
             };
@@ -204,7 +198,7 @@ where
         self.metrics.claimed("failed", group.len() as u64);
         let cause = error_chain(error);
         for waiting in group {
-            self.answer(waiting, SubmissionOutcome::Unavailable(cause.clone()), keeper);
+            self.respond(waiting, SubmissionOutcome::Unavailable(cause.clone()), keeper);
         }
     }
 
@@ -253,12 +247,12 @@ where
     }
 
     /// Tries to release these claims. Returns those to try again.
-    async fn abandon_once(&self, mut claims: Vec<Claim>) -> Vec<Claim> {
+    async fn abandon_once(&self, mut claims: Vec<ClaimToRelease>) -> Vec<ClaimToRelease> {
         let mut retried = Vec::new();
         while !claims.is_empty() {
             let later = claims.split_off(claims.len().min(MAX_GROUP));
-            let ids: Vec<_> = claims.iter().map(|claim| (claim.scope.clone(), claim.token)).collect();
-            let outcomes = match self.store.abandon_answers(&ids).await {
+            let ids: Vec<_> = claims.iter().map(|claim| (claim.key.clone(), claim.token)).collect();
+            let outcomes = match self.store.abandon_keys(&ids).await {
                 Ok(outcomes) => outcomes.into_iter().map(Some).collect(),
                 Err(error) => {
                     let error = error_chain(&error);
@@ -276,11 +270,11 @@ where
 }
 
 /// The label `outcome` of a claim.
-fn name(outcome: &ClaimOutcome) -> &'static str {
+fn name(outcome: &Claim) -> &'static str {
     match outcome {
-        ClaimOutcome::Claimed => "new",
-        ClaimOutcome::InProgress(_) => "pending",
-        ClaimOutcome::Answered(_) => "completed",
-        ClaimOutcome::OtherIntent => "conflict",
+        Claim::New => "new",
+        Claim::Pending(_) => "pending",
+        Claim::Completed(_) => "completed",
+        Claim::Conflict => "conflict",
     }
 }

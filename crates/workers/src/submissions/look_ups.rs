@@ -2,55 +2,24 @@
 
 use std::collections::HashMap;
 
-use ambient::{Clock, Tokens};
-use domain::ports::{AcceptanceStore, AnswerStore, Lookup, UserDirectory};
+use domain::ports::{Lookup, UserDirectory};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::mpsc;
 
-use super::{Key, SubmissionIntake, Waiting};
+use super::{SubmissionIntake, Waiting};
+use crate::ports::Ports;
 
 /// The most submissions whose recipients are looked up at a time. Submissions that name the same user share
 /// its lookup.
 const MAX_LOOK_UPS: usize = 1_024;
 
-/// A submission whose recipients have been looked up.
-#[derive(Debug)]
-pub(super) struct LookedUp {
-    pub(super) waiting: Waiting,
-    /// The lookup of each recipient.
-    pub(super) users: HashMap<String, Lookup>,
-}
-
-impl LookedUp {
-    /// Takes the recipients of a submission; `None` if they are not looked up.
-    pub(super) fn of(mut waiting: Waiting) -> Option<Self> {
-        let users = waiting.users.take()?;
-        Some(Self { waiting, users })
-    }
-
-    pub(super) fn into_waiting(self) -> Waiting {
-        Waiting { users: Some(self.users), ..self.waiting }
-    }
-
-    /// True if the key was read and not claimed.
-    pub(super) fn has_free_key(&self) -> bool {
-        self.waiting.key == Key::Free
-    }
-}
-
-impl<A, D, C, T> SubmissionIntake<A, D, C, T>
-where
-    A: AcceptanceStore + AnswerStore,
-    D: UserDirectory,
-    C: Clock,
-    T: Tokens,
-{
+impl<P: Ports> SubmissionIntake<P> {
     /// Passes each submission on when its lookup has ended, until no more arrive.
     pub(super) async fn look_up(
         &self,
         mut claimed: mpsc::Receiver<Waiting>,
-        looked_up: mpsc::Sender<LookedUp>,
+        looked_up: mpsc::Sender<Waiting>,
     ) {
         let mut running = FuturesUnordered::new();
         let mut open = true;
@@ -65,14 +34,14 @@ where
         }
     }
 
-    async fn look_up_recipients(&self, mut waiting: Waiting) -> LookedUp {
-        if let Some(users) = waiting.users.take() {
-            return LookedUp { waiting, users };
+    async fn look_up_recipients(&self, mut waiting: Waiting) -> Waiting {
+        if waiting.users.is_some() {
+            return waiting;
         }
         let ids: Vec<&str> = waiting.submission.intent.audience.users().iter().map(String::as_str).collect();
-        let answers = if ids.is_empty() { Vec::new() } else { self.directory.look_up(&ids).await };
-        let users = ids.into_iter().map(str::to_owned).zip(answers).collect();
-        LookedUp { waiting, users }
+        let lookups = if ids.is_empty() { Vec::new() } else { self.directory.look_up(&ids).await };
+        waiting.users = Some(ids.into_iter().map(str::to_owned).zip(lookups).collect());
+        waiting
     }
 
     /// Returns the lookups of the recipients, if the directory can recall all of them without a request.

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use domain::record::IdempotencyScope;
+use domain::record::IdempotencyKey;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
@@ -52,7 +52,7 @@ struct State {
     single: Producers,
     element: Producers,
     /// The keys of submissions that were taken and are not decided.
-    in_progress: HashSet<IdempotencyScope>,
+    in_progress: HashSet<IdempotencyKey>,
     /// The time at which the last single intent arrived.
     last_single: Option<Instant>,
     is_closed: bool,
@@ -78,7 +78,7 @@ struct Queued {
 #[derive(Debug)]
 pub(super) struct KeyInProgress {
     queue: FairQueue,
-    scope: IdempotencyScope,
+    key: IdempotencyKey,
 }
 
 /// A single intent that waits or is in progress, until it is dropped.
@@ -166,12 +166,12 @@ impl FairQueue {
         {
             let Some(queue) = producers.waiting.get_mut(&producer) else { continue };
             queue.retain(|queued| !queued.waiting.is_abandoned());
-            let free = |queued: &Queued| !state.in_progress.contains(&queued.waiting.scope());
+            let free = |queued: &Queued| !state.in_progress.contains(&queued.waiting.key());
             match queue.iter().position(free).and_then(|at| queue.remove(at)) {
                 Some(Queued { mut waiting, _room }) => {
-                    let scope = waiting.scope();
-                    state.in_progress.insert(scope.clone());
-                    waiting.in_progress = Some(KeyInProgress { queue: self.clone(), scope });
+                    let key = waiting.key();
+                    state.in_progress.insert(key.clone());
+                    waiting.in_progress = Some(KeyInProgress { queue: self.clone(), key });
                     taken.push(waiting);
                     if !queue.is_empty() {
                         producers.order.push_back(producer);
@@ -188,8 +188,8 @@ impl FairQueue {
     }
 
     /// True if a submission with this key is in progress.
-    pub(super) fn is_in_progress(&self, scope: &IdempotencyScope) -> bool {
-        self.state().in_progress.contains(scope)
+    pub(super) fn is_in_progress(&self, key: &IdempotencyKey) -> bool {
+        self.state().in_progress.contains(key)
     }
 
     fn arrived(&self, kind: Kind) -> &Notify {
@@ -215,7 +215,7 @@ impl State {
 
 impl Drop for KeyInProgress {
     fn drop(&mut self) {
-        self.queue.state().in_progress.remove(&self.scope);
+        self.queue.state().in_progress.remove(&self.key);
         self.queue.0.single.notify_one();
         self.queue.0.element.notify_one();
     }

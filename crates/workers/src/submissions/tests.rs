@@ -5,24 +5,24 @@ mod fairness;
 mod free_keys;
 mod refusals;
 
-use ambient::{ManualClock, SeededTokens};
+use ambient::SeededTokens;
 use domain::catalog::Catalog;
 use domain::entry::EntryId;
 use domain::intent;
 use domain::outcome::{Acceptance, Outcome};
-use domain::ports::{AcceptanceBatch, AcceptanceStore, Commit, Lookup, User};
+use domain::ports::{AcceptanceBatch, AcceptanceStore, Fate, Lookup, User};
 use domain::record::NotificationId;
-use domain::submission::{self, Held, SubmissionDecision};
+use domain::submission::{self, Held};
 use futures_util::FutureExt;
 use futures_util::future::join_all;
-use memory_stores::{Effect, MemoryDatabase, MemoryDirectory, Scripted};
+use memory_stores::{Effect, MemoryDatabase};
 use opentelemetry::global::meter;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
 use super::*;
 use crate::dispatch::dispatch;
-use crate::fixtures::{World, down, intent as entry, locked, now, policy, refused, timed_out};
+use crate::fixtures::{World, WorldPorts, down, intent as entry, locked, now, policy, refused, timed_out};
 
 /// The bound of a run, by the paused clock of the runtime, which advances only while no task is running.
 const BOUND: Duration = Duration::from_secs(600);
@@ -33,9 +33,6 @@ const SLOW: Duration = Duration::from_secs(5);
 const SLOW_USER: &str = "u-slow";
 /// The seed of the tokens. The first token is that of the first claim.
 const SEED: u64 = 7;
-
-type WorldIntake =
-    SubmissionIntake<Scripted<MemoryDatabase>, Scripted<MemoryDirectory>, Arc<ManualClock>, SeededTokens>;
 
 /// A running intake.
 struct Running {
@@ -51,7 +48,7 @@ impl Running {
         let metrics = Metrics::new(&meter("test"));
         let (queue, receiver) = submission_queue(metrics.clone(), health.clone());
         let (dispatcher, _) = dispatch([]);
-        let intake: WorldIntake = SubmissionIntake {
+        let intake: SubmissionIntake<WorldPorts> = SubmissionIntake {
             store: world.database.clone(),
             directory: world.directory.clone(),
             clock: Arc::clone(&world.clock),
@@ -59,7 +56,7 @@ impl Running {
             policy: Arc::new(policy()),
             dispatcher,
             lock_ttl: LOCK_TTL,
-            answer: stored_answer,
+            response: stored_response,
             metrics,
             traces: Traces::default(),
             health: health.clone(),
@@ -88,8 +85,8 @@ impl Running {
     }
 }
 
-fn stored_answer(acceptance: &Acceptance) -> StoredAnswer {
-    StoredAnswer { status: 202, body: acceptance.record.notification_id.as_str().into() }
+fn stored_response(acceptance: &Acceptance) -> StoredResponse {
+    StoredResponse { status: 202, body: acceptance.record.notification_id.as_str().into() }
 }
 
 fn world() -> World {
@@ -109,16 +106,16 @@ fn world_with_slow_look_up(time: Duration) -> World {
 /// An intent for one user whose response is stored.
 fn submission(key: &str, user: &str) -> Submission {
     let intent = intent::decode(&entry(1, key, user).fields, &Catalog::built_in()).expect("well-formed");
-    Submission { intent, stores_answer: true, request_trace: None, held: Held::default() }
+    Submission { intent, stores_response: true, request_trace: None, held: Held::default() }
 }
 
 /// An intent for one user that does not claim a key.
 fn unclaimed(key: &str, user: &str) -> Submission {
-    Submission { stores_answer: false, ..submission(key, user) }
+    Submission { stores_response: false, ..submission(key, user) }
 }
 
-fn scope(key: &str) -> IdempotencyScope {
-    submission(key, "u-1").intent.scope()
+fn key(key: &str) -> IdempotencyKey {
+    submission(key, "u-1").intent.key()
 }
 
 /// Submissions with the keys `key-1` and so on, each for a different user.
@@ -127,15 +124,14 @@ fn several(count: usize) -> Vec<Submission> {
 }
 
 /// Accepts an intent as another replica does.
-async fn accept_elsewhere(database: &MemoryDatabase, submission: &Submission) -> Commit {
+async fn accept_elsewhere(database: &MemoryDatabase, submission: &Submission) -> Fate {
     let user = User { email: "u@example.com".to_owned(), preferred_language: "en".to_owned() };
     let users = submission.intent.audience.users().iter().map(|id| (id.clone(), Lookup::Found(user.clone())));
     let (id, policy) = (NotificationId::of(EntryId::new(1, 0), 0), policy());
     let schedule = policy.schedule(now(), true);
     let decision = submission::decide(&submission.intent, None, &users.collect(), id, &policy, schedule);
-    let SubmissionDecision::Commit(acceptance) = decision else { panic!("{decision:?}") };
-    let outcome = Outcome::Accepted(acceptance);
-    let batch = AcceptanceBatch { outcomes: vec![&outcome], checkpoint: None, answers: Vec::new() };
+    let outcome = Outcome::Accepted(decision.expect("it is accepted"));
+    let batch = AcceptanceBatch { outcomes: vec![&outcome], checkpoint: None, responses: Vec::new() };
     database.accept(batch).await.expect("the store is there")
 }
 
@@ -168,12 +164,12 @@ async fn a_lone_submission_waits_for_nothing() {
     let since = Instant::now();
     let outcome = running.submit(submission("key-1", "u-1")).await;
     assert_eq!((name(&outcome), since.elapsed()), ("accepted", Duration::ZERO));
-    let SubmissionOutcome::Accepted { notification_id, accepted_at, routes, answer } = outcome else {
+    let SubmissionOutcome::Accepted { notification_id, accepted_at, routes, response } = outcome else {
         return;
     };
     assert_eq!(world.database.records(), std::slice::from_ref(&notification_id));
     assert_eq!((accepted_at, routes), (now(), 2));
-    assert_eq!(answer.map(|answer| answer.body), Some(notification_id.as_str().into()));
+    assert_eq!(response.map(|response| response.body), Some(notification_id.as_str().into()));
 }
 
 #[tokio::test(start_paused = true)]
@@ -182,7 +178,7 @@ async fn submissions_that_wait_together_share_one_claim_statement_and_one_transa
     let outcomes = Running::start(&world).submit_all(several(10)).await;
     assert_eq!(names(&outcomes), ["accepted"; 10]);
     let claimed: Vec<usize> =
-        world.script.calls_of("claim_answers").iter().map(|call| call.elements.len()).collect();
+        world.script.calls_of("claim_keys").iter().map(|call| call.elements.len()).collect();
     assert_eq!((claimed, transactions(&world)), (vec![10], vec![10]));
     assert_eq!(world.script.count("find_requests"), 0);
 }
@@ -218,11 +214,11 @@ async fn what_becomes_of_a_repeat_does_not_depend_on_the_directory() {
         let world = world();
         let running = Running::start(&world);
         let first = running.submit(submission("key-1", "u-1")).await;
-        let SubmissionOutcome::Accepted { answer: Some(answer), .. } = first else { panic!("{first:?}") };
+        let SubmissionOutcome::Accepted { response: Some(stored), .. } = first else { panic!("{first:?}") };
         world.directory.set("u-1", lookup);
-        assert_eq!(running.submit(submission("key-1", "u-1")).await, SubmissionOutcome::Replayed(answer));
+        assert_eq!(running.submit(submission("key-1", "u-1")).await, SubmissionOutcome::Replayed(stored));
         assert_eq!(name(&running.submit(unclaimed("key-1", "u-1")).await), "duplicate");
-        world.database.expire_answer(&scope("key-1"));
+        world.database.expire_key(&key("key-1"));
         assert_eq!(name(&running.submit(submission("key-1", "u-1")).await), "duplicate");
         assert_eq!(name(&running.submit(submission("key-1", "u-2")).await), "conflict");
         assert_eq!(world.database.records().len(), 1);
@@ -253,7 +249,7 @@ async fn two_with_one_key_that_are_not_claimed_are_decided_one_after_the_other()
         let submissions = [unclaimed("key-1", "u-1"), unclaimed("key-1", user), unclaimed("key-2", "u-1")];
         let outcomes = Running::start(&world).submit_all(submissions).await;
         assert_eq!(names(&outcomes), ["accepted", second, "accepted"]);
-        assert_eq!(world.script.count("claim_answers"), 0);
+        assert_eq!(world.script.count("claim_keys"), 0);
         assert_eq!(world.database.records().len(), 2);
     }
 }
@@ -265,7 +261,7 @@ async fn a_write_conflict_decides_the_group_again() {
     world.script.on("accept", move |_| {
         // Another replica accepts the intent first. In later calls its key is already taken.
         match accept_elsewhere(&database, &taken).now_or_never() {
-            Some(Commit::Committed | Commit::WriteConflict) => Effect::Pass,
+            Some(Fate::Committed | Fate::WriteConflict) => Effect::Pass,
             other => panic!("{other:?}"),
         }
     });

@@ -10,7 +10,7 @@ use domain::catalog::Catalog;
 use domain::entry::{EntryId, RawEntry, RawFields};
 use domain::outcome::Outcome;
 use domain::policy::Policy;
-use domain::ports::{AcceptanceBatch, AcceptanceStore, CheckpointMove, Commit};
+use domain::ports::{AcceptanceBatch, AcceptanceStore, CheckpointMove, Fate};
 use domain::recipient::{Lookup, User};
 
 use crate::turn_ready;
@@ -71,8 +71,8 @@ pub(super) async fn commit(
     store: &impl AcceptanceStore,
     outcomes: &[Outcome],
     checkpoint: Option<CheckpointMove<'_>>,
-) -> Commit {
-    let batch = AcceptanceBatch { outcomes: outcomes.iter().collect(), checkpoint, answers: Vec::new() };
+) -> Fate {
+    let batch = AcceptanceBatch { outcomes: outcomes.iter().collect(), checkpoint, responses: Vec::new() };
     store.accept(batch).await.expect("the store is there")
 }
 
@@ -84,6 +84,6 @@ pub(super) async fn accept(
 ) -> Vec<Outcome> {
     let entries = numbers.into_iter().map(|number| entry(number, &format!("key-{number}"), 54));
     let outcomes = decide(entries, &Known::default(), now);
-    assert_eq!(commit(store, &outcomes, None).await, Commit::Committed);
+    assert_eq!(commit(store, &outcomes, None).await, Fate::Committed);
     outcomes
 }

@@ -4,7 +4,7 @@ use domain::accept::Known;
 use domain::entry::{RawEntry, RawFields};
 use domain::ports::{CheckpointMove, Queries};
 use domain::query::{IntentOutcome, IntentTrace};
-use domain::record::IdempotencyScope;
+use domain::record::IdempotencyKey;
 
 use super::accepted::{STREAM, at, commit, decide, entry, id};
 use super::queries::QueriesFixture;
@@ -25,7 +25,7 @@ pub async fn a_key_is_traced_to_its_notification_and_to_the_newest_malformed_int
 ) {
     let (store, queries) = (fixture.store(), fixture.queries());
     let trace = async |producer: &str, key: &str| {
-        let scope = IdempotencyScope { producer: producer.to_owned(), key: key.to_owned() };
+        let scope = IdempotencyKey { producer: producer.to_owned(), key: key.to_owned() };
         queries.get_intent_trace(STREAM, &scope).await.expect("the store is there")
     };
     assert_eq!(trace("game_master", "key-1").await, IntentTrace::default());

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use domain::ports::{AnswerClaim, AnswerStore, ClaimOutcome, ClaimToken, KeySweep};
-use domain::record::IdempotencyScope;
+use domain::ports::{Claim, ClaimRequest, ClaimToken, IdempotencyStore, KeySweep};
+use domain::record::IdempotencyKey;
 
-use super::answers::AnswersFixture;
+use super::idempotency::IdempotencyFixture;
 
 /// A store under test.
-pub trait KeysFixture: AnswersFixture {
+pub trait KeysFixture: IdempotencyFixture {
     /// The sweep that deletes keys.
     fn sweep(&self) -> &impl KeySweep;
 
@@ -34,21 +34,21 @@ const LOCK_TTL: Duration = Duration::from_secs(60);
 /// More than any case has.
 const ALL: usize = 100;
 
-fn scope(number: u8) -> IdempotencyScope {
-    IdempotencyScope { producer: "game_master".to_owned(), key: format!("key-{number}") }
+fn key(number: u8) -> IdempotencyKey {
+    IdempotencyKey { producer: "game_master".to_owned(), key: format!("key-{number}") }
 }
 
-async fn claim(fixture: &impl KeysFixture, number: u8, by: u8) -> ClaimOutcome {
-    let scope = scope(number);
-    let claim = AnswerClaim { scope: &scope, fingerprint: "print", token: ClaimToken([by; 16]) };
-    let outcomes = fixture.store().claim_answers(&[claim], LOCK_TTL).await;
+async fn claim(fixture: &impl KeysFixture, number: u8, by: u8) -> Claim {
+    let key = key(number);
+    let claim = ClaimRequest { key: &key, fingerprint: "print", token: ClaimToken([by; 16]) };
+    let outcomes = fixture.store().claim_keys(&[claim], LOCK_TTL).await;
     outcomes.expect("the store is there").remove(0)
 }
 
 /// Claims keys 1 to `count`, each at a time of its own.
 async fn claim_all(fixture: &impl KeysFixture, count: u8) {
     for number in 1..=count {
-        assert_eq!(claim(fixture, number, number).await, ClaimOutcome::Claimed);
+        assert_eq!(claim(fixture, number, number).await, Claim::New);
     }
 }
 
@@ -63,7 +63,7 @@ pub async fn nothing_is_deleted_where_there_is_no_key(fixture: impl KeysFixture)
 pub async fn expired_keys_are_deleted_and_others_stay(fixture: impl KeysFixture) {
     claim_all(&fixture, 3).await;
     assert_eq!(sweep(&fixture, ALL).await, 0);
-    fixture.expire(&scope(2)).await;
+    fixture.expire(&key(2)).await;
     assert_eq!(sweep(&fixture, ALL).await, 1);
     assert_eq!(fixture.keys().await, ["key-1", "key-3"]);
 }
@@ -71,7 +71,7 @@ pub async fn expired_keys_are_deleted_and_others_stay(fixture: impl KeysFixture)
 pub async fn no_more_are_deleted_than_the_limit_and_the_oldest_first(fixture: impl KeysFixture) {
     claim_all(&fixture, 4).await;
     for number in [3, 1, 4, 2] {
-        fixture.expire(&scope(number)).await;
+        fixture.expire(&key(number)).await;
     }
     assert_eq!(sweep(&fixture, 2).await, 2);
     assert_eq!(fixture.keys().await, ["key-2", "key-4"]);
@@ -81,8 +81,8 @@ pub async fn no_more_are_deleted_than_the_limit_and_the_oldest_first(fixture: im
 
 pub async fn a_key_that_was_won_again_after_it_had_expired_stays(fixture: impl KeysFixture) {
     claim_all(&fixture, 1).await;
-    fixture.expire(&scope(1)).await;
-    assert_eq!(claim(&fixture, 1, 9).await, ClaimOutcome::Claimed);
+    fixture.expire(&key(1)).await;
+    assert_eq!(claim(&fixture, 1, 9).await, Claim::New);
     assert_eq!(sweep(&fixture, ALL).await, 0);
     assert_eq!(fixture.keys().await, ["key-1"]);
 }

@@ -109,7 +109,7 @@ pub async fn records_are_read_by_their_ids_and_no_more_than_the_bound(fixture: i
         outcomes.iter().filter_map(Outcome::acceptance).map(|one| &one.record).collect();
     let read = async |ids: &[NotificationId]| {
         let mut found = fixture.queries().list_records(ids).await.expect("the store is there");
-        found.sort_by_key(|record| record.scope.key.clone());
+        found.sort_by_key(|record| record.idempotency_key.key.clone());
         found
     };
     assert_eq!(read(&[]).await, []);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use domain::accept::Known;
 use domain::outcome::Outcome;
 use domain::ports::{
-    AcceptanceStore, Commit, Completion, Cutoff, Expired, MalformedKey, Removal, RetentionStore, RouteStore,
+    AcceptanceStore, Completion, Cutoff, Expired, Fate, MalformedKey, Removal, RetentionStore, RouteStore,
     RowLocks,
 };
 use domain::record::NotificationId;
@@ -156,7 +156,7 @@ pub async fn a_skipped_route_is_never_due_and_goes_with_its_record(fixture: impl
     for route in acceptance.routes.iter_mut().filter(|route| route.channel == Channel::Email) {
         route.start = Start::Skipped(SkipReason::NoEmailAddress);
     }
-    assert_eq!(commit(fixture.store(), &outcomes, None).await, Commit::Committed);
+    assert_eq!(commit(fixture.store(), &outcomes, None).await, Fate::Committed);
     assert_eq!(live(&fixture, Channel::Email).await, []);
     let listed = list(&fixture, before(1), None, 9).await;
     assert_eq!((listed[0].rows, listed[0].live), (3, true));
@@ -199,7 +199,7 @@ pub async fn a_record_whose_key_was_promised_for_longer_stays(fixture: impl Rete
 pub async fn malformed_intents_older_than_the_cutoff_are_listed_and_removed(fixture: impl RetentionFixture) {
     for (number, seconds) in [(1, 1), (2, 0), (3, 2)] {
         let outcomes = decide([broken(number)], &Known::default(), at(seconds));
-        assert_eq!(commit(fixture.store(), &outcomes, None).await, Commit::Committed);
+        assert_eq!(commit(fixture.store(), &outcomes, None).await, Fate::Committed);
     }
     let list = async |after: Option<&Expired<MalformedKey>>, limit| {
         fixture.store().list_expired(before(2), after, limit).await.expect("the store is there")

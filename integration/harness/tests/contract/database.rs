@@ -1,13 +1,13 @@
 //! The fixtures of the database in memory, for each suite of a port on tables.
 
 use domain::ports::{
-    AcceptanceStore, AnswerStore, CheckpointStore, KeySweep, MalformedKey, Operations, Queries, ReceiptStore,
-    RepublishStore, RetentionStore, RouteStore,
+    AcceptanceStore, CheckpointStore, IdempotencyStore, KeySweep, MalformedKey, Operations, Queries,
+    ReceiptStore, RepublishStore, RetentionStore, RouteStore,
 };
-use domain::record::{IdempotencyScope, NotificationId};
+use domain::record::{IdempotencyKey, NotificationId};
 use domain::route::RouteKey;
 use harness::contract::acceptance::AcceptanceFixture;
-use harness::contract::answers::AnswersFixture;
+use harness::contract::idempotency::IdempotencyFixture;
 use harness::contract::keys::KeysFixture;
 use harness::contract::operations::OperationsFixture;
 use harness::contract::queries::QueriesFixture;
@@ -37,13 +37,13 @@ impl AcceptanceFixture for Database {
     }
 }
 
-impl AnswersFixture for Database {
-    fn store(&self) -> &(impl AcceptanceStore + AnswerStore) {
+impl IdempotencyFixture for Database {
+    fn store(&self) -> &(impl AcceptanceStore + IdempotencyStore) {
         &self.0
     }
 
-    async fn expire(&self, scope: &IdempotencyScope) {
-        self.0.expire_answer(scope);
+    async fn expire(&self, scope: &IdempotencyKey) {
+        self.0.expire_key(scope);
     }
 }
 

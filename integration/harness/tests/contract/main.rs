@@ -249,8 +249,8 @@ mod acceptance {
     harness::acceptance_contract!(super::Database(Default::default()));
 }
 
-mod answers {
-    harness::answers_contract!(super::Database(Default::default()));
+mod idempotency {
+    harness::idempotency_contract!(super::Database(Default::default()));
 }
 
 mod keys {

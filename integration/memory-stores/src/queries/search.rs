@@ -76,15 +76,15 @@ impl Candidate<'_> {
     }
 
     fn value(&self, name: SearchName<'_>, route: Option<&Row>) -> Option<Json> {
-        let Record { notification_id, scope, audience_kind, content, .. } = self.record;
+        let Record { notification_id, idempotency_key, audience_kind, content, .. } = self.record;
         let text = |text: &str| Some(Json::String(text.to_owned()));
         let unless_empty = |given: &str| text(given).filter(|_| !given.is_empty());
         match name {
             SearchName::NotificationId => text(notification_id.as_str()),
-            SearchName::Producer => text(&scope.producer),
+            SearchName::Producer => text(&idempotency_key.producer),
             SearchName::NotificationType => text(&content.notification_type),
             SearchName::AudienceKind => text(audience_kind),
-            SearchName::IdempotencyKey => text(&scope.key),
+            SearchName::IdempotencyKey => text(&idempotency_key.key),
             SearchName::AcceptedAt => text(&content.accepted_at.to_string()),
             SearchName::OccurredAt => text(&content.occurred_at.to_string()),
             SearchName::RequestId => unless_empty(&content.request_id),

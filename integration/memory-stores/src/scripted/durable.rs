@@ -10,14 +10,14 @@ use domain::entry::EntryId;
 use domain::operations::{DeadLetterChange, OperatorAction, Selection, Target, Targets};
 use domain::outcome::Outcome;
 use domain::ports::{
-    Abandonment, AcceptanceBatch, AcceptanceStore, Activity, AnswerClaim, AnswerStore, CheckpointMove,
-    CheckpointStore, Claim, ClaimOutcome, ClaimToken, Commit, Completion, Cutoff, DueCursor, DueOrder,
-    DuePage, Election, Expired, Failed, Fence, Known, Lookup, Operations, ProcessedTrace, Published,
+    AcceptanceBatch, AcceptanceStore, Activity, CheckpointMove, CheckpointStore, Claim, ClaimRequest,
+    ClaimToken, Completion, Cutoff, DueCursor, DueOrder, DuePage, Election, Expired, Failed, Fate, Fence,
+    FenceWrite, Guarded, IdempotencyStore, Known, Lookup, Operations, ProcessedTrace, Published,
     PublishedPage, RecordCursor, Removal, ReplicaReport, ReplicaStore, RepublishStore, RetentionStore,
     RouteStore, RowLocks, SavedStream, ServerId, StepDownStore, StoreError, Swap, UserDirectory,
 };
 use domain::query::{DeadLetterFilter, DeadLetterPlace, Page};
-use domain::record::IdempotencyScope;
+use domain::record::IdempotencyKey;
 use domain::republish::SeenStream;
 use domain::route::{Channel, RouteKey};
 use domain::step_down::{StepDown, StepDownState};
@@ -36,24 +36,25 @@ fn outcome(outcome: &Outcome) -> String {
 }
 
 impl<S: AcceptanceStore> AcceptanceStore for Scripted<S> {
-    async fn find_known(&self, intents: &[(IdempotencyScope, EntryId)]) -> Result<Known, StoreError> {
+    async fn find_known(&self, intents: &[(IdempotencyKey, EntryId)]) -> Result<Known, StoreError> {
         let ids = texts(intents.iter().map(|(_, id)| id));
         self.call("find_known", ids, self.store.find_known(intents)).await
     }
 
-    async fn accept(&self, batch: AcceptanceBatch<'_>) -> Result<Commit, StoreError> {
+    async fn accept(&self, batch: AcceptanceBatch<'_>) -> Result<Fate, StoreError> {
         let outcomes = batch.outcomes.iter().map(|given| outcome(given));
         // The keys whose responses are stored, which the ids do not show.
-        let answers = batch.answers.iter().map(|answer| format!("answer {}", answer.scope.key));
-        let outcomes = outcomes.chain(answers).collect();
+        let responses = batch.responses.iter();
+        let responses = responses.map(|stored| format!("response {}", stored.record.idempotency_key.key));
+        let outcomes = outcomes.chain(responses).collect();
         // Other tasks run meanwhile, as with a real server.
         tokio::task::yield_now().await;
         let place = self.script.begin("accept", outcomes).await?;
-        let commit = self.store.accept(batch).await?;
-        if commit == Commit::Committed {
+        let fate = self.store.accept(batch).await?;
+        if fate == Fate::Committed {
             self.script.succeeded(place);
         }
-        Ok(commit)
+        Ok(fate)
     }
 
     async fn probe(&self, probe: &Probe) -> Result<(), StoreError> {
@@ -61,38 +62,35 @@ impl<S: AcceptanceStore> AcceptanceStore for Scripted<S> {
     }
 }
 
-impl<S: AnswerStore> AnswerStore for Scripted<S> {
+impl<S: IdempotencyStore> IdempotencyStore for Scripted<S> {
     async fn find_requests(
         &self,
-        scopes: &[IdempotencyScope],
-    ) -> Result<HashMap<IdempotencyScope, AcceptedRequest>, StoreError> {
-        let keys = texts(scopes.iter().map(|scope| &scope.key));
-        self.call("find_requests", keys, self.store.find_requests(scopes)).await
+        keys: &[IdempotencyKey],
+    ) -> Result<HashMap<IdempotencyKey, AcceptedRequest>, StoreError> {
+        let named = texts(keys.iter().map(|key| &key.key));
+        self.call("find_requests", named, self.store.find_requests(keys)).await
     }
 
-    async fn lookup_answers(
-        &self,
-        keys: &[(&IdempotencyScope, &str)],
-    ) -> Result<Vec<Option<ClaimOutcome>>, StoreError> {
-        let named = texts(keys.iter().map(|(scope, _)| &scope.key));
-        self.call("lookup_answers", named, self.store.lookup_answers(keys)).await
+    async fn lookup_keys(&self, keys: &[(&IdempotencyKey, &str)]) -> Result<Vec<Option<Claim>>, StoreError> {
+        let named = texts(keys.iter().map(|(key, _)| &key.key));
+        self.call("lookup_keys", named, self.store.lookup_keys(keys)).await
     }
 
-    async fn claim_answers(
+    async fn claim_keys(
         &self,
-        claims: &[AnswerClaim<'_>],
+        claims: &[ClaimRequest<'_>],
         lock_ttl: Duration,
-    ) -> Result<Vec<ClaimOutcome>, StoreError> {
-        let keys = texts(claims.iter().map(|claim| &claim.scope.key));
-        self.call("claim_answers", keys, self.store.claim_answers(claims, lock_ttl)).await
+    ) -> Result<Vec<Claim>, StoreError> {
+        let keys = texts(claims.iter().map(|claim| &claim.key.key));
+        self.call("claim_keys", keys, self.store.claim_keys(claims, lock_ttl)).await
     }
 
-    async fn abandon_answers(
+    async fn abandon_keys(
         &self,
-        claims: &[(IdempotencyScope, ClaimToken)],
-    ) -> Result<Vec<Abandonment>, StoreError> {
-        let keys = texts(claims.iter().map(|(scope, _)| &scope.key));
-        self.call("abandon_answers", keys, self.store.abandon_answers(claims)).await
+        claims: &[(IdempotencyKey, ClaimToken)],
+    ) -> Result<Vec<Guarded>, StoreError> {
+        let keys = texts(claims.iter().map(|(key, _)| &key.key));
+        self.call("abandon_keys", keys, self.store.abandon_keys(claims)).await
     }
 }
 
@@ -106,9 +104,9 @@ impl<S: CheckpointStore> CheckpointStore for Scripted<S> {
         self.call("find_last_processed", ids, self.store.find_last_processed(stream, entries)).await
     }
 
-    async fn claim_checkpoint(&self, stream: &str, fence: Fence, begins: bool) -> Result<Claim, StoreError> {
-        let claim = self.store.claim_checkpoint(stream, fence, begins);
-        self.call("claim_checkpoint", texts([fence]), claim).await
+    async fn write_fence(&self, stream: &str, fence: Fence, begins: bool) -> Result<FenceWrite, StoreError> {
+        let claim = self.store.write_fence(stream, fence, begins);
+        self.call("write_fence", texts([fence]), claim).await
     }
 
     async fn load_checkpoint(&self, stream: &str) -> Result<Option<Checkpoint>, StoreError> {

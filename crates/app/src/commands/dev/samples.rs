@@ -15,7 +15,7 @@ use domain::entry::{EntryId, RawEntry};
 use domain::intent::{IntentDraft, Recipients};
 use domain::outcome::Outcome;
 use domain::policy::Policy;
-use domain::ports::{AcceptanceBatch, AcceptanceStore, Commit, RouteStore, RowLocks};
+use domain::ports::{AcceptanceBatch, AcceptanceStore, Fate, RouteStore, RowLocks};
 use domain::recipient::{Lookup, User};
 use domain::route::{Channel, Failed, LiveRoute, RouteKey};
 use store_postgres::PgStore;
@@ -35,9 +35,9 @@ pub(super) async fn record_failures(store: &PgStore) -> anyhow::Result<()> {
     let accepted_at = now - ACCEPTED_BEFORE;
     let outcomes = accepted(accepted_at)?;
     let batch =
-        AcceptanceBatch { outcomes: outcomes.iter().collect(), checkpoint: None, answers: Vec::new() };
+        AcceptanceBatch { outcomes: outcomes.iter().collect(), checkpoint: None, responses: Vec::new() };
     let commit = store.accept(batch).await.context("the samples of failures could not be stored")?;
-    ensure!(commit == Commit::Committed, "the samples of failures could not be stored");
+    ensure!(commit == Fate::Committed, "the samples of failures could not be stored");
     let routes = outcomes.iter().filter_map(Outcome::acceptance).flat_map(|accepted| &accepted.routes);
     let keys: Vec<RouteKey> = routes.map(|route| route.key.clone()).collect();
     let keys: Vec<&RouteKey> = keys.iter().collect();

@@ -16,7 +16,7 @@ use domain::query::{
     FoundEntry, MalformedFilter, MalformedPlace, MalformedSummary, NotificationFilter, PageLimit, Status,
     UnreadEntries,
 };
-use domain::record::{IdempotencyScope, NotificationId, Record};
+use domain::record::{IdempotencyKey, NotificationId, Record};
 use store_redis::{RedisClient, RedisIntentStream};
 
 use crate::commands::Failure;
@@ -135,10 +135,10 @@ impl<'a> Trail<'a> {
         });
         let content: Option<Content> = fields.map(|fields| decode(fields, &self.catalog));
         let fields_fingerprint = fields.map(|fields| fields.fingerprint());
-        let own = content.iter().flatten().map(|intent| intent.scope());
+        let own = content.iter().flatten().map(|intent| intent.key());
         let stored = malformed
             .iter()
-            .map(|row| IdempotencyScope { producer: row.producer.clone(), key: row.idempotency_key.clone() });
+            .map(|row| IdempotencyKey { producer: row.producer.clone(), key: row.idempotency_key.clone() });
         let holders = self.holders(own.chain(stored).collect()).await?;
         Ok(entry_fates(&EntryFindings {
             id,
@@ -191,7 +191,7 @@ impl<'a> Trail<'a> {
     }
 
     /// The records that hold these keys.
-    async fn holders(&self, scopes: BTreeSet<IdempotencyScope>) -> Result<Vec<Record>, Failure> {
+    async fn holders(&self, scopes: BTreeSet<IdempotencyKey>) -> Result<Vec<Record>, Failure> {
         let mut holders = Vec::new();
         let known = scopes.iter().filter(|scope| !scope.producer.is_empty() && !scope.key.is_empty());
         for scope in known.take(MAX_HOLDERS) {

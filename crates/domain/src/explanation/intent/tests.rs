@@ -43,7 +43,7 @@ fn record(notification_id: &str, fields: &RawFields) -> Record {
     let intent = content(fields).expect("well formed");
     Record {
         notification_id: notification_id.to_owned().into(),
-        scope: intent.scope(),
+        idempotency_key: intent.key(),
         audience_kind: "user",
         recipient_user_ids: vec!["u-1".to_owned()],
         fingerprint: intent.fingerprint,

@@ -3,13 +3,12 @@
 
 use ambient::Clock;
 use domain::entry::EntryId;
-use domain::ports::{
-    CheckpointCache, CheckpointMove, CheckpointStore, IntentStream, ReadLimit, ServerId, StoreError, Swap,
-};
+use domain::ports::{CheckpointMove, CheckpointStore, IntentStream, ReadLimit, ServerId, StoreError, Swap};
 use tokio::time::Instant;
 
 use super::CheckpointKeeper;
 use crate::intake::reader::{MAX_ENTRY_BYTES, Reader};
+use crate::ports::Ports;
 
 /// The limits of one page of the search for the last entry with an outcome.
 const WITNESS_PAGE: ReadLimit = ReadLimit { entries: MAX_WITNESS_ENTRIES, bytes: MAX_WITNESS_BYTES };
@@ -24,19 +23,13 @@ const MAX_WITNESS_BYTES: usize = 4 * 1024 * 1024;
 /// retention of records on, which only leads to duplicates.
 const MAX_WITNESS_PAGES: usize = 100;
 
-impl<I, A, K, C> CheckpointKeeper<'_, I, A, K, C>
-where
-    I: IntentStream,
-    A: CheckpointStore,
-    K: CheckpointCache,
-    C: Clock,
-{
+impl<P: Ports> CheckpointKeeper<'_, P> {
     /// Returns the last entry up to `last` that has an outcome with the same content, with the fingerprint of
     /// its fields; `None` if there is none within [`MAX_WITNESS_PAGES`].
     async fn last_known(
         &self,
         last: EntryId,
-        reader: &Reader<'_, I, C>,
+        reader: &Reader<'_, P>,
     ) -> Result<Option<(EntryId, String)>, StoreError> {
         let mut last = last;
         for _ in 0..MAX_WITNESS_PAGES {
@@ -66,7 +59,7 @@ where
     pub(super) async fn fingerprint_of(
         &self,
         id: EntryId,
-        reader: &Reader<'_, I, C>,
+        reader: &Reader<'_, P>,
     ) -> Result<Option<String>, StoreError> {
         let (entries, is_all) = self.intents.list_newest(id, LARGE_WITNESS).await?;
         let found = match entries.into_iter().next() {
@@ -85,7 +78,7 @@ where
         &mut self,
         processed: EntryId,
         last: EntryId,
-        reader: &Reader<'_, I, C>,
+        reader: &Reader<'_, P>,
     ) -> Result<AfterLoss, StoreError> {
         let known = self.last_known(last, reader).await?;
         let next = self.intents.first_after(processed).await?;

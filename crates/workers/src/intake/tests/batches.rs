@@ -35,7 +35,7 @@ async fn known_keys_are_asked_for_at_first_and_then_only_when_there_was_one() {
     // The first pass reads three entries and processes one; the other passes process the two that were read
     // with it.
     for _ in 0..3 {
-        assert!(matches!(work.run_once(&stop).await, Ok(Step::Continue)));
+        assert!(matches!(work.step(&stop).await, Ok(Pass::Continue)));
     }
     assert_eq!((outcomes(&world).len(), world.script.count("find_known")), (3, 1));
 
@@ -43,7 +43,7 @@ async fn known_keys_are_asked_for_at_first_and_then_only_when_there_was_one() {
         world.intents.put(entry);
     }
     for expected in [2, 3, 4] {
-        assert!(matches!(work.run_once(&stop).await, Ok(Step::Continue)));
+        assert!(matches!(work.step(&stop).await, Ok(Pass::Continue)));
         assert_eq!(world.script.count("find_known"), expected);
     }
     assert_eq!(names(&world)[3..], ["duplicate", "duplicate", "accepted"]);
@@ -56,11 +56,11 @@ async fn a_replay_is_a_duplicate_whatever_the_directory_says_by_then() {
         stream(&world, [1]);
         let intake = intake(&world, 9);
         let (mut work, stop) = (begin(&intake).await, CancellationToken::new());
-        assert!(matches!(work.run_once(&stop).await, Ok(Step::Continue)));
+        assert!(matches!(work.step(&stop).await, Ok(Pass::Continue)));
 
         world.directory.set("u-1", answer);
         world.intents.put(intent(2, "key-1", "u-1"));
-        assert!(matches!(work.run_once(&stop).await, Ok(Step::Continue)));
+        assert!(matches!(work.step(&stop).await, Ok(Pass::Continue)));
         assert_eq!(outcomes(&world), ["1-0 accepted", "duplicate"]);
         assert_eq!(world.durable(), Some(id(2)));
     }
@@ -109,7 +109,7 @@ async fn batches_that_take_too_long_are_made_smaller_and_grow_again() {
     });
     let intake = intake(&world, 16);
     let (mut work, stop) = (begin(&intake).await, CancellationToken::new());
-    assert!(matches!(work.run_once(&stop).await, Ok(Step::Continue)));
+    assert!(matches!(work.step(&stop).await, Ok(Pass::Continue)));
     assert_eq!(numbers(&world), Vec::from_iter(1..=16));
     assert!(transactions(&world).iter().all(|size| *size <= 3));
 
@@ -117,7 +117,7 @@ async fn batches_that_take_too_long_are_made_smaller_and_grow_again() {
     world.script.off("accept");
     stream(&world, 17..=64);
     while outcomes(&world).len() < 64 {
-        assert!(matches!(work.run_once(&stop).await, Ok(Step::Continue)));
+        assert!(matches!(work.step(&stop).await, Ok(Pass::Continue)));
     }
     let transactions = transactions(&world);
     assert_eq!(transactions.last(), Some(&16), "{transactions:?}");

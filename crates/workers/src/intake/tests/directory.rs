@@ -43,8 +43,8 @@ async fn the_answers_of_a_waiting_entry_are_kept_and_only_the_missing_ones_are_a
         if failing == 0 {
             world.directory.clear();
         }
-        let pass = work.run_once(&stop).await.expect("the stores are there");
-        assert_eq!(matches!(pass, Step::Waiting(_)), failing > 0);
+        let pass = work.step(&stop).await.expect("the stores are there");
+        assert_eq!(matches!(pass, Pass::Waiting(_)), failing > 0);
     }
     let calls = world.script.calls_of("look_up");
     let asked: Vec<usize> = calls.iter().map(|call| call.elements.len()).collect();
@@ -86,8 +86,8 @@ async fn a_directory_that_is_down_is_asked_once_and_the_first_entry_that_needs_i
     }
     let intake = intake(&world, 9);
     let (mut work, stop) = (begin(&intake).await, CancellationToken::new());
-    let pass = work.run_once(&stop).await.expect("the stores are there");
-    assert!(matches!(pass, Step::Waiting(wait) if wait.entry_id == id(2)));
+    let pass = work.step(&stop).await.expect("the stores are there");
+    assert!(matches!(pass, Pass::Waiting(wait) if wait.entry_id == id(2)));
     assert_eq!(numbers(&world), [1]);
     // The first call returned a lookup. The second returned none, so there was no third.
     assert_eq!(world.script.count("look_up"), 2);

@@ -24,7 +24,7 @@ async fn a_failure_to_read_ahead_keeps_what_was_committed_meanwhile() {
     let first = work.reader.read(EntryId::ZERO, BLOCK).await.expect("is there");
     work.queue.extend(first);
     world.script.fail("read", down("read"));
-    assert!(matches!(work.run_once(&stop).await, Err(StoreError::Unavailable { .. })));
+    assert!(matches!(work.step(&stop).await, Err(StoreError::Unavailable { .. })));
     assert_eq!((outcomes(&world).len(), work.keeper.processed()), (16, Some(id(16))));
 }
 
@@ -84,7 +84,7 @@ async fn large_entries_are_read_and_written_one_by_one_and_nothing_is_read_ahead
     let (mut work, stop) = (begin(&intake).await, CancellationToken::new());
     while outcomes(&world).len() < 40 {
         let before = outcomes(&world).len();
-        assert!(matches!(work.run_once(&stop).await, Ok(Step::Continue)));
+        assert!(matches!(work.step(&stop).await, Ok(Pass::Continue)));
         let large = |number: &u64| (21..=23).contains(number);
         let processed = numbers(&world)[before..].to_vec();
         assert!(processed.len() == 1 || !processed.iter().any(large), "{processed:?}");
@@ -116,7 +116,7 @@ async fn reading_ahead_ends_before_an_entry_that_is_too_large_to_be_read() {
     world.intents.put(large(2, 65 * 1024 * 1024));
     let intake = intake(&world, 9);
     let mut work = begin(&intake).await;
-    assert!(matches!(work.run_once(&CancellationToken::new()).await, Ok(Step::Continue)));
+    assert!(matches!(work.step(&CancellationToken::new()).await, Ok(Pass::Continue)));
     assert_eq!((world.durable(), world.script.count("look_at_large")), (Some(id(1)), 0));
 }
 

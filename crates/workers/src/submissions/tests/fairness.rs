@@ -75,10 +75,10 @@ async fn elements_do_not_starve_while_a_single_intent_is_looked_up() {
 #[tokio::test(start_paused = true)]
 async fn a_waiting_single_intent_whose_caller_has_gone_is_passed() {
     let world = world();
-    world.script.on("claim_answers", |_| Effect::Delay(transaction()));
+    world.script.on("claim_keys", |_| Effect::Delay(transaction()));
     let running = Running::start(&world);
     let first = running.spawn(submission("first", "u-1"));
-    world.script.until(BOUND, || world.script.count("claim_answers") == 1).await;
+    world.script.until(BOUND, || world.script.count("claim_keys") == 1).await;
     let mut gone = Box::pin(running.queue.submit(submission("gone", "u-1")));
     assert!(gone.as_mut().now_or_never().is_none(), "it is decided although another one is being claimed");
     drop(gone);
@@ -109,10 +109,10 @@ async fn a_repeated_key_is_passed_by_all_but_its_repeats() {
 #[tokio::test(start_paused = true)]
 async fn producers_take_turns() {
     let world = world();
-    world.script.on("claim_answers", |_| Effect::Delay(transaction()));
+    world.script.on("claim_keys", |_| Effect::Delay(transaction()));
     let running = Running::start(&world);
     let first = running.spawn(submission("first", "u-1"));
-    world.script.until(BOUND, || world.script.count("claim_answers") == 1).await;
+    world.script.until(BOUND, || world.script.count("claim_keys") == 1).await;
     let greedy: Vec<_> = (0..3 * MAX_GROUP)
         .map(|number| running.spawn(of("greedy", submission(&format!("greedy-{number}"), "u-1"))))
         .collect();
@@ -146,8 +146,8 @@ async fn a_key_is_in_progress_while_its_intent_is_looked_up() {
     let running = Running::start(&world);
     let slow = running.spawn(submission("key-1", SLOW_USER));
     world.script.until(BOUND, || world.script.count("look_up") == 1).await;
-    assert!(running.queue.time_in_progress(&scope("key-1")).await.is_some());
-    assert_eq!(running.queue.time_in_progress(&scope("key-2")).await, None);
+    assert!(running.queue.time_in_progress(&key("key-1")).await.is_some());
+    assert_eq!(running.queue.time_in_progress(&key("key-2")).await, None);
     assert_eq!(name(&slow.await.expect("does not panic")), "accepted");
-    assert_eq!(running.queue.time_in_progress(&scope("key-1")).await, None);
+    assert_eq!(running.queue.time_in_progress(&key("key-1")).await, None);
 }

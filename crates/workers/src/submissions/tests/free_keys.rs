@@ -1,6 +1,6 @@
 //! Keys that are read and not claimed, because the directory recalls the recipients.
 
-use domain::ports::{AnswerClaim, AnswerStore, ClaimOutcome};
+use domain::ports::{Claim, ClaimRequest, ClaimToken, IdempotencyStore};
 
 use super::*;
 
@@ -16,11 +16,11 @@ fn world_that_recalls() -> World {
 
 /// Claims a key as another replica does, for another intent.
 fn claim_elsewhere(database: &MemoryDatabase, key: &str) {
-    let scope = scope(key);
-    let claim = AnswerClaim { scope: &scope, fingerprint: "another", token: ClaimToken([9; 16]) };
+    let key = super::key(key);
+    let claim = ClaimRequest { key: &key, fingerprint: "another", token: ClaimToken([9; 16]) };
     let claims = [claim];
-    let claimed = database.claim_answers(&claims, LOCK_TTL).now_or_never().expect("it does not wait");
-    assert_eq!(claimed.expect("the store is there"), [ClaimOutcome::Claimed]);
+    let claimed = database.claim_keys(&claims, LOCK_TTL).now_or_never().expect("it does not wait");
+    assert_eq!(claimed.expect("the store is there"), [Claim::New]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -32,10 +32,10 @@ async fn submissions_whose_recipients_are_recalled_claim_no_key_and_are_replayed
     assert_eq!(names(&running.submit_all(several(3)).await), ["replayed"; 3]);
     assert_eq!(name(&running.submit(submission("key-1", "u-2")).await), "conflict");
     assert_eq!(transactions(&world), [3]);
-    for call in ["claim_answers", "look_up", "abandon_answers"] {
+    for call in ["claim_keys", "look_up", "abandon_keys"] {
         assert_eq!(world.script.count(call), 0, "{call}");
     }
-    world.database.expire_answer(&scope("key-1"));
+    world.database.expire_key(&key("key-1"));
     assert_eq!(name(&running.submit(submission("key-1", "u-1")).await), "duplicate");
     assert_eq!(world.database.records().len(), 3);
 }
@@ -46,7 +46,7 @@ async fn a_submission_with_one_recipient_to_be_looked_up_claims_its_key() {
     let running = Running::start(&world);
     let both = [submission("key-1", "u-1"), submission("key-2", "stranger")];
     assert_eq!(names(&running.submit_all(both).await), ["accepted"; 2]);
-    let claimed = world.script.calls_of("claim_answers");
+    let claimed = world.script.calls_of("claim_keys");
     assert_eq!(claimed.iter().map(|call| call.elements.join(" ")).collect::<Vec<_>>(), ["key-2"]);
 }
 
@@ -81,15 +81,15 @@ async fn a_key_that_another_transaction_holds_is_claimed() {
     world.script.on("accept", |_| Effect::Fail(locked("accept")));
     let running = Running::start(&world);
     assert_eq!(name(&running.submit(submission("key-1", "u-1")).await), "unavailable");
-    assert_eq!(world.script.count("claim_answers"), 1);
-    world.script.until(BOUND, || world.script.count("abandon_answers") == 1).await;
+    assert_eq!(world.script.count("claim_keys"), 1);
+    world.script.until(BOUND, || world.script.count("abandon_keys") == 1).await;
     world.script.off("accept");
     assert_eq!(name(&running.submit(submission("key-1", "u-1")).await), "accepted");
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_outage_leaves_no_claim_of_a_free_key() {
-    for call in ["lookup_answers", "accept"] {
+    for call in ["lookup_keys", "accept"] {
         let world = world_that_recalls();
         world.script.on(call, |_| Effect::Fail(down("any")));
         let running = Running::start(&world);
@@ -97,7 +97,7 @@ async fn an_outage_leaves_no_claim_of_a_free_key() {
         assert!(running.health.status().blocked.is_some());
         world.script.off(call);
         assert_eq!(names(&running.submit_all(several(2)).await), ["accepted"; 2], "{call}");
-        assert_eq!(world.script.count("claim_answers") + world.script.count("abandon_answers"), 0);
+        assert_eq!(world.script.count("claim_keys") + world.script.count("abandon_keys"), 0);
         running.stop().await;
     }
 }

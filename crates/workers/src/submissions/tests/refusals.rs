@@ -4,8 +4,8 @@ use super::*;
 
 /// Makes every transaction that stores the response of this key end with `effect`.
 fn spoil(world: &World, key: &str, effect: impl Fn() -> Effect + Send + 'static) {
-    let answer = format!("answer {key}");
-    world.script.on("accept", move |call| match call.elements.contains(&answer) {
+    let response = format!("response {key}");
+    world.script.on("accept", move |call| match call.elements.contains(&response) {
         true => effect(),
         false => Effect::Pass,
     });

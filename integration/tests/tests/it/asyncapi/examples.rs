@@ -14,7 +14,7 @@ use domain::policy::Policy;
 use domain::recipient::{Lookup, User};
 use domain::record::NotificationId;
 use domain::route::{Channel, LiveRoute};
-use domain::submission::{SubmissionDecision, decide};
+use domain::submission::decide;
 use serde_json::{Map, Value, json};
 
 /// 2026-04-02T09:21:40Z, in Unix milliseconds.
@@ -102,6 +102,6 @@ fn routes(intent: &Intent) -> Vec<LiveRoute> {
     let id = NotificationId::of(EntryId::new(OCCURRED_AT_MS.unsigned_abs() + 431, 0), 0);
     let now = Timestamp::from_millis(OCCURRED_AT_MS + 438).expect("in range");
     let decision = decide(intent, None, &users, id, &policy, policy.schedule(now, true));
-    let SubmissionDecision::Commit(acceptance) = decision else { panic!("{decision:?}") };
+    let acceptance = decision.expect("it is accepted");
     acceptance.live_routes().collect()
 }

@@ -1,0 +1,176 @@
+//! The keys of submissions and their stored responses, in the table of the crate `idempotency`: the scope is
+//! the endpoint and the producer, the fingerprint that of the intent.
+//!
+//! Claims are a transaction of their own. Responses are stored by the transaction of acceptance
+//! ([`Completions`]).
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use bytes::Bytes;
+use domain::ports::{
+    Claim, ClaimRequest, ClaimToken, Guarded, IdempotencyStore, KeyCondition, KeySweep, ResponseToStore,
+    StoreError,
+};
+use domain::record::IdempotencyKey;
+use domain::submission::{AcceptedRequest, StoredResponse};
+use idempotency::{
+    Answer, ClaimId, Completion, Fingerprint, FreeCompletion, IdempotencyError, Key, KeyLookup, LockTtl,
+    PostgresStore, RetentionTtl, Scope, Store, Token,
+};
+
+use crate::PgStore;
+use crate::error::store_error;
+use crate::records::{accepted_of, accepted_requests};
+
+/// The retry delay of a request whose key is locked by an open transaction.
+const BUSY_RETRY: Duration = Duration::from_secs(1);
+
+impl IdempotencyStore for PgStore {
+    async fn lookup_keys(&self, keys: &[(&IdempotencyKey, &str)]) -> Result<Vec<Option<Claim>>, StoreError> {
+        const OPERATION: &str = "look up idempotency keys";
+        let lookup = |(key, fingerprint): &(&IdempotencyKey, &str)| {
+            let (scope, key) = self.endpoint.scope_and_key(key)?;
+            Ok(KeyLookup { scope, key, fingerprint: Fingerprint::new(fingerprint)? })
+        };
+        let lookups: Vec<_> = keys.iter().map(lookup).collect::<Result<_, _>>().map_err(failed(OPERATION))?;
+        let claims = self.keys().lookup(&lookups).await.map_err(failed(OPERATION))?;
+        Ok(claims.into_iter().map(|claim| claim.map(from_stored)).collect())
+    }
+
+    async fn claim_keys(
+        &self,
+        requests: &[ClaimRequest<'_>],
+        lock_ttl: Duration,
+    ) -> Result<Vec<Claim>, StoreError> {
+        const OPERATION: &str = "claim idempotency keys";
+        let request = |request: &ClaimRequest<'_>| {
+            Ok(idempotency::ClaimRequest {
+                id: self.endpoint.claim_id(request.key, request.token)?,
+                fingerprint: Fingerprint::new(request.fingerprint)?,
+                lock_ttl: LockTtl::new(lock_ttl)?,
+            })
+        };
+        let requests: Vec<_> =
+            requests.iter().map(request).collect::<Result<_, _>>().map_err(failed(OPERATION))?;
+        let claims = self.keys().claim(&requests).await.map_err(failed(OPERATION))?;
+        Ok(claims.into_iter().map(from_stored).collect())
+    }
+
+    async fn abandon_keys(
+        &self,
+        claims: &[(IdempotencyKey, ClaimToken)],
+    ) -> Result<Vec<Guarded>, StoreError> {
+        const OPERATION: &str = "abandon idempotency keys";
+        let id = |(key, token): &(IdempotencyKey, ClaimToken)| self.endpoint.claim_id(key, *token);
+        let ids: Vec<_> = claims.iter().map(id).collect::<Result<_, _>>().map_err(failed(OPERATION))?;
+        let outcomes = self.keys().abandon(&ids).await.map_err(failed(OPERATION))?;
+        let guarded = |outcome| match outcome {
+            idempotency::Guarded::Applied => Guarded::Applied,
+            idempotency::Guarded::Fenced => Guarded::Fenced,
+            idempotency::Guarded::Busy => Guarded::Busy,
+        };
+        Ok(outcomes.into_iter().map(guarded).collect())
+    }
+
+    async fn find_requests(
+        &self,
+        keys: &[IdempotencyKey],
+    ) -> Result<HashMap<IdempotencyKey, AcceptedRequest>, StoreError> {
+        let session = self.session("look for accepted intents").await?;
+        accepted_requests(&session.query(&accepted_of(keys.iter())).await.map_err(store_error)?)
+    }
+}
+
+impl KeySweep for PgStore {
+    async fn sweep_idempotency_keys(&self, limit: usize) -> Result<u64, StoreError> {
+        self.keys().sweep(limit as u64).await.map_err(failed("delete expired idempotency keys"))
+    }
+}
+
+impl PgStore {
+    fn keys(&self) -> PostgresStore {
+        // Responses are stored in the transaction of acceptance, which is fenced if its claim was lost.
+        PostgresStore::new(self.pool.clone()).with_asynchronous_claims()
+    }
+}
+
+/// The responses of a batch, each in the list of the statement that stores it.
+#[derive(Default)]
+pub(crate) struct Completions {
+    /// The input of [`idempotency::statements::complete`].
+    pub(crate) claimed: Vec<Completion>,
+    /// The input of [`idempotency::statements::complete_free`].
+    pub(crate) free: Vec<FreeCompletion>,
+}
+
+impl Completions {
+    pub(crate) fn of(endpoint: Endpoint, responses: &[ResponseToStore<'_>]) -> Result<Self, StoreError> {
+        let mut completions = Self::default();
+        for response in responses {
+            completions.add(endpoint, response).map_err(failed("store responses"))?;
+        }
+        Ok(completions)
+    }
+
+    fn add(&mut self, endpoint: Endpoint, to_store: &ResponseToStore<'_>) -> Result<(), IdempotencyError> {
+        let ResponseToStore { record, condition, response } = to_store;
+        let token = match condition {
+            KeyCondition::Claimed(token) => *token,
+            // No claim ever has this token: a completed key is claimed under no token.
+            KeyCondition::Free => ClaimToken([0; 16]),
+        };
+        let body = Bytes::copy_from_slice(&response.body);
+        let kept_for = record.idempotency_expires_at.saturating_since(record.content.accepted_at);
+        let completion = Completion {
+            id: endpoint.claim_id(&record.idempotency_key, token)?,
+            answer: Answer { status: response.status, headers: Bytes::new(), body },
+            retention_ttl: RetentionTtl::new(kept_for)?,
+        };
+        match condition {
+            KeyCondition::Claimed(_) => self.claimed.push(completion),
+            KeyCondition::Free => {
+                let fingerprint = Fingerprint::new(&record.fingerprint)?;
+                self.free.push(FreeCompletion { completion, fingerprint });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The HTTP endpoint of the submissions, which precedes the producer in the scope of their keys.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Endpoint(pub(crate) &'static str);
+
+impl Endpoint {
+    fn claim_id(self, key: &IdempotencyKey, token: ClaimToken) -> Result<ClaimId, IdempotencyError> {
+        let (scope, key) = self.scope_and_key(key)?;
+        Ok(ClaimId { scope, key, token: Token::from(token.0) })
+    }
+
+    fn scope_and_key(self, key: &IdempotencyKey) -> Result<(Scope, Key), IdempotencyError> {
+        Ok((Scope::new(&format!("{} {}", self.0, key.producer))?, Key::new(&key.key)?))
+    }
+}
+
+fn from_stored(claim: idempotency::Claim) -> Claim {
+    match claim {
+        idempotency::Claim::New => Claim::New,
+        idempotency::Claim::Pending { free_in, .. } => Claim::Pending(free_in),
+        idempotency::Claim::Busy => Claim::Pending(BUSY_RETRY),
+        idempotency::Claim::Completed(Answer { status, body, .. }) => {
+            Claim::Completed(StoredResponse { status, body: body.to_vec() })
+        }
+        idempotency::Claim::Conflict => Claim::Conflict,
+    }
+}
+
+fn failed(operation: &'static str) -> impl Fn(IdempotencyError) -> StoreError {
+    move |error| match error {
+        IdempotencyError::Postgres(error) => store_error(error),
+        error @ IdempotencyError::InvalidArgument(_) => {
+            StoreError::Refused { operation, source: error.into() }
+        }
+        error => StoreError::Unavailable { operation, source: error.into() },
+    }
+}
