@@ -31,26 +31,22 @@ use http_server::problem::Problem;
 use http_server::tokens::{Charge, Principal};
 use http_server::{JsonText, Object, Occupied, RequestId, Started, parse_apart};
 use idempotency::{Fingerprint, Key};
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
-use serde_json::{Map, Value};
 use tokio::task::yield_now;
 use tokio::time::{Instant, timeout_at};
 
 use crate::at_most::AtMost;
 use crate::changes::guarded;
 use crate::intents::trace_parent;
-use crate::openapi::element_problem_schema;
 use crate::params::Params;
 use crate::ports::{Api, Ports};
 use crate::problems::{bad_request, idempotency_conflict, malformed_intent, producer_of, unavailable};
-use crate::view::{AcceptedElement, OUTCOME_ACCEPTED, OUTCOME_DUPLICATE, Time};
+use crate::view::{
+    AcceptedElement, ElementResult, MAX_BATCH_RECIPIENTS, MAX_INTENTS, OUTCOME_ACCEPTED, OUTCOME_DUPLICATE,
+    Time,
+};
 
-/// The most elements of a batch.
-pub(crate) const MAX_INTENTS: usize = 1_000;
-/// The most recipients of all elements of a batch, as received.
-pub(crate) const MAX_BATCH_RECIPIENTS: usize = 20_000;
 /// The most elements of a batch that are decided at the same time.
 const MAX_ELEMENTS_IN_PROGRESS: usize = 256;
 /// The memory of an element besides its text, in bytes, for all but a few: its result, and its decoded form
@@ -101,35 +97,6 @@ enum Told {
     Conflict(NotificationId),
 }
 
-/// The outcomes of the elements, in their order.
-#[derive(Serialize, JsonSchema)]
-#[schemars(rename = "BatchResults")]
-pub(crate) struct Results {
-    pub(crate) results: Vec<ElementResult>,
-}
-
-/// The outcome of one element.
-#[derive(Serialize, JsonSchema)]
-#[serde(untagged)]
-#[schemars(rename = "BatchResult")]
-pub(crate) enum ElementResult {
-    /// It is accepted.
-    Accepted(AcceptedElement),
-    /// It is not, or not known to be.
-    #[schemars(schema_with = "element_problem_schema")]
-    Problem(Map<String, Value>),
-}
-
-impl ElementResult {
-    pub(crate) fn problem(problem: &Problem) -> Self {
-        Self::Problem(problem.body())
-    }
-
-    fn is_undecided(&self) -> bool {
-        matches!(self, Self::Problem(body) if body["status"] == StatusCode::SERVICE_UNAVAILABLE.as_u16())
-    }
-}
-
 /// The results by the index of their elements, as serialised JSON, which takes a fraction of the memory.
 struct Rendered {
     results: Vec<Option<Box<RawValue>>>,
@@ -144,7 +111,7 @@ impl Rendered {
     }
 }
 
-/// The serialised form of [`Results`].
+/// The serialised form of [`crate::view::Results`].
 #[derive(Serialize)]
 struct RenderedResults {
     results: Vec<Box<RawValue>>,

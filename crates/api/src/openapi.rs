@@ -12,7 +12,8 @@ mod examples;
 mod intents;
 mod operations;
 mod paths;
-mod problems;
+pub(crate) mod problems;
+mod schemas;
 #[cfg(test)]
 mod tests;
 
@@ -22,18 +23,13 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use http_server::problem::Problem;
-use schemars::generate::SchemaSettings;
-use schemars::{JsonSchema, SchemaGenerator};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-use crate::batch::{MAX_BATCH_RECIPIENTS, MAX_INTENTS};
 use crate::params::Params;
 use crate::ports::ApiSettings;
+use crate::view::{MAX_BATCH_RECIPIENTS, MAX_INTENTS};
 
-pub(crate) use problems::element_schema as element_problem_schema;
-
-/// The place of schemas in a document, as a JSON pointer.
-const SCHEMAS: &str = "/components/schemas";
+use schemas::Schemas;
 
 /// Returns the document as response.
 pub(crate) async fn show(RawQuery(query): RawQuery, document: Bytes) -> Result<Response, Problem> {
@@ -129,30 +125,6 @@ fn headers() -> Value {
     })
 }
 
-/// References to the headers of a response: these, and `X-Request-Id`.
-fn header_refs(names: &[&str]) -> Value {
-    let all = ["X-Request-Id"].iter().chain(names);
-    all.map(|name| ((*name).to_owned(), json!({"$ref": format!("#/components/headers/{name}")}))).collect()
-}
-
-fn schema_ref(name: &str) -> Value {
-    json!({"$ref": format!("#{SCHEMAS}/{name}")})
-}
-
-/// Joins the lines of descriptions, which come from comments of source files.
-fn join_lines(schema: &mut Value) {
-    match schema {
-        Value::Object(members) => {
-            if let Some(Value::String(text)) = members.get_mut("description") {
-                *text = text.replace('\n', " ");
-            }
-            members.values_mut().for_each(join_lines);
-        }
-        Value::Array(items) => items.iter_mut().for_each(join_lines),
-        _ => {}
-    }
-}
-
 /// Adds information that generators of clients need and validators do not: the format of integers, which have
 /// 32 bits without one, and the type of constants.
 fn tell_types(schema: &mut Value) {
@@ -196,41 +168,5 @@ fn type_of(constant: &Value) -> Option<&'static str> {
         Value::Number(number) if number.is_f64() => Some("number"),
         Value::Number(_) => Some("integer"),
         _ => None,
-    }
-}
-
-/// Collects the schemas of types.
-struct Schemas {
-    answers: SchemaGenerator,
-    requests: SchemaGenerator,
-}
-
-impl Schemas {
-    fn new() -> Self {
-        let in_components = |settings: &mut SchemaSettings| {
-            settings.definitions_path = SCHEMAS.into();
-            settings.meta_schema = None;
-        };
-        Self {
-            answers: SchemaSettings::draft2020_12().for_serialize().with(in_components).into_generator(),
-            requests: SchemaSettings::draft2020_12().with(in_components).into_generator(),
-        }
-    }
-
-    /// A reference to the schema of a serialised type.
-    fn answer<T: JsonSchema>(&mut self) -> Value {
-        self.answers.subschema_for::<T>().to_value()
-    }
-
-    /// A reference to the schema of a parsed type.
-    fn request<T: JsonSchema>(&mut self) -> Value {
-        self.requests.subschema_for::<T>().to_value()
-    }
-
-    fn finish(mut self) -> Map<String, Value> {
-        let mut all = self.answers.take_definitions(true);
-        all.extend(self.requests.take_definitions(true));
-        all.values_mut().for_each(join_lines);
-        all
     }
 }

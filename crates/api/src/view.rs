@@ -4,6 +4,7 @@
 //! Each type is serialised as it is, and its schema in the OpenAPI document is derived from it; the comments
 //! of its members are the descriptions there. Operators' commands print the same documents.
 
+mod batch;
 mod changes;
 mod dead_letters;
 mod intent_outcome;
@@ -22,6 +23,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 
+pub(crate) use batch::{ElementResult, MAX_BATCH_RECIPIENTS, MAX_INTENTS, Results};
 pub use changes::{Discarded, Planned, Replayed};
 pub use dead_letters::{DeadLetter, DeadLetters};
 pub(crate) use intent_outcome::{IntentState, KeyOutcome};

@@ -14,7 +14,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::error::PageError;
 use crate::layout;
-use crate::session::Operator;
+use crate::operator::Operator;
 
 /// The time between the deadline of a request and its cancellation: a handler that observes the deadline
 /// itself responds first.

@@ -14,7 +14,7 @@ use url::form_urlencoded;
 
 use crate::deadline::Deadline;
 use crate::error::PageError;
-use crate::session::FormToken;
+use crate::operator::{FORM_TOKEN, FormToken};
 
 /// The largest form, in bytes: the ids of a page of dead letters.
 const MAX_FORM_BYTES: usize = 256 * 1024;
@@ -22,9 +22,6 @@ const MAX_FORM_BYTES: usize = 256 * 1024;
 const MAX_SIGN_IN_BYTES: usize = 4 * 1024;
 /// The most fields of a form.
 const MAX_FORM_FIELDS: usize = 1_000;
-
-/// The name of the field with the token of the session.
-pub(crate) const FORM_TOKEN: &str = "form_token";
 
 /// The fields of a form of this session.
 #[derive(Clone, Debug)]

@@ -12,7 +12,7 @@ use axum::response::{IntoResponse, Response};
 use maud::{DOCTYPE, Markup, html};
 
 use crate::assets::{CSS_PATH, ICON_PATH, JS_PATH};
-use crate::session::Operator;
+use crate::operator::Operator;
 use crate::widgets::{form_token, plain, visible};
 
 /// The entry of the navigation that a page belongs to.

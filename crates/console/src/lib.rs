@@ -19,6 +19,7 @@ mod forms;
 mod headers;
 mod layout;
 mod leaderless;
+mod operator;
 mod pages;
 mod params;
 mod ports;

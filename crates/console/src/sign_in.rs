@@ -19,13 +19,12 @@ use http_server::tokens::{Principal, token_sha256};
 use maud::{Markup, html};
 
 use crate::error::PageError;
-use crate::forms::{FORM_TOKEN, Form};
+use crate::forms::Form;
 use crate::layout::{Page, Section};
+use crate::operator::{Cookie, FORM_TOKEN, FormToken, Operator, SESSION_LIFETIME, Secret};
 use crate::params::Params;
 use crate::ports::{Console, Ports};
-use crate::session::{
-    Cookie, FormToken, Operator, SESSION_LIFETIME, SIGN_IN_PATH, Secret, own_path, signed_in,
-};
+use crate::session::{SIGN_IN_PATH, own_path, signed_in};
 use crate::widgets::{Tone, notice};
 
 /// The longest token that is looked up, in bytes.

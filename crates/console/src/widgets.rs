@@ -9,8 +9,7 @@ use ambient::Timestamp;
 use domain::query::Counted;
 use maud::{Markup, html};
 
-use crate::forms::FORM_TOKEN;
-use crate::session::Operator;
+use crate::operator::{FORM_TOKEN, Operator};
 
 /// A text from outside. Control characters, characters without width and those that change the direction of
 /// text are shown as `U+202E`.

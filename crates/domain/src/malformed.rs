@@ -135,6 +135,11 @@ pub struct Rejection {
     pub message: String,
 }
 
+/// Returns the rejection as error.
+pub(crate) fn reject<T>(code: FailureCode, message: impl Into<String>) -> Result<T, Rejection> {
+    Err(Rejection { code, message: message.into() })
+}
+
 impl Rejection {
     /// Returns the rejection with a message that fits the column: truncated, and without U+0000.
     fn storable(self) -> Self {

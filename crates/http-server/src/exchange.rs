@@ -17,8 +17,8 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
 use crate::budget::Reservation;
+use crate::class::Class;
 use crate::connection::Progress;
-use crate::service::Class;
 use crate::stall::Stall;
 
 /// The bytes that a response occupies besides its body: its head, and the server library's state of its

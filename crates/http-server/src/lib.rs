@@ -14,6 +14,7 @@
 
 mod body;
 mod budget;
+mod class;
 mod connection;
 mod exchange;
 mod frames;

@@ -18,11 +18,10 @@ use futures_util::FutureExt;
 use http_body_util::{BodyExt, Limited};
 use hyper::body::{Body as _, Incoming};
 use serde_json::{Map, Value};
-use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 use tower::ServiceExt;
 
-use crate::budget::Budget;
+use crate::class::Class;
 use crate::connection::{Activity, Progress};
 use crate::exchange::{BodyProgress, Client, Exchange, Route};
 use crate::head;
@@ -123,28 +122,6 @@ pub enum Refusal {
     },
     /// The head of the request breaks this rule: 400.
     InvalidHead(&'static str),
-}
-
-/// A class of clients: places of requests in progress, and the bytes that their bodies and responses may
-/// occupy.
-#[derive(Debug)]
-pub(crate) struct Class {
-    places: Arc<Semaphore>,
-    pub(crate) budget: Budget,
-}
-
-impl Class {
-    fn new(places: usize, bytes: usize) -> Arc<Self> {
-        Arc::new(Self { places: Arc::new(Semaphore::new(places)), budget: Budget::new(bytes, places) })
-    }
-
-    /// Waits for a place, and, unless the request is a probe, until responses leave room.
-    pub(crate) async fn enter(&self, is_probe: bool) -> Result<OwnedSemaphorePermit, AcquireError> {
-        if !is_probe {
-            self.budget.admit().await;
-        }
-        Arc::clone(&self.places).acquire_owned().await
-    }
 }
 
 /// The state that the connections of a listener share.

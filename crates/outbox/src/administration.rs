@@ -15,8 +15,8 @@ use uuid::Uuid;
 
 use crate::age::Age;
 use crate::check::{self, Checked};
-use crate::postgres::{column, ids, read_attempts, read_stats};
-use crate::row_id::RowId;
+use crate::postgres::{ids, read_attempts, read_stats};
+use crate::row_id::{RowId, column};
 use crate::statements::{self, Chunk, Prunable};
 use crate::{ChannelName, OutboxError, REAPED, Stats, TableName, notify_sql, schema_sql};
 

@@ -3,7 +3,7 @@
 use pg::sql::Written;
 use pg::{Session, bind};
 
-use crate::postgres::column;
+use crate::row_id::column;
 use crate::schema::{COLUMNS, INDEXES, Index};
 use crate::{OutboxError, TableName};
 

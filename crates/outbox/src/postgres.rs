@@ -15,17 +15,16 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use pg::sql::Written;
-use pg::{PgError, PgPool, RawTimestamp, Session, row};
+use pg::{PgError, PgPool, RawTimestamp, Session};
 use tokio::time::Instant;
 use tokio_postgres::Row;
-use tokio_postgres::types::FromSql;
 use uuid::Uuid;
 
 use self::dead::DeadCount;
 use self::delivered::one;
 pub(crate) use self::delivered::requeue_as_read;
 use crate::check::{self, Checked, Indexes};
-use crate::row_id::RowId;
+use crate::row_id::{RowId, column};
 use crate::statements::{self, Claiming, Locks, Purpose};
 use crate::{
     Claim, ClaimRequest, ClaimToken, Content, DeliveredCursor, DeliveredEvent, DeliveredPage, Event,
@@ -321,8 +320,4 @@ pub(crate) fn read_attempts(row: &Row) -> Result<u32, OutboxError> {
 
 pub(crate) fn ids(rows: &[Row]) -> Result<HashSet<Uuid>, OutboxError> {
     rows.iter().map(|row| column::<RowId>(row, "event_id").map(|RowId(id)| id)).collect()
-}
-
-pub(crate) fn column<'a, T: FromSql<'a>>(row: &'a Row, name: &'static str) -> Result<T, OutboxError> {
-    row::get(row, name).map_err(|source| OutboxError::Corrupt { column: name, source })
 }

@@ -10,7 +10,7 @@
 use std::fmt;
 use std::future::poll_fn;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use ambient::{Jitter, RandomJitter};
@@ -24,7 +24,7 @@ use tokio_postgres::{AsyncMessage, CancelToken, Client, Config, Connection, NoTl
 use tokio_postgres_rustls::MakeRustlsConnect;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::dsn::Dsn;
+use crate::dsn::{Dsn, LastGood};
 use crate::error::{DeadlinePassed, OpenError, OpenFailure, OpenFailureCause};
 use crate::hosts::{SingleHost, hosts_of};
 use crate::pooler::{self, Comparison, Comparisons, Mark, OwnSession};
@@ -34,16 +34,6 @@ use crate::{DsnError, PgError, options};
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(2);
 /// The time limit of the attempts at all hosts of a connection string together.
 pub const OPEN_TIMEOUT: Duration = Duration::from_secs(15);
-
-/// The host that worked last, shared by all pools of one connection string.
-#[derive(Clone, Debug)]
-pub(crate) struct LastGood(Arc<AtomicUsize>);
-
-impl Default for LastGood {
-    fn default() -> Self {
-        Self(Arc::new(AtomicUsize::new(usize::MAX)))
-    }
-}
 
 /// A client, the task that carries its traffic, and, behind a pooler, the session that belongs to it alone.
 #[derive(Debug)]

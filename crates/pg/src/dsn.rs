@@ -8,6 +8,7 @@
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
@@ -15,8 +16,17 @@ use rustls::{ClientConfig, RootCertStore};
 use tokio_postgres::Config;
 use tokio_postgres::config::{Host, LoadBalanceHosts, SslMode, TargetSessionAttrs};
 
-use crate::connect::LastGood;
 use crate::pooler::Comparisons;
+
+/// The host that worked last, shared by all pools of one connection string.
+#[derive(Clone, Debug)]
+pub(crate) struct LastGood(pub(crate) Arc<AtomicUsize>);
+
+impl Default for LastGood {
+    fn default() -> Self {
+        Self(Arc::new(AtomicUsize::new(usize::MAX)))
+    }
+}
 
 /// A parsed connection string. `Debug` and `Display` show it without its password.
 #[derive(Clone)]

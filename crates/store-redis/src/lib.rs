@@ -21,13 +21,14 @@ mod outbox;
 mod permissions;
 mod producer;
 mod server;
+mod settings;
 mod socket;
 mod stream_state;
 mod version;
 
 pub use audit::RedisStreamReader;
 pub use checkpoint::RedisCheckpoints;
-pub use connect::{InvalidSettings, RedisClient, RedisSettings};
+pub use connect::{InvalidSettings, RedisClient};
 pub use installation::claim_stream;
 pub use intents::RedisIntentStream;
 pub use keyspace::{
@@ -42,4 +43,5 @@ pub use outbox::{
 };
 pub use permissions::KeyUse;
 pub use producer::{RedisIntentProducer, append_command};
+pub use settings::RedisSettings;
 pub use version::RedisVersion;

@@ -25,7 +25,7 @@ use tokio::net::{TcpStream, lookup_host};
 use tokio_rustls::TlsConnector;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::connect::RedisSettings;
+use crate::settings::RedisSettings;
 
 /// The idle time of a connection before the kernel sends a keepalive probe.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::activity::ActivityCounts;
 use crate::dispatch::Backpressure;
-use crate::passes::pause;
+use crate::pause::pause;
 use failure_log::FailureLog;
 
 /// A snapshot of the status of a worker.

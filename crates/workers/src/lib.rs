@@ -18,6 +18,7 @@ mod intake;
 mod log_limiter;
 pub mod metrics;
 mod passes;
+mod pause;
 mod ports;
 mod publish;
 mod reporter;

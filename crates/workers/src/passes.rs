@@ -7,6 +7,7 @@ use domain::ports::{Election, Fence, StoreError, Term, TermEnd};
 use tokio_util::sync::CancellationToken;
 
 use crate::health::Health;
+use crate::pause::pause;
 
 /// The end of a pass that did not fail.
 #[derive(Debug)]
@@ -108,11 +109,6 @@ pub(crate) async fn while_leading<E: Election, F: Future>(
     health.set_leader(false);
     term.step_down().await;
     Ok(Some(value))
-}
-
-/// Waits. Returns false if the service stops meanwhile.
-pub(crate) async fn pause(stop: &CancellationToken, time: Duration) -> bool {
-    stop.run_until_cancelled(tokio::time::sleep(time)).await.is_some()
 }
 
 #[cfg(test)]

@@ -27,7 +27,8 @@ use tokio_util::sync::CancellationToken;
 use crate::batch_limit::BatchLimit;
 use crate::health::Health;
 use crate::metrics::Metrics;
-use crate::passes::{Leadership, Pass, Passes, pause, run_passes, while_leading};
+use crate::passes::{Leadership, Pass, Passes, run_passes, while_leading};
+use crate::pause::pause;
 
 /// The target time of one chunk. It is about as long as a statement of the traffic, so that these statements
 /// wait only briefly.

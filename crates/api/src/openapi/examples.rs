@@ -17,11 +17,10 @@ use domain::route::{Channel, NewRoute, RouteKey, RouteStatus, Start};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::batch::{ElementResult, Results};
 use crate::problems::malformed_intent;
 use crate::view::{
-    Accepted, AcceptedElement, IntentState, KeyOutcome, Notification, NotificationSummary, Notifications,
-    OUTCOME_ACCEPTED, OUTCOME_INVALID, ReceiptResult, ReceiptResults, Time,
+    Accepted, AcceptedElement, ElementResult, IntentState, KeyOutcome, Notification, NotificationSummary,
+    Notifications, OUTCOME_ACCEPTED, OUTCOME_INVALID, ReceiptResult, ReceiptResults, Results, Time,
 };
 
 pub(super) use operators::{

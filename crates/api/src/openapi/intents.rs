@@ -4,8 +4,8 @@ use domain::catalog::{AudienceKind, Catalog, NotificationType};
 use domain::intent::{MAX_IDENTIFIER, MAX_OCCURRED_AT_MS, MAX_PAYLOAD, MAX_RECIPIENT, MAX_RECIPIENTS};
 use serde_json::{Map, Value, json};
 
-use super::schema_ref;
-use crate::batch::MAX_INTENTS;
+use super::schemas::schema_ref;
+use crate::view::MAX_INTENTS;
 
 /// The pattern of text without control characters, and without white space at its ends. The ranges are those
 /// of `\p{Cc}`, which not all engines support.

@@ -3,11 +3,11 @@
 use idempotency::MAX_KEY_BYTES;
 use serde_json::{Map, Value, json};
 
-use super::header_refs;
 use super::problems::{
     BAD_REQUEST, BODY_TOO_LARGE, FORBIDDEN, IN_PROGRESS, REQUEST_CONFLICT, REQUEST_TIMEOUT,
     TOO_MANY_REQUESTS, UNAUTHORIZED, UNAVAILABLE, UNSUPPORTED_MEDIA_TYPE,
 };
+use super::schemas::header_refs;
 use crate::params::Param;
 
 /// The roles whose tokens an operation accepts.

@@ -3,19 +3,19 @@
 use idempotency::MAX_KEY_BYTES;
 use serde_json::{Value, json};
 
+use super::examples;
 use super::operations::{
     Body, Callers, KeyHeader, Operation, answer, change, get, list, path_parameter, query_parameter,
 };
 use super::problems::{IN_PROGRESS, INTENT_REFUSED, NOT_FOUND, QUERY_TOO_EXPENSIVE, REQUEST_CONFLICT};
-use super::{Schemas, examples, header_refs, schema_ref};
-use crate::batch::Results;
+use super::schemas::{Schemas, header_refs, schema_ref};
 use crate::changes::{DiscardRequest, ReplayRequest};
 use crate::ports::ApiSettings;
 use crate::receipts::ReceiptsRequest;
 use crate::search::SearchRequest;
 use crate::view::{
     Accepted, DeadLetters, Discarded, KeyOutcome, MalformedIntents, MalformedIntentsPage, Notification,
-    Notifications, Planned, ReceiptResults, Replayed, ServiceStatus,
+    Notifications, Planned, ReceiptResults, Replayed, Results, ServiceStatus,
 };
 use crate::{dead_letters, intent_outcome, malformed_intents, notifications};
 

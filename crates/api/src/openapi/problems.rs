@@ -9,7 +9,7 @@ use http_server::problem::{self, Problem};
 use schemars::{Schema, SchemaGenerator, json_schema};
 use serde_json::{Map, Value, json};
 
-use super::{header_refs, schema_ref};
+use super::schemas::{header_refs, schema_ref};
 use crate::problems::{
     bad_request, idempotency_conflict, in_progress, malformed_intent, not_answered, not_found,
     query_too_expensive, request_conflict,

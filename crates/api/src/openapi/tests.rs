@@ -11,6 +11,7 @@ use domain::operations::Budgets;
 use jsonschema::Validator;
 use proptest::prelude::*;
 
+use super::schemas::schema_ref;
 use super::*;
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/openapi.json");
@@ -122,8 +123,8 @@ fn no_two_schemas_have_one_name() {
     let settings = settings(catalog);
     paths::paths(&settings, &mut schemas);
     let parts = [schemas.finish(), problems::schemas(), intents::schemas(&settings.catalog)];
-    let named: usize = parts.iter().map(Map::len).sum();
-    assert_eq!(document["components"]["schemas"].as_object().map(Map::len), Some(named));
+    let named: usize = parts.iter().map(serde_json::Map::len).sum();
+    assert_eq!(document["components"]["schemas"].as_object().map(serde_json::Map::len), Some(named));
 }
 
 #[test]

@@ -24,16 +24,15 @@ use super::parts::{
 };
 use crate::error::PageError;
 use crate::layout::{Page, Section};
+use crate::operator::Operator;
 use crate::params::{Params, address};
 use crate::ports::{Console, Ports};
-use crate::session::Operator;
 use crate::widgets::{
     Tone, badge, column, empty, form_token, number, numbers, table, time, too_many, visible,
 };
 
-use asked::{Change, filter_fields};
+use asked::{CHANGE_PATH, Change, LIST_PATH, PLAN_PATH, RESULT_PATH, filter_fields};
 
-const PATH: &str = "/console/dead-letters";
 const PARAMS: [&str; 8] = [
     "channel",
     "classification",
@@ -48,16 +47,16 @@ const PARAMS: [&str; 8] = [
 /// The routes of these pages.
 pub(crate) fn routes<P: Ports>() -> Router<Arc<Console<P>>> {
     Router::new()
-        .route(PATH, get(list::<P>))
-        .route(plan::PATH, post(plan::show::<P>).get(plan::start_over))
-        .route(change::PATH, post(change::change::<P>).get(plan::start_over))
-        .route(result::PATH, get(result::show::<P>))
+        .route(LIST_PATH, get(list::<P>))
+        .route(PLAN_PATH, post(plan::show::<P>).get(plan::start_over))
+        .route(CHANGE_PATH, post(change::change::<P>).get(plan::start_over))
+        .route(RESULT_PATH, get(result::show::<P>))
 }
 
 /// The address of the list of dead letters with a cause.
 pub(super) fn list_path(channel: Option<Channel>, classification: Option<&str>) -> String {
     let channel = channel.map(|channel| ("channel", channel.as_str()));
-    address(PATH, channel.into_iter().chain(classification.map(|cause| ("classification", cause))))
+    address(LIST_PATH, channel.into_iter().chain(classification.map(|cause| ("classification", cause))))
 }
 
 async fn list<P: Ports>(
@@ -134,7 +133,7 @@ fn filters(catalog: &Catalog, listed: &Listed) -> Markup {
     let channels = [("", "any"), ("push", "push"), ("email", "email")];
     let discarded = [("", "open"), ("true", "discarded")];
     html! {
-        form.card method="get" action=(PATH) aria-label="Filter dead letters" {
+        form.card method="get" action=(LIST_PATH) aria-label="Filter dead letters" {
             div.fields {
                 (choice_field(params, "channel", "Channel", &channels))
                 (text_field(params, "classification", "Cause", None))
@@ -143,7 +142,7 @@ fn filters(catalog: &Catalog, listed: &Listed) -> Markup {
                 (time_field("created_before", "Failed before (UTC)", filter.created_before))
                 (choice_field(params, "discarded", "Show", &discarded))
                 (size_field(listed.limit))
-                (filter_buttons(PATH))
+                (filter_buttons(LIST_PATH))
             }
             datalist #types { @for known in catalog.types() { option value=(known.name()) {} } }
         }
@@ -157,7 +156,7 @@ fn letters(operator: &Operator, listed: &Listed) -> Markup {
     let is_filtered = DeadLetterFilter { discarded: false, ..filter.clone() } != DeadLetterFilter::default();
     html! {
         @if !rows.is_empty() {
-            form.stack method="post" action=(plan::PATH) aria-label="Choose dead letters" {
+            form.stack method="post" action=(PLAN_PATH) aria-label="Choose dead letters" {
                 (form_token(operator))
                 (filter_fields(filter))
                 (buttons(filter.discarded))
@@ -174,7 +173,7 @@ fn letters(operator: &Operator, listed: &Listed) -> Markup {
         } @else {
             (empty("There are no dead letters.", "Every route was published, skipped, or still has attempts left."))
         }
-        (pages(params, PATH, next.as_deref()))
+        (pages(params, LIST_PATH, next.as_deref()))
     }
 }
 
@@ -222,7 +221,7 @@ fn row(letter: &DeadLetter) -> Vec<Markup> {
 /// The buttons that show the plan for one dead letter.
 pub(super) fn change_one_form(operator: &Operator, id: &str, discarded: bool) -> Markup {
     html! {
-        form.actions method="post" action=(plan::PATH) aria-label={ "Change " (id) } {
+        form.actions method="post" action=(PLAN_PATH) aria-label={ "Change " (id) } {
             (form_token(operator))
             input type="hidden" name="id" value=(id);
             button.primary type="submit" name="do" value=(Change::Replay.chosen()) { "Replay…" }

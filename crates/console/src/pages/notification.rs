@@ -20,9 +20,9 @@ use super::dead_letters::{change_one_form, list_path};
 use super::parts::{facts, notification_path, pretty, segment, status, status_name};
 use crate::error::PageError;
 use crate::layout::{Page, Section};
+use crate::operator::Operator;
 use crate::params::{Params, address};
 use crate::ports::{Console, Ports};
-use crate::session::Operator;
 use crate::widgets::{Tone, badge, id, number, pager, time, too_many, visible};
 
 /// The most routes that a page shows.

@@ -17,7 +17,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
-use super::decode::{decode, reject};
+use super::decode::decode;
 use super::envelope::{
     AUDIENCE_KIND, IDEMPOTENCY_KEY, NOTIFICATION_TYPE, OCCURRED_AT_MS, PAYLOAD, PRODUCER, RECIPIENTS,
     REQUEST_ID, TRACE_ID, quote,
@@ -26,7 +26,7 @@ use super::{Intent, MAX_ENTRY, MAX_PAYLOAD, MAX_RECIPIENTS};
 use crate::catalog::Catalog;
 use crate::entry::RawFields;
 use crate::json::{self, NormalForm, least_normal_length, normalise};
-use crate::malformed::{FailureCode, Rejection};
+use crate::malformed::{FailureCode, Rejection, reject};
 
 /// The number of members beyond which only one more is kept. An object with that many members has an unknown
 /// or repeated one among those kept.

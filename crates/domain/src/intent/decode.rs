@@ -14,7 +14,7 @@ use super::{
 use crate::catalog::{AudienceKind, Catalog, NotificationType};
 use crate::entry::RawFields;
 use crate::json;
-use crate::malformed::{FailureCode, Rejection};
+use crate::malformed::{FailureCode, Rejection, reject};
 
 /// Decodes an entry, or returns the first rule that it breaks.
 pub fn decode(fields: &RawFields, catalog: &Catalog) -> Result<Intent, Rejection> {
@@ -40,10 +40,6 @@ pub fn decode(fields: &RawFields, catalog: &Catalog) -> Result<Intent, Rejection
         request_id: request_id.to_owned(),
         trace_id: trace_id.to_owned(),
     })
-}
-
-pub(super) fn reject<T>(code: FailureCode, message: impl Into<String>) -> Result<T, Rejection> {
-    Err(Rejection { code, message: message.into() })
 }
 
 fn notification_type<'c>(

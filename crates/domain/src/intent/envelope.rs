@@ -1,10 +1,9 @@
 //! The envelope: checks names and encoding of an entry's fields before their values.
 
 use super::MAX_ENTRY;
-use super::decode::reject;
 use crate::catalog::AudienceKind;
 use crate::entry::RawFields;
-use crate::malformed::{FailureCode, Rejection};
+use crate::malformed::{FailureCode, Rejection, reject};
 
 /// The most characters of an unknown or repeated field's name that a message quotes.
 const MAX_QUOTED: usize = 64;

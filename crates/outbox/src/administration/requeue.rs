@@ -13,8 +13,8 @@ use uuid::Uuid;
 
 use super::{Administration, MAX_CHUNK, StoredEvent, count, read};
 use crate::OutboxError;
-use crate::postgres::{column, requeue_as_read};
-use crate::row_id::RowId;
+use crate::postgres::requeue_as_read;
+use crate::row_id::{RowId, column};
 use crate::statements::{self, Prunable};
 
 /// The number of events that a dry run shows.

@@ -23,7 +23,7 @@ use super::losses::{Losses, is_known};
 use super::tally::{Tally, report, widen};
 use super::{Republisher, Suspect, TOUCH_INTERVAL};
 use crate::batch_limit::BatchLimit;
-use crate::passes::pause;
+use crate::pause::pause;
 
 /// The time before the window in which a compared record may have been accepted: its routes may have been
 /// published late, and the clock of the replica that accepted it may lag PostgreSQL's.

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::queue::{FairQueue, Kind};
 use super::{MAX_GROUP, SubmissionIntake, Waiting};
-use crate::passes::pause;
+use crate::pause::pause;
 use crate::ports::Ports;
 
 /// The most claims that wait to be released. Further ones expire by themselves.

@@ -11,7 +11,7 @@ use store_postgres::PgStore;
 use workers::{BulkChange, BulkEnd, BulkReport};
 
 use super::args::{DiscardArgs, ReplayArgs, SelectionArgs};
-use super::plan::{Planned, letters_are};
+use super::plan::{Planned, Words, letters_are};
 use super::with_filter;
 use crate::commands::actor::{actor, request_id};
 use crate::commands::operators::{CommandLine, Progress, StoreClock, Tables};
@@ -43,15 +43,6 @@ pub(super) async fn discard(
     print_warnings(&warnings);
     let words = Words { command: "discard", done: "discarded" };
     Command::open(config, &args.selection, args.change.clone(), actor, words).await?.run(false, out).await
-}
-
-/// The words for a change in messages.
-#[derive(Clone, Copy)]
-pub(super) struct Words {
-    /// The name of the command.
-    pub(super) command: &'static str,
-    /// The participle for dead letters after the change.
-    pub(super) done: &'static str,
 }
 
 struct Command<'a> {

@@ -11,7 +11,6 @@ use domain::query::Counted;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::change::Words;
 use crate::commands::operators::print_table;
 use crate::commands::output::{print_line, printable};
 
@@ -20,6 +19,15 @@ use crate::commands::output::{print_line, printable};
 const PLAN_TIMEOUT: Duration = Duration::from_secs(10);
 /// The number of dead letters counted in one query.
 const PLAN_PAGE: usize = 1_000;
+
+/// The words for a change in messages.
+#[derive(Clone, Copy)]
+pub(super) struct Words {
+    /// The name of the command.
+    pub(super) command: &'static str,
+    /// The participle for dead letters after the change.
+    pub(super) done: &'static str,
+}
 
 /// The changes that a command would make.
 #[derive(Debug)]

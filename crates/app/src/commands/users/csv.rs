@@ -7,8 +7,7 @@ use std::io::{self, BufRead};
 
 use csv_core::{ReadRecordResult, Reader, ReaderBuilder};
 
-use super::lines::{Line, Lines, MAX_RECORD_BYTES, text};
-use super::records::too_long;
+use super::lines::{Line, Lines, MAX_RECORD_BYTES, text, too_long};
 
 /// A row.
 pub(super) struct CsvRecord {

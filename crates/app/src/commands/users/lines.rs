@@ -9,6 +9,11 @@ pub(super) const MAX_RECORD_BYTES: usize = 256 * 1024;
 /// The byte order mark that some programs write at the beginning of UTF-8 text.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
+/// The reason for refusing a line or a row that is too long.
+pub(super) fn too_long() -> String {
+    format!("it is longer than {MAX_RECORD_BYTES} bytes")
+}
+
 /// A line.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Line {

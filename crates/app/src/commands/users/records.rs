@@ -9,7 +9,7 @@ use state::{Key, Value};
 use user_directory::USERS_PREFIX;
 
 use super::csv::Rows;
-use super::lines::{Line, Lines, MAX_RECORD_BYTES};
+use super::lines::{Line, Lines, too_long};
 
 /// The member or column with the user's id.
 const USER_ID: &str = "user_id";
@@ -94,11 +94,6 @@ impl<R: BufRead> Records<R> {
             }
         }
     }
-}
-
-/// The reason for refusing a line or a row that is too long.
-pub(super) fn too_long() -> String {
-    format!("it is longer than {MAX_RECORD_BYTES} bytes")
 }
 
 fn of_json(line: &Line) -> Result<(Key, Value), String> {

@@ -16,6 +16,14 @@ use maud::{Markup, html};
 use crate::error::PageError;
 use crate::forms::Form;
 
+/// The address of the list.
+pub(super) const LIST_PATH: &str = "/console/dead-letters";
+/// The address of the plan of a change.
+pub(super) const PLAN_PATH: &str = "/console/dead-letters/plan";
+/// The address that makes a change.
+pub(super) const CHANGE_PATH: &str = "/console/dead-letters/change";
+/// The address of the result of a change.
+pub(super) const RESULT_PATH: &str = "/console/dead-letters/result";
 /// The longest id of a request in a form, in bytes.
 const MAX_REQUEST_ID_BYTES: usize = 64;
 /// The longest value of a condition, in bytes; the same as in the address.

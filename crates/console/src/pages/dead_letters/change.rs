@@ -22,17 +22,15 @@ use futures_util::FutureExt;
 use idempotency::{Fingerprint, Key, Request, Run, Scope};
 use serde_json::json;
 
-use super::asked::{Asked, reason, request_id};
+use super::asked::{Asked, CHANGE_PATH, reason, request_id};
 use super::plan;
 use super::result::ResultPath;
 use super::unfinished::{self, Unfinished};
 use crate::deadline::Deadline;
 use crate::error::PageError;
 use crate::forms::Form;
+use crate::operator::Operator;
 use crate::ports::{Console, Ports};
-use crate::session::Operator;
-
-pub(super) const PATH: &str = "/console/dead-letters/change";
 
 pub(super) async fn change<P: Ports>(
     State(console): State<Arc<Console<P>>>,
@@ -139,9 +137,9 @@ fn guarded_request(
     };
     let said = json!([asked.change.as_str(), reason, selected]).to_string();
     Ok(Request {
-        scope: Scope::new(&format!("POST {PATH} {}", operator.name)).map_err(invalid)?,
+        scope: Scope::new(&format!("POST {CHANGE_PATH} {}", operator.name)).map_err(invalid)?,
         key: Key::new(request_id).map_err(invalid)?,
-        fingerprint: Fingerprint::of_request(&Method::POST, PATH, said.as_bytes()),
+        fingerprint: Fingerprint::of_request(&Method::POST, CHANGE_PATH, said.as_bytes()),
     })
 }
 

@@ -11,22 +11,19 @@ use domain::ports::{Operations, Queries};
 use domain::route::RouteKey;
 use maud::{Markup, html};
 
-use super::asked::{Asked, Change};
-use super::change;
+use super::asked::{Asked, CHANGE_PATH, Change, LIST_PATH};
 use crate::error::PageError;
 use crate::forms::Form;
 use crate::layout::{Page, Section};
+use crate::operator::Operator;
 use crate::pages::parts::notification_path;
 use crate::ports::{Console, Ports};
-use crate::session::Operator;
 use crate::widgets::{column, counted, empty, form_token, number, numbers, table, too_many, visible};
-
-pub(super) const PATH: &str = "/console/dead-letters/plan";
 
 /// Redirects to the list: a plan belongs to a form, so its address alone, reloaded or bookmarked, cannot show
 /// it.
 pub(super) async fn start_over() -> Redirect {
-    Redirect::to(super::PATH)
+    Redirect::to(LIST_PATH)
 }
 
 pub(super) async fn show<P: Ports>(
@@ -81,7 +78,7 @@ fn render(
         @if now == 0 {
             (empty("There is nothing to change.", "Nothing that is selected is a dead letter that this applies to. It may have been replayed or discarded meanwhile."))
             (unknown(&plan.unknown))
-            p { a.button href=(super::PATH) { "Back to the dead letters" } }
+            p { a.button href=(LIST_PATH) { "Back to the dead letters" } }
         } @else {
             section.card aria-label="The plan" {
                 p.figure { (counted(plan.count)) " " (letters(plan.count.count)) }
@@ -203,14 +200,14 @@ fn confirm(
         Change::Discard => ("Discard", "danger"),
     };
     html! {
-        form.card method="post" action=(change::PATH) aria-label="Confirm" {
+        form.card method="post" action=(CHANGE_PATH) aria-label="Confirm" {
             (form_token(operator))
             input type="hidden" name="request_id" value=(request_id);
             (asked.fields())
             @if asked.change == Change::Discard { (reason_field(refused)) }
             div.actions {
                 button class=(class) type="submit" { (label) " " (number(now)) " " (letters(now)) }
-                a.button href=(super::PATH) { "Cancel" }
+                a.button href=(LIST_PATH) { "Cancel" }
             }
         }
     }

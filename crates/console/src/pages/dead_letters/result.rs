@@ -7,16 +7,14 @@ use domain::operations::{ChangeReport, Selection};
 use domain::query::{Counted, DeadLetterFilter};
 use maud::{Markup, html};
 
-use super::asked::{Asked, Change, filter_fields};
-use super::plan;
+use super::asked::{Asked, Change, LIST_PATH, PLAN_PATH, RESULT_PATH, filter_fields};
 use crate::error::PageError;
 use crate::layout::{Page, Section};
+use crate::operator::{FormToken, Operator};
 use crate::params::{Params, address};
 use crate::ports::{Console, Ports};
-use crate::session::{FormToken, Operator};
 use crate::widgets::{Tone, counted, form_token, id, notice, number};
 
-pub(super) const PATH: &str = "/console/dead-letters/result";
 /// The separator between the figures and their proof in the address of a result.
 const PROOF: &str = "&proof=";
 const PARAMS: [&str; 12] = [
@@ -57,7 +55,7 @@ impl ResultPath {
         if let Selection::Filter(filter) = &self.asked.selection {
             pairs.extend(filter.named_conditions());
         }
-        let path = address(PATH, pairs.iter().map(|(name, value)| (*name, value.as_str())));
+        let path = address(RESULT_PATH, pairs.iter().map(|(name, value)| (*name, value.as_str())));
         let proof = self.form_token.proof(&path);
         format!("{path}{PROOF}{proof}")
     }
@@ -86,7 +84,7 @@ pub(super) async fn show<P: Ports>(
         )
     };
     let (figures, proof) = query.as_deref().and_then(|query| query.rsplit_once(PROOF)).ok_or_else(missing)?;
-    if !operator.form_token.proves(&format!("{PATH}?{figures}"), proof) {
+    if !operator.form_token.proves(&format!("{RESULT_PATH}?{figures}"), proof) {
         return Err(missing());
     }
     let params = Params::parse(Some(figures), &PARAMS)?;
@@ -137,7 +135,7 @@ fn render(operator: &Operator, done: &Done) -> Markup {
         @if done.changed > 0 {
             p { "Recorded in " code { "operator_actions" } " under the request id " (id(&done.request_id)) "." }
         }
-        p { a.button href=(super::PATH) { "Back to the dead letters" } }
+        p { a.button href=(LIST_PATH) { "Back to the dead letters" } }
     }
 }
 
@@ -150,7 +148,7 @@ fn remaining(operator: &Operator, done: &Done) -> Markup {
             @if done.filter.is_none() { p { "Choose it again in the list in a moment." } }
         }))
         @if let Some(filter) = &done.filter {
-            form.actions method="post" action=(plan::PATH) {
+            form.actions method="post" action=(PLAN_PATH) {
                 (form_token(operator))
                 input type="hidden" name="do" value=(done.change.all());
                 (filter_fields(filter))

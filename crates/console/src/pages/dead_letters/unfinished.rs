@@ -5,11 +5,10 @@ use axum::http::StatusCode;
 use idempotency::IdempotencyError;
 use maud::html;
 
-use super::asked::Asked;
-use super::change::PATH;
+use super::asked::{Asked, CHANGE_PATH};
 use crate::forms::Form;
 use crate::layout::{Page, Section};
-use crate::session::Operator;
+use crate::operator::Operator;
 use crate::widgets::{Tone, form_token, id, notice};
 
 /// The reason why a change has no result yet.
@@ -132,7 +131,7 @@ pub(super) fn page(why: Unfinished, operator: &Operator, form: &Form, asked: &As
                 p { "What has been changed is recorded in " code { "operator_actions" } " under the request id " (id(request_id)) "." }
             }
         }))
-        form.actions method="post" action=(PATH) {
+        form.actions method="post" action=(CHANGE_PATH) {
             (form_token(operator))
             @for name in ["request_id", "reason"] {
                 @if let Some(value) = form.text(name) { input type="hidden" name=(name) value=(value); }

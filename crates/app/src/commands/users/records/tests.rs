@@ -1,3 +1,4 @@
+use super::super::lines::MAX_RECORD_BYTES;
 use super::*;
 
 type Seen = (u64, Result<(String, String), String>);
