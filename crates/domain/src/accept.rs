@@ -78,7 +78,7 @@ pub enum Rest {
     /// No such entry: the whole batch is decided.
     Nothing,
     /// Some of its users have not been looked up.
-    NotAsked,
+    NotLookedUp,
     /// The entry must wait.
     Waits(Wait),
 }
@@ -96,7 +96,7 @@ impl Decision<'_> {
     /// True if an intent is not accepted because of a lookup, missing or unavailable. Its key must then be
     /// read before the decision is written: the outcome of a replay never depends on the directory's present
     /// state.
-    pub fn directory_objects(&self) -> bool {
+    pub fn depends_on_directory(&self) -> bool {
         let missing = |decided: &Decided<'_>| matches!(&decided.outcome, Outcome::Malformed(row) if row.rejection.code == FailureCode::RecipientNotFound);
         matches!(self.rest, Rest::Waits(_)) || self.decided.iter().any(missing)
     }
@@ -106,13 +106,13 @@ impl Decision<'_> {
     pub fn next_has_known_keys(&self) -> bool {
         let known =
             |decided: &Decided<'_>| matches!(decided.outcome, Outcome::Duplicate | Outcome::Conflict(_));
-        self.directory_objects() || self.decided.iter().any(known)
+        self.depends_on_directory() || self.decided.iter().any(known)
     }
 }
 
 /// A user who has not been looked up yet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Unanswered<'a> {
+pub struct MissingLookup<'a> {
     /// The index in the batch of the first entry that needs the user.
     pub place: usize,
     /// The user's id.
@@ -121,11 +121,11 @@ pub struct Unanswered<'a> {
 
 /// Returns the distinct users that intents with unknown keys need and `users` does not contain, in stream
 /// order.
-pub fn unanswered<'a>(
+pub fn missing_lookups<'a>(
     batch: impl IntoIterator<Item = &'a Decoded>,
     known: &Known,
     users: &HashMap<String, Lookup>,
-) -> Vec<Unanswered<'a>> {
+) -> Vec<MissingLookup<'a>> {
     let mut seen = HashSet::new();
     let intents = batch.into_iter().enumerate().filter_map(|(place, entry)| Some((place, entry.intent()?)));
     intents
@@ -133,7 +133,7 @@ pub fn unanswered<'a>(
             known.fingerprints.is_empty() || !known.fingerprints.contains_key(&intent.key())
         })
         .flat_map(|(place, intent)| {
-            intent.audience.users().iter().map(move |user_id| Unanswered { place, user_id })
+            intent.audience.users().iter().map(move |user_id| MissingLookup { place, user_id })
         })
         .filter(|user| !users.contains_key(user.user_id) && seen.insert(user.user_id))
         .collect()
@@ -169,7 +169,7 @@ pub fn decide<'a>(
             None => {
                 let suffix = known.taken_ids.get(&entry.id).copied().unwrap_or(0);
                 match decide_new(intent, users, NotificationId::of(entry.id, suffix), policy, schedule) {
-                    Verdict::NotAsked => return Decision { decided, rest: Rest::NotAsked },
+                    Verdict::NotLookedUp => return Decision { decided, rest: Rest::NotLookedUp },
                     Verdict::Waiting(cause) => {
                         let wait = Wait { entry_id: entry.id, cause };
                         return Decision { decided, rest: Rest::Waits(wait) };
@@ -197,7 +197,7 @@ pub(crate) enum Verdict {
     /// A recipient could not be looked up, for this cause.
     Waiting(String),
     /// Some recipients have not been looked up.
-    NotAsked,
+    NotLookedUp,
 }
 
 /// Decides about an intent whose key is free. `id` is the id of its record if the intent is accepted.
@@ -209,7 +209,7 @@ pub(crate) fn decide_new(
     schedule: Schedule,
 ) -> Verdict {
     match resolve(intent, users) {
-        Recipients::NotAsked => Verdict::NotAsked,
+        Recipients::NotLookedUp => Verdict::NotLookedUp,
         Recipients::Waiting(cause) => Verdict::Waiting(cause.to_owned()),
         Recipients::NotFound(rejection) => Verdict::NotFound(rejection),
         Recipients::Known(found) => Verdict::Accepted(new_acceptance(id, intent, &found, policy, schedule)),
@@ -223,7 +223,7 @@ enum Recipients<'a> {
     NotFound(Rejection),
     /// The lookup of one of them is unavailable, for this cause.
     Waiting(&'a str),
-    NotAsked,
+    NotLookedUp,
 }
 
 /// A missing recipient outweighs one that could not be looked up, because the intent is malformed either way.
@@ -231,18 +231,18 @@ enum Recipients<'a> {
 fn resolve<'a>(intent: &'a Intent, users: &'a HashMap<String, Lookup>) -> Recipients<'a> {
     let ids = intent.audience.users();
     let mut found = Vec::with_capacity(ids.len());
-    let (mut waiting, mut not_asked) = (None, false);
+    let (mut waiting, mut not_looked_up) = (None, false);
     for id in ids {
         match users.get(id) {
             Some(Lookup::Found(user)) => found.push((id.as_str(), user)),
             Some(Lookup::Missing) => return Recipients::NotFound(not_found(id)),
             Some(Lookup::Unavailable(cause)) => waiting = waiting.or(Some(cause.as_str())),
-            None => not_asked = true,
+            None => not_looked_up = true,
         }
     }
     match waiting {
         Some(cause) => Recipients::Waiting(cause),
-        None if not_asked => Recipients::NotAsked,
+        None if not_looked_up => Recipients::NotLookedUp,
         None => Recipients::Known(found),
     }
 }

@@ -116,7 +116,7 @@ pub struct AcceptedRequest {
 impl SubmissionOutcome {
     /// True if the intent is not accepted because of a lookup in the directory, or because the lookup failed.
     /// The key must then be looked up first: the outcome of a replay never depends on the present directory.
-    pub fn is_of_directory(&self) -> bool {
+    pub fn depends_on_directory(&self) -> bool {
         matches!(self, Self::Rejected(_) | Self::Unavailable(_))
     }
 
@@ -153,7 +153,9 @@ pub fn decide(
         Verdict::Accepted(acceptance) => Ok(acceptance),
         Verdict::NotFound(rejection) => Err(SubmissionOutcome::Rejected(rejection)),
         Verdict::Waiting(cause) => Err(SubmissionOutcome::Unavailable(cause)),
-        Verdict::NotAsked => Err(SubmissionOutcome::Unavailable("a recipient was not looked up".to_owned())),
+        Verdict::NotLookedUp => {
+            Err(SubmissionOutcome::Unavailable("a recipient was not looked up".to_owned()))
+        }
     }
 }
 

@@ -2,8 +2,8 @@
 //! commit, then decide again, divide or isolate.
 //!
 //! Most keys are new, and a transaction with a taken key writes nothing ([`Fate::WriteConflict`]). So known
-//! keys are looked up beforehand only if the batch expects some, or if the directory objects to an element:
-//! the outcome of a replay never depends on the directory.
+//! keys are looked up beforehand only if the batch expects some, or if an element is not accepted because of
+//! the directory: the outcome of a replay never depends on the directory.
 //!
 //! A batch that is refused, locked or too slow is divided, until one element remains. If PostgreSQL refuses
 //! that one, a valid row of the service is tried: if it is refused as well, the element is not the cause and

@@ -41,8 +41,8 @@ impl BatchLimit {
         self.current
     }
 
-    /// Records that a statement of `size` took too long. Returns false if the statement cannot be made
-    /// smaller.
+    /// Records that a statement of `size` took too long or failed because of an element. Returns false if it
+    /// cannot be made smaller.
     pub(crate) fn timed_out(&mut self, size: usize) -> bool {
         self.current = self.current.min(size / 2).max(1);
         size > 1

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use ambient::{ManualClock, SeededTokens, Timestamp};
+use ambient::{FixedJitter, ManualClock, SeededTokens, Timestamp};
 use domain::catalog::Catalog;
 use domain::checkpoint::Checkpoint;
 use domain::entry::{EntryId, RawEntry, RawFields};
@@ -57,7 +57,10 @@ impl Ports for WorldPorts {
     type Store = Scripted<MemoryDatabase>;
     type Cache = Scripted<MemoryCheckpoints>;
     type Directory = Scripted<MemoryDirectory>;
+    type Leases = Scripted<MemoryPublishing>;
+    type Outbound = Scripted<MemoryPublishing>;
     type Clock = Arc<ManualClock>;
+    type Jitter = FixedJitter;
     type Tokens = SeededTokens;
 }
 

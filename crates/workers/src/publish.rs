@@ -21,13 +21,14 @@ mod scan;
 mod state;
 mod unreadable;
 
+use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use ambient::{Clock, Jitter, Timestamp, Tokens};
+use ambient::{Clock, Timestamp};
 use domain::backoff::Backoff;
-use domain::ports::{LeaseStore, Outbound, OutboundInspection, RouteStore, StoreError, error_chain};
+use domain::ports::{LeaseStore, RouteStore, StoreError, error_chain};
 use domain::route::Channel;
 use futures_util::future::join_all;
 use tokio::sync::{Notify, mpsc};
@@ -45,6 +46,7 @@ use crate::batch_limit::BatchLimit;
 use crate::dispatch::{BATCH_ROUTES, Batch, Receiver};
 use crate::health::{Health, Stopped};
 use crate::metrics::Metrics;
+use crate::ports::Ports;
 use crate::traces::Traces;
 
 /// The TTL of the scan lock. A replica releases the lock when it has published its page; after a crash, the
@@ -80,24 +82,23 @@ pub struct PublishSettings {
 }
 
 /// The worker that publishes the routes of one channel.
-#[derive(Debug)]
-pub struct RoutePublisher<R, L, O, C, J, T> {
+pub struct RoutePublisher<P: Ports> {
     /// The channel.
     pub channel: Channel,
     /// The store of routes.
-    pub routes: R,
+    pub routes: P::Store,
     /// The time at which routes are due next, shared by the publishers of a replica.
     pub next_due: Arc<NextDue>,
     /// The store of leases and markers.
-    pub leases: L,
+    pub leases: P::Leases,
     /// The outbound streams.
-    pub outbound: O,
+    pub outbound: P::Outbound,
     /// The clock.
-    pub clock: C,
+    pub clock: P::Clock,
     /// The jitter of retries.
-    pub jitter: J,
+    pub jitter: P::Jitter,
     /// The source of lease tokens.
-    pub tokens: T,
+    pub tokens: P::Tokens,
     /// The configuration.
     pub settings: PublishSettings,
     /// The instruments.
@@ -106,6 +107,12 @@ pub struct RoutePublisher<R, L, O, C, J, T> {
     pub traces: Traces,
     /// The health of the worker.
     pub health: Health,
+}
+
+impl<P: Ports> fmt::Debug for RoutePublisher<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RoutePublisher").field("channel", &self.channel).finish_non_exhaustive()
+    }
 }
 
 /// The state that only the loop of passes uses, and no chunk.
@@ -122,15 +129,7 @@ struct Loop {
     full: bool,
 }
 
-impl<R, L, O, C, J, T> RoutePublisher<R, L, O, C, J, T>
-where
-    R: RouteStore,
-    L: LeaseStore,
-    O: Outbound + OutboundInspection,
-    C: Clock,
-    J: Jitter,
-    T: Tokens,
-{
+impl<P: Ports> RoutePublisher<P> {
     /// Runs until `stop`. Routes that were dispatched before are still published, if the stores are
     /// available, within five seconds: intake stops first.
     pub async fn run(self, receiver: Receiver, stop: CancellationToken) {

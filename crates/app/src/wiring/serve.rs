@@ -110,7 +110,10 @@ impl Ports for ServicePorts {
     type Store = PgStore;
     type Cache = RedisCheckpoints;
     type Directory = UserDirectory;
+    type Leases = RedisLeases;
+    type Outbound = RedisOutbound;
     type Clock = SystemClock;
+    type Jitter = RandomJitter;
     type Tokens = RandomTokens;
 }
 
@@ -232,7 +235,7 @@ impl Wiring<'_> {
         next_due: Arc<NextDue>,
     ) {
         let config = self.config;
-        let publisher = RoutePublisher {
+        let publisher: RoutePublisher<ServicePorts> = RoutePublisher {
             channel,
             routes: self.stores.postgres.clone(),
             next_due,

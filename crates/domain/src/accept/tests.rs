@@ -77,18 +77,18 @@ fn answers(users: &[(&str, Lookup)]) -> HashMap<String, Lookup> {
 struct All {
     outcomes: Vec<Outcome>,
     rest: Rest,
-    directory_objects: bool,
+    depends_on_directory: bool,
     next_has_known_keys: bool,
 }
 
 fn decide_all(entries: Vec<RawEntry>, known: &Known, users: &[(&str, Lookup)]) -> All {
     let batch = decoded(entries);
     let decision = decide(STREAM, &batch, known, &answers(users), &policy(), policy().schedule(now(), true));
-    let (directory_objects, next_has_known_keys) =
-        (decision.directory_objects(), decision.next_has_known_keys());
+    let (depends_on_directory, next_has_known_keys) =
+        (decision.depends_on_directory(), decision.next_has_known_keys());
     assert!(decision.decided.iter().zip(&batch).all(|(decided, entry)| decided.entry.id == entry.id));
     let outcomes = decision.decided.into_iter().map(|decided| decided.outcome).collect();
-    All { outcomes, rest: decision.rest, directory_objects, next_has_known_keys }
+    All { outcomes, rest: decision.rest, depends_on_directory, next_has_known_keys }
 }
 
 fn outcomes(all: &All) -> Vec<&'static str> {
@@ -180,16 +180,16 @@ fn nothing_after_an_entry_that_must_wait_is_decided() {
     assert_eq!(outcomes(&decision), ["accepted"]);
     let wait = Wait { entry_id: EntryId::new(2, 0), cause: "no answer within 1s".into() };
     assert_eq!(decision.rest, Rest::Waits(wait));
-    assert!(decision.directory_objects && decision.next_has_known_keys);
+    assert!(decision.depends_on_directory && decision.next_has_known_keys);
 }
 
 #[test]
-fn an_entry_with_a_user_who_was_not_asked_about_ends_the_decision_and_waits_for_nothing() {
+fn an_entry_with_a_user_who_was_not_looked_up_ends_the_decision_and_waits_for_nothing() {
     let users = [("u-1", found("u-1@example.com", "en"))];
     let entries = vec![turn_ready(1, "a", &["u-1"], 1), turn_ready(2, "b", &["u-1", "u-2"], 1)];
     let decision = decide_all(entries, &Known::default(), &users);
-    assert_eq!((outcomes(&decision), &decision.rest), (vec!["accepted"], &Rest::NotAsked));
-    assert!(!decision.directory_objects);
+    assert_eq!((outcomes(&decision), &decision.rest), (vec!["accepted"], &Rest::NotLookedUp));
+    assert!(!decision.depends_on_directory);
 }
 
 #[test]
@@ -205,8 +205,8 @@ fn a_known_key_is_a_duplicate_or_a_conflict_whatever_the_directory_answers() {
     let decision = decide_all(replay.clone(), &known, &down);
     assert_eq!(outcomes(&decision), ["duplicate", "idempotency_conflict"]);
     assert_eq!(decision.rest, Rest::Nothing);
-    assert!(!decision.directory_objects && decision.next_has_known_keys);
-    assert_eq!(unanswered(&decoded(replay), &known, &HashMap::new()), []);
+    assert!(!decision.depends_on_directory && decision.next_has_known_keys);
+    assert_eq!(missing_lookups(&decoded(replay), &known, &HashMap::new()), []);
 }
 
 #[test]
@@ -245,7 +245,7 @@ fn each_user_without_an_answer_is_asked_for_once_for_the_first_entry_that_needs_
         RawEntry { id: EntryId::new(3, 0), fields: RawFields::default() },
     ]);
     let asked = |answered: &[(&str, Lookup)]| -> Vec<(usize, String)> {
-        unanswered(&batch, &Known::default(), &answers(answered))
+        missing_lookups(&batch, &Known::default(), &answers(answered))
             .iter()
             .map(|user| (user.place, user.user_id.to_owned()))
             .collect()

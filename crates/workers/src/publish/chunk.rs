@@ -7,8 +7,8 @@ use ambient::{Clock, Jitter, Timestamp, Tokens};
 use domain::dead_letter::PAYLOAD_ENCODING_FAILED;
 use domain::outbound::{self, OutboundEntry};
 use domain::ports::{
-    Acknowledged, Append, Failed, Lease, LeaseStore, LeaseToken, Outbound, OutboundInspection, Published,
-    RouteStore, StoreError, error_chain,
+    Acknowledged, Append, Failed, Lease, LeaseStore, LeaseToken, Outbound, Published, RouteStore, StoreError,
+    error_chain,
 };
 use domain::route::{AfterFailure, LiveRoute, RouteKey};
 use tokio::time::Instant;
@@ -17,6 +17,7 @@ use super::RoutePublisher;
 use super::state::PublisherState;
 use crate::dispatch::Batch;
 use crate::health::Stopped;
+use crate::ports::Ports;
 use crate::traces::PublishSpan;
 
 /// The size limit of one append.
@@ -62,15 +63,7 @@ impl Report {
     }
 }
 
-impl<R, L, O, C, J, T> RoutePublisher<R, L, O, C, J, T>
-where
-    R: RouteStore,
-    L: LeaseStore,
-    O: Outbound + OutboundInspection,
-    C: Clock,
-    J: Jitter,
-    T: Tokens,
-{
+impl<P: Ports> RoutePublisher<P> {
     /// Publishes a batch in chunks. Routes whose leases expired before the append are read again and retried
     /// at once.
     pub(super) async fn publish(&self, batch: Batch, shared: &PublisherState) -> Result<Report, Stopped> {

@@ -11,11 +11,8 @@ use std::convert::Infallible;
 use std::future::pending;
 use std::time::Duration;
 
-use ambient::{Clock, Jitter, Timestamp, Tokens};
-use domain::ports::{
-    Activity, Completion, Failed, LeaseStore, LeaseToken, Outbound, OutboundInspection, Published,
-    RouteStore, RowLocks, StoreError,
-};
+use ambient::{Clock, Timestamp};
+use domain::ports::{Activity, Completion, Failed, LeaseToken, Published, RouteStore, RowLocks, StoreError};
 use domain::route::RouteKey;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
@@ -25,6 +22,7 @@ use super::confirm::MAX_UNCONFIRMED;
 use super::deferred::{Cause, Change};
 use super::state::PublisherState;
 use crate::health::Stopped;
+use crate::ports::Ports;
 
 /// The longest time that the loop of a channel waits for one statement. Slower completions are retried beside
 /// the loop, without this bound.
@@ -135,15 +133,7 @@ fn too_slow() -> StoreError {
     }
 }
 
-impl<R, L, O, C, J, T> RoutePublisher<R, L, O, C, J, T>
-where
-    R: RouteStore,
-    L: LeaseStore,
-    O: Outbound + OutboundInspection,
-    C: Clock,
-    J: Jitter,
-    T: Tokens,
-{
+impl<P: Ports> RoutePublisher<P> {
     /// Completes a chunk whose first acknowledgement is not older than `acknowledged_at`. Defers completions
     /// that cannot be committed.
     pub(super) async fn complete(

@@ -6,16 +6,14 @@
 
 use std::time::Duration;
 
-use ambient::{Clock, Jitter, Tokens};
 use domain::entry::EntryId;
-use domain::ports::{
-    LeaseStore, MAX_FOUND_ENTRIES, Outbound, OutboundInspection, Published, RouteStore, StoreError,
-};
+use domain::ports::{MAX_FOUND_ENTRIES, OutboundInspection, Published, StoreError};
 use domain::republish::{EntryState, entry_state};
 use domain::route::RouteKey;
 
 use super::RoutePublisher;
 use super::state::PublisherState;
+use crate::ports::Ports;
 
 /// The longest age of an acknowledgement whose completion is sent to PostgreSQL without confirmation. After a
 /// change of server, a comparison of the streams begins later than this ([`crate::republish`]), so it sees
@@ -34,15 +32,7 @@ struct Confirmed {
     unknown: usize,
 }
 
-impl<R, L, O, C, J, T> RoutePublisher<R, L, O, C, J, T>
-where
-    R: RouteStore,
-    L: LeaseStore,
-    O: Outbound + OutboundInspection,
-    C: Clock,
-    J: Jitter,
-    T: Tokens,
-{
+impl<P: Ports> RoutePublisher<P> {
     /// Keeps the completions whose entries may be in the stream, and lets the scan publish the other routes
     /// again. If it fails, all are kept, and none may be committed.
     pub(super) async fn confirm(

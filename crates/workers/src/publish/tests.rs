@@ -7,25 +7,22 @@ mod leases;
 
 use std::sync::Arc;
 
-use ambient::{FixedJitter, ManualClock, SeededTokens};
+use ambient::{FixedJitter, SeededTokens};
 use domain::ports::{Lease, LeaseToken};
 use domain::route::{LiveRoute, RouteKey, RouteStatus};
-use memory_stores::{Call, Effect, MemoryDatabase, MemoryPublishing, RouteState, Scripted};
+use memory_stores::{Call, Effect, RouteState};
 use opentelemetry::global::meter;
 use tokio::time::timeout;
 
 use super::*;
 use crate::dispatch::{Dispatcher, Receiver, dispatch};
-use crate::fixtures::{World, acknowledged, down, refused, route, timed_out};
+use crate::fixtures::{World, WorldPorts, acknowledged, down, refused, route, timed_out};
 
 const BOUND: Duration = Duration::from_secs(20);
 /// The TTL of leases and locks that another replica holds.
 const OTHERS_TTL: Duration = Duration::from_secs(3_600);
 
-type Database = Scripted<MemoryDatabase>;
-type Publishing = Scripted<MemoryPublishing>;
-type Publisher =
-    RoutePublisher<Database, Publishing, Publishing, Arc<ManualClock>, FixedJitter, SeededTokens>;
+type Publisher = RoutePublisher<WorldPorts>;
 
 struct Fixture {
     world: World,

@@ -119,7 +119,7 @@ impl<P: Ports> Batch for Group<'_, P> {
                     Decided { outcome, written: Some(Outcome::Accepted(acceptance)) }
                 }
                 Err(outcome) => {
-                    is_doubtful |= outcome.is_of_directory();
+                    is_doubtful |= outcome.depends_on_directory();
                     Decided { outcome, written: None }
                 }
             }

@@ -51,7 +51,7 @@ impl<'a, P: Ports> Entries<'a, P> {
             lookups,
             stop,
             known: Known::default(),
-            decision: Decision { decided: Vec::new(), rest: Rest::NotAsked },
+            decision: Decision { decided: Vec::new(), rest: Rest::NotLookedUp },
             fingerprint: String::new(),
             begun: Instant::now(),
         }
@@ -67,7 +67,7 @@ impl<'a, P: Ports> Entries<'a, P> {
     async fn look_up_users(&mut self) {
         let Intake { directory, .. } = self.intake;
         self.lookups.retain(|_, lookup| !matches!(lookup, Lookup::Unavailable(_)));
-        let missing = accept::unanswered(self.entries.iter().copied(), &self.known, self.lookups);
+        let missing = accept::missing_lookups(self.entries.iter().copied(), &self.known, self.lookups);
         let mut first_failed = None;
         for portion in missing.chunks(directory.users_per_call()) {
             let ids: Vec<&str> = portion.iter().map(|user| user.user_id).collect();
@@ -115,7 +115,7 @@ impl<P: Ports> Batch for Entries<'_, P> {
         let entries = self.entries.iter().copied();
         self.decision =
             accept::decide(&settings.stream, entries, &self.known, self.lookups, policy, schedule);
-        self.decision.directory_objects()
+        self.decision.depends_on_directory()
     }
 
     fn transaction(&mut self) -> AcceptanceBatch<'_> {
