@@ -1,13 +1,13 @@
 //! The durable state in PostgreSQL: records, routes and their outcomes.
 //!
 //! A file for each table (`records`, `checkpoint`, `routes`, `dead_letters`, `malformed_intents`,
-//! `installation`, `replicas` with `activity` and `step_down`, `receipts`, `idempotency_keys` of submissions) and for
-//! each transaction or comparison over several of them (`accept`, `retention`, `republish`, `operations`,
-//! `queries`, `audit`); together they implement the stores of [`domain::ports`] on [`PgStore`], and the
-//! queries on [`PgQueries`], which has a pool of its own. Each statement is a function of its own, next to
-//! the comment on the plan that it needs; building a statement is separate from running it. Column names are
-//! defined in `schema.rs` alone and read by name in `codec.rs`. Every change of a route is guarded by the
-//! version it was decided on. The rules for a route's next state are in `domain`, not here.
+//! `installation`, `replicas` with `activity` and `step_down`, `receipts`, `idempotency_keys` of submissions)
+//! and for each transaction or comparison over several of them (`accept`, `retention`, `republish`,
+//! `operations`, `queries`, `audit`); together they implement the stores of [`domain::ports`] on [`PgStore`],
+//! and the queries on [`PgQueries`], which has a pool of its own. Each statement is a function of its own,
+//! next to the comment on the plan that it needs; building a statement is separate from running it. Column
+//! names are defined in `schema.rs` alone and read by name in `codec.rs`. Every change of a route is guarded
+//! by the version it was decided on. The rules for a route's next state are in `domain`, not here.
 
 mod accept;
 mod audit;

@@ -112,7 +112,6 @@ async fn a_comparison_is_repeated_by_another_replica_if_the_first_one_dies() {
 }
 
 // INV-13
-// INV-13
 #[tokio::test(start_paused = true)]
 async fn the_repetition_for_an_earlier_change_does_not_take_the_place_of_that_for_a_later_one() {
     let (fixture, mut first) = published().await;
@@ -135,6 +134,7 @@ async fn the_repetition_for_an_earlier_change_does_not_take_the_place_of_that_fo
     assert_eq!(fixture.counts(), [1; 11]);
 }
 
+// INV-13
 #[tokio::test(start_paused = true)]
 async fn a_failure_of_postgresql_after_the_change_gives_completions_their_time_again() {
     const LOAD: &str = "load_outbound_streams";
