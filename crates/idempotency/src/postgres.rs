@@ -6,23 +6,24 @@
 //! the elements of the batch are tried one by one with [`SINGLE_LOCK_TIMEOUT`], and only those that are still
 //! locked are busy. Changes of claims behave in the same way.
 
+mod found;
 mod in_transaction;
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-use bytes::Bytes;
 use pg::rights::missing_rights;
 use pg::{PgError, PgPool, PostgresBinderRef, Session, row};
 use tokio_postgres::Row;
 use tokio_postgres::types::FromSql;
 
+use self::found::{Found, read};
 pub use self::in_transaction::{complete_free_in, complete_in};
-use crate::schema::{COMPLETED, PENDING, required_rights, schema_sql};
+use crate::schema::{required_rights, schema_sql};
 use crate::statements::ClaimCommit;
 use crate::{
-    Answer, Claim, ClaimId, ClaimRequest, Completion, Fingerprint, Guarded, IdempotencyError, KeyLookup,
-    LockTtl, Store, statements,
+    Claim, ClaimId, ClaimRequest, Completion, Guarded, IdempotencyError, KeyLookup, LockTtl, Store,
+    statements,
 };
 
 /// The largest number of keys claimed by one statement; larger requests use several statements.
@@ -156,52 +157,6 @@ impl Store for PostgresStore {
     }
 }
 
-/// The result of one key.
-#[derive(Clone, Debug)]
-enum Found {
-    /// The key was free and is now claimed.
-    Claimed,
-    Pending {
-        fingerprint: String,
-        free_in: Duration,
-    },
-    Completed {
-        fingerprint: String,
-        answer: Answer,
-    },
-    /// The key is locked, or was changed in each round.
-    Busy,
-}
-
-impl Found {
-    /// Returns the outcome for one of several requests with the same key, of which `first` was sent.
-    fn for_request(&self, request: &ClaimRequest, first: &ClaimRequest, is_first: bool) -> Claim {
-        match self {
-            Self::Claimed if is_first => Claim::New,
-            Self::Claimed => Claim::Pending {
-                fingerprint_matches: request.fingerprint == first.fingerprint,
-                free_in: first.lock_ttl.as_duration(),
-            },
-            found => found.for_fingerprint(&request.fingerprint),
-        }
-    }
-
-    /// Returns the outcome for a request with this fingerprint.
-    fn for_fingerprint(&self, own: &Fingerprint) -> Claim {
-        match self {
-            Self::Claimed => Claim::New,
-            Self::Pending { fingerprint, free_in } => {
-                Claim::Pending { fingerprint_matches: own.as_str() == fingerprint, free_in: *free_in }
-            }
-            Self::Completed { fingerprint, answer } if own.as_str() == fingerprint => {
-                Claim::Completed(answer.clone())
-            }
-            Self::Completed { .. } => Claim::Conflict,
-            Self::Busy => Claim::Busy,
-        }
-    }
-}
-
 fn key_of(id: &ClaimId) -> (&str, &str) {
     (id.scope.as_str(), id.key.as_str())
 }
@@ -270,31 +225,6 @@ async fn begin_again(session: &Session, found: &HashMap<(&str, &str), &Row>) -> 
     }
     session.execute(&statements::begin_again(ahead.into_iter())).await?;
     Ok(())
-}
-
-/// Reads a row of [`statements::claim`] or [`statements::lookup`].
-fn read(row: &Row) -> Result<Found, IdempotencyError> {
-    let state: Option<&str> = column(row, "state")?;
-    let fingerprint = || column::<Option<String>>(row, "fingerprint").map(Option::unwrap_or_default);
-    Ok(match state {
-        None => Found::Claimed,
-        Some(PENDING) => {
-            let millis: i64 = column(row, "free_in_ms")?;
-            let free_in = Duration::from_millis(millis.max(0).unsigned_abs());
-            Found::Pending { fingerprint: fingerprint()?, free_in }
-        }
-        Some(COMPLETED) => {
-            let status: i32 = column(row, "response_status")?;
-            let bytes = |name| column::<&[u8]>(row, name).map(Bytes::copy_from_slice);
-            let answer = Answer {
-                status: u16::try_from(status).map_err(|_| IdempotencyError::Corrupt("response_status"))?,
-                headers: bytes("response_headers")?,
-                body: bytes("response_body")?,
-            };
-            Found::Completed { fingerprint: fingerprint()?, answer }
-        }
-        Some(_) => return Err(IdempotencyError::Corrupt("state")),
-    })
 }
 
 /// Changes claims with the statement that `build` makes of them. If some are locked, each is tried alone.

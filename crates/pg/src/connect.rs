@@ -24,9 +24,9 @@ use tokio_postgres::{AsyncMessage, CancelToken, Client, Config, Connection, NoTl
 use tokio_postgres_rustls::MakeRustlsConnect;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::dsn::{Dsn, LastGood};
+use crate::dsn::Dsn;
 use crate::error::{DeadlinePassed, OpenError, OpenFailure, OpenFailureCause};
-use crate::hosts::{SingleHost, hosts_of};
+use crate::hosts::{LastGood, SingleHost, hosts_of};
 use crate::pooler::{self, Comparison, Comparisons, Mark, OwnSession};
 use crate::{DsnError, PgError, options};
 

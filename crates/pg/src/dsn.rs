@@ -8,7 +8,6 @@
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
@@ -16,17 +15,8 @@ use rustls::{ClientConfig, RootCertStore};
 use tokio_postgres::Config;
 use tokio_postgres::config::{Host, LoadBalanceHosts, SslMode, TargetSessionAttrs};
 
+use crate::hosts::LastGood;
 use crate::pooler::Comparisons;
-
-/// The host that worked last, shared by all pools of one connection string.
-#[derive(Clone, Debug)]
-pub(crate) struct LastGood(pub(crate) Arc<AtomicUsize>);
-
-impl Default for LastGood {
-    fn default() -> Self {
-        Self(Arc::new(AtomicUsize::new(usize::MAX)))
-    }
-}
 
 /// A parsed connection string. `Debug` and `Display` show it without its password.
 #[derive(Clone)]

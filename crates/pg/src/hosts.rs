@@ -1,12 +1,24 @@
 //! The hosts of a connection string, one by one: the driver's own settings contain all of them.
 
 use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 
 use tokio::net::lookup_host;
 use tokio_postgres::Config;
 use tokio_postgres::config::Host;
 
 use crate::error::OpenFailureCause;
+
+/// The host that worked last, shared by all pools of one connection string.
+#[derive(Clone, Debug)]
+pub(crate) struct LastGood(pub(crate) Arc<AtomicUsize>);
+
+impl Default for LastGood {
+    fn default() -> Self {
+        Self(Arc::new(AtomicUsize::new(usize::MAX)))
+    }
+}
 
 /// The driver's settings for one host, without options.
 pub(crate) struct SingleHost {

@@ -43,11 +43,15 @@ pub(crate) trait Batch: Send {
     /// Returns the decisions to commit. They may be empty.
     fn transaction(&mut self) -> AcceptanceBatch<'_>;
 
-    /// True if a response is stored on the condition that a key is still free.
-    fn has_free_keys(&self) -> bool;
+    /// True if a response is stored on the condition that a key is still free. The stream stores none.
+    fn has_free_keys(&self) -> bool {
+        false
+    }
 
     /// Claims the free keys. An element whose key is taken leaves the batch.
-    fn claim_free_keys(&mut self) -> impl Future<Output = ()> + Send;
+    fn claim_free_keys(&mut self) -> impl Future<Output = ()> + Send {
+        async {}
+    }
 
     /// Returns valid rows that differ from the only element.
     fn probe(&self) -> Probe;

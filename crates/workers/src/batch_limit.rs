@@ -25,7 +25,7 @@ pub(crate) struct BatchLimit {
 }
 
 impl BatchLimit {
-    /// Starts at `max`, which is at least 1. Only a timeout lowers the limit.
+    /// Starts at `max`, which is at least 1. Only a failed statement lowers the limit.
     pub(crate) fn new(max: usize) -> Self {
         let max = max.max(1);
         Self { current: max, max, quick: QUICK_STATEMENT, slow: Duration::MAX, floor: 1 }
@@ -43,7 +43,7 @@ impl BatchLimit {
 
     /// Records that a statement of `size` took too long or failed because of an element. Returns false if it
     /// cannot be made smaller.
-    pub(crate) fn timed_out(&mut self, size: usize) -> bool {
+    pub(crate) fn failed(&mut self, size: usize) -> bool {
         self.current = self.current.min(size / 2).max(1);
         size > 1
     }
@@ -72,7 +72,7 @@ mod tests {
     fn a_limit_halves_down_to_one_element_and_no_further() {
         let mut limit = BatchLimit::new(9);
         let mut sizes = vec![limit.get()];
-        while limit.timed_out(limit.get()) {
+        while limit.failed(limit.get()) {
             sizes.push(limit.get());
         }
         assert_eq!(sizes, [9, 4, 2, 1]);
@@ -81,7 +81,7 @@ mod tests {
     #[test]
     fn a_limit_grows_back_only_by_full_and_quick_statements() {
         let mut limit = BatchLimit::new(9);
-        assert!(limit.timed_out(9));
+        assert!(limit.failed(9));
         limit.succeeded(3, Duration::ZERO);
         limit.succeeded(4, QUICK_STATEMENT);
         assert_eq!(limit.get(), 4);
@@ -109,7 +109,7 @@ mod tests {
     #[test]
     fn only_a_timeout_makes_a_limit_smaller_than_its_floor() {
         let mut limit = BatchLimit::with_target(50, 1_000, Duration::from_millis(5));
-        assert!(limit.timed_out(30));
+        assert!(limit.failed(30));
         assert_eq!(limit.get(), 15);
         limit.succeeded(15, Duration::from_secs(1));
         assert_eq!(limit.get(), 15);
@@ -121,7 +121,7 @@ mod tests {
     fn a_limit_below_its_floor_returns_to_it_however_long_a_commit_takes() {
         for took in [Duration::from_millis(4), Duration::from_millis(40)] {
             let mut limit = BatchLimit::with_target(50, 1_000, Duration::from_millis(5));
-            while limit.timed_out(limit.get()) {}
+            while limit.failed(limit.get()) {}
             for expected in [2, 4, 8, 16, 32, 50, 50] {
                 limit.succeeded(limit.get(), took);
                 assert_eq!(limit.get(), expected, "{took:?}");
@@ -132,7 +132,7 @@ mod tests {
     #[test]
     fn one_large_element_that_takes_long_does_not_raise_the_limit() {
         let mut limit = BatchLimit::with_target(50, 1_000, Duration::from_millis(5));
-        assert!(limit.timed_out(5_000));
+        assert!(limit.failed(5_000));
         assert_eq!(limit.get(), 50);
         limit.succeeded(5_000, Duration::from_secs(1));
         assert_eq!(limit.get(), 50);

@@ -301,7 +301,7 @@ impl<P: Ports> RoutePublisher<P> {
             Ok(page) => page,
             Err(error) => {
                 if matches!(error, StoreError::TimedOut { .. }) {
-                    state.page_limit.timed_out(limit);
+                    state.page_limit.failed(limit);
                 }
                 return Ok(Err(error));
             }

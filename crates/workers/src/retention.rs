@@ -223,7 +223,7 @@ where
             let limit = limits.page.get();
             let started = Instant::now();
             let page = match self.store.list_expired(cutoff, last.as_ref(), limit).await {
-                Err(StoreError::TimedOut { .. }) if limits.page.timed_out(limit) => {
+                Err(StoreError::TimedOut { .. }) if limits.page.failed(limit) => {
                     rest(stop, started.elapsed()).await;
                     continue;
                 }
@@ -282,7 +282,7 @@ where
                 }
                 Err(error) if !is_about_the_rows(&error) => return Err(error),
                 Err(_) if chunk.len() > 1 => {
-                    limit.timed_out(chunk_cost);
+                    limit.failed(chunk_cost);
                 }
                 Err(StoreError::Locked { .. }) => {
                     pass.locked += 1;

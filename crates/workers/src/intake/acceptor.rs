@@ -126,7 +126,7 @@ impl<'a, P: Ports> Acceptor<'a, P> {
                     }
                 }
                 Fate::Divided => {
-                    self.limit.timed_out(entries.decision.decided.len());
+                    self.limit.failed(entries.decision.decided.len());
                 }
                 fate => return Ok(fate),
             }

@@ -205,7 +205,7 @@ impl<P: Ports> RoutePublisher<P> {
                     parts.push_front((part, confirmed_at));
                 }
                 Some(Cause::TimedOut) => {
-                    shared.batch_limit().timed_out(part.len());
+                    shared.batch_limit().failed(part.len());
                     shared.mark_failed(&error);
                     committed.deferred.extend(part.into_iter().map(|change| (change, Cause::TimedOut)));
                 }

@@ -138,7 +138,7 @@ where
             let (started, records) = (Instant::now(), comparison.limit.get());
             let listed = self.store.list_published_entries(&comparison.before, accepted_since, records).await;
             let page = match listed {
-                Err(StoreError::TimedOut { .. }) if comparison.limit.timed_out(records) => continue,
+                Err(StoreError::TimedOut { .. }) if comparison.limit.failed(records) => continue,
                 page => page?,
             };
             comparison.limit.succeeded(records, started.elapsed());

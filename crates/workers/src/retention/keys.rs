@@ -55,7 +55,7 @@ where
                         break;
                     }
                 }
-                Err(StoreError::TimedOut { .. }) if limit.timed_out(size) => {}
+                Err(StoreError::TimedOut { .. }) if limit.failed(size) => {}
                 Err(error) => return Err(error),
             }
             rest(stop, took).await;

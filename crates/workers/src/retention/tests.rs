@@ -109,7 +109,7 @@ async fn a_chunk_grows_again_when_the_database_is_quick_again() {
     let retention = retention(store);
     let mut limits = Limits::default();
     let chunk = &mut limits.records.chunk;
-    while chunk.timed_out(chunk.get()) {}
+    while chunk.failed(chunk.get()) {}
     assert_eq!(limits.records.chunk.get(), 1);
     retention.store.records().rows = (0..400).map(|n| record(n, 3)).collect();
     retention.pass(&mut limits).await.expect("nothing is down");

@@ -5,7 +5,7 @@
 //! Requests are encoded and connections opened before the time counts.
 
 use std::cell::Cell;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 use futures_util::future::try_join_all;
@@ -19,6 +19,8 @@ use crate::measure::percentile;
 pub(crate) const NAME: &str = "generator";
 /// The most times that a request is sent.
 const MAX_ATTEMPTS: u32 = 10;
+/// The pause before a request is sent again.
+const REPEAT_PAUSE: Duration = Duration::from_millis(50);
 /// The step that sends the requests of the load.
 pub(crate) const SEND: &str = "send";
 
@@ -113,11 +115,12 @@ async fn send(prepared: &mut Prepared) -> anyhow::Result<Answers> {
             let mut attempts = 1;
             let is_replay = loop {
                 let answer = connection.exchange(request).await?;
-                match judge(&answer, is_batch)? {
+                match judge(&answer, is_batch, attempts > 1)? {
                     Judgement::Accepted { is_replay } => break is_replay,
                     Judgement::Undecided if attempts < MAX_ATTEMPTS => {
                         attempts += 1;
                         repeats.set(repeats.get() + 1);
+                        tokio::time::sleep(REPEAT_PAUSE).await;
                     }
                     Judgement::Undecided => bail!("a request was not decided in {attempts} attempts"),
                 }
@@ -158,8 +161,9 @@ enum Judgement {
     Undecided,
 }
 
-fn judge(answer: &Answer<'_>, is_batch: bool) -> anyhow::Result<Judgement> {
-    if answer.status == 503 {
+fn judge(answer: &Answer<'_>, is_batch: bool, is_repeat: bool) -> anyhow::Result<Judgement> {
+    // A repeated request may find the claim of the attempt that failed.
+    if answer.status == 503 || (is_repeat && answer.status == 409) {
         return Ok(Judgement::Undecided);
     }
     if !is_batch {

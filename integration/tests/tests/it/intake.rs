@@ -82,6 +82,8 @@ async fn a_stream_that_is_absent_at_start_is_waited_for_and_not_read_again() {
     first.wait_exit(BOUND).await;
     keep_record(&world, "game-1:turn-4").await;
     ask::<()>(&world, &[b"RENAME", INTENTS.as_bytes(), ELSEWHERE]).await;
+    let cached: Vec<Vec<u8>> = ask(&world, &[b"KEYS", b"notification:stream_offsets:*"]).await;
+    assert_eq!(ask::<u64>(&world, &[b"DEL", &cached[0]]).await, 1);
 
     let service = world.service().start().await;
     waits_for(&service, "the intents stream is absent").await;
@@ -90,6 +92,8 @@ async fn a_stream_that_is_absent_at_start_is_waited_for_and_not_read_again() {
     world.send(5..6).await;
     world.settled(2).await;
     assert_eq!(keys(&world).await, [key(4), key(5)]);
+    let lost = "the checkpoint cached in Redis is lost or garbled; resuming after the one in PostgreSQL";
+    assert_eq!(lines(&service, lost).len(), 1, "it is reported where intake resumes, not while it waits");
 }
 
 #[tokio::test]

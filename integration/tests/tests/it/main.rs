@@ -57,6 +57,7 @@ mod relay_commands;
 mod relay_crash;
 mod relay_input;
 mod relay_loss;
+mod relay_names;
 mod replicas;
 mod republish;
 mod restore;

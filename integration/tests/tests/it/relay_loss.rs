@@ -12,11 +12,11 @@ use crate::world::*;
 const REQUEUED: &str = "delivered outbox events were lost by their server; they are PENDING again";
 const COMPARED: &str = "delivered outbox events were compared with the entries on their server";
 
-async fn with_snapshots() -> Outbox {
+pub(crate) async fn with_snapshots() -> Outbox {
     Outbox::with(world_with_snapshots().await).await
 }
 
-async fn ask(outbox: &Outbox, words: &[&str]) -> redis::Value {
+pub(crate) async fn ask(outbox: &Outbox, words: &[&str]) -> redis::Value {
     let mut command = redis::cmd(words[0]);
     command.arg(&words[1..]);
     command
@@ -30,12 +30,12 @@ fn lines(relay: &Service, text: &str) -> usize {
 }
 
 /// Waits until the relay has reported more than `before` comparisons.
-async fn compared(relay: &Service, before: usize) {
+pub(crate) async fn compared(relay: &Service, before: usize) {
     wait_for("a comparison", BOUND, async || (lines(relay, COMPARED) > before).then_some(())).await;
 }
 
 /// Inserts these events, and waits until all events are DELIVERED.
-async fn deliver(outbox: &Outbox, events: Range<u32>) {
+pub(crate) async fn deliver(outbox: &Outbox, events: Range<u32>) {
     outbox.insert(events).await;
     outbox.drained().await;
 }
@@ -336,60 +336,6 @@ async fn long_streams_whose_markers_have_ended_delay_claims_and_a_stop_by_second
     relay.signal("TERM");
     relay.wait_exit(Duration::from_secs(60)).await;
     assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
-}
-
-#[tokio::test]
-async fn a_relay_with_another_stream_sends_nothing_again_that_was_delivered_to_the_former_one() {
-    const RENAMED: &str = "notification:renamed_intents";
-    let outbox = with_snapshots().await;
-    let relay = outbox.relay().start().await;
-    deliver(&outbox, 0..5).await;
-    relay.kill().await;
-    let _next = outbox.relay().env("NOTIFICATION_INTENTS_STREAM", RENAMED).start().await;
-    deliver(&outbox, 5..8).await;
-    assert_eq!(outbox.entries(RENAMED).await.len(), 3);
-    assert_eq!(outbox.entries(INTENTS).await.len(), 5);
-}
-
-#[tokio::test]
-async fn an_intent_of_another_producer_with_the_same_key_does_not_stand_for_a_lost_event() {
-    let mut outbox = with_snapshots().await;
-    let empty = Snapshot::of(&outbox.world).await;
-    let relay = outbox.relay().start().await;
-    deliver(&outbox, 0..3).await;
-    relay.kill().await;
-    empty.restore(&mut outbox.world).await;
-    for event in 0..3 {
-        ask(&outbox, &["XADD", INTENTS, "*", "producer", "geoprofile", "idempotency_key", &event_id(event)])
-            .await;
-    }
-    let _next = outbox.relay().start().await;
-    wait_for("all are on the stream", BOUND, async || {
-        (outbox.entries(INTENTS).await.len() == 6).then_some(())
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn what_a_stream_lost_while_no_relay_had_it_is_sent_again_once_one_has_it() {
-    let streams = |outbox: &Outbox, names: &str| {
-        outbox.relay().env("NOTIFICATION_OUTBOX_MODE", "streams").env("NOTIFICATION_OUTBOX_STREAMS", names)
-    };
-    let mut outbox = with_snapshots().await;
-    let relay = streams(&outbox, "sa,sb").start().await;
-    compared(&relay, 0).await;
-    let snapshot = Snapshot::of(&outbox.world).await;
-    let rows: Vec<String> = (0..6).map(|n| row(n, ["sa", "sb"][n as usize % 2], "{}")).collect();
-    outbox.execute(&format!("{INSERT} {}", rows.join(","))).await;
-    outbox.drained().await;
-    relay.kill().await;
-    snapshot.restore(&mut outbox.world).await;
-    let without = streams(&outbox, "sa").start().await;
-    wait_for("the events of sa", BOUND, async || (outbox.entries("sa").await.len() == 3).then_some(())).await;
-    without.kill().await;
-    let _with = streams(&outbox, "sa,sb").start().await;
-    wait_for("the events of sb", BOUND, async || (outbox.entries("sb").await.len() == 3).then_some(())).await;
-    assert_eq!(outbox.entries("sa").await.len(), 3, "none is there twice");
 }
 
 #[tokio::test]

@@ -136,12 +136,6 @@ impl<P: Ports> Batch for Entries<'_, P> {
         }
     }
 
-    fn has_free_keys(&self) -> bool {
-        false
-    }
-
-    async fn claim_free_keys(&mut self) {}
-
     fn probe(&self) -> Probe {
         let Intake { settings, clock, policy, .. } = self.intake;
         let intent = self.decision.decided.first().and_then(|decided| decided.entry.intent());
