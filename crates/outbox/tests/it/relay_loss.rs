@@ -254,3 +254,24 @@ async fn a_start_whose_events_all_have_markers_begins_no_comparison() {
     assert_eq!(stand.with(|state| state.rounds.len()), looked_for);
     assert_eq!(stand.published(), ids(1..=6));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_is_restored_to_before_a_record_of_another_relay_is_compared() {
+    let running = delivered().await;
+    running.memory.add(6, "k").await;
+    go_on(MS * 1_000).await;
+    let own = running.stand.with(|state| (state.held.clone(), state.records.clone()));
+    running.memory.add(7, "k").await;
+    go_on(MS * 1_000).await;
+    assert_eq!(running.stand.published()[5..], ids([6, 7]));
+    let until = Progress::Settled(running.memory.now().await.into());
+    running.stand.with(|state| {
+        assert_eq!(state.records, own.1, "this relay has recorded nothing since");
+        state.records.insert(Vec::new(), (state.server, until))
+    });
+    go_on(MS * 1_000).await;
+    running.stand.with(|state| (state.held, state.records) = own);
+    go_on(MINUTE * 5).await;
+    let (_, stand, _) = running.stop().await;
+    assert_eq!(stand.published()[5..], ids([6, 7, 7]));
+}
