@@ -184,10 +184,12 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
         while !stop.is_cancelled() {
             let (outbox, types) = (self.outbox_name(work).await?, &self.compared);
             let server = self.publisher.server(&outbox).await?;
-            let demand = match work.comparing.demand(&server, types) {
-                Demand::Settled if self.lacks_marker(work, &server).await? => Demand::Begin,
-                demand => demand,
-            };
+            let mut demand = work.comparing.demand(&server, types);
+            if demand == Demand::Settled {
+                let look = stop.run_until_cancelled(self.lacks_marker(work, &server));
+                let Some(lacks_marker) = look.await else { break };
+                demand = if lacks_marker? { Demand::Begin } else { demand };
+            }
             match demand {
                 Demand::Begin => self.begin(work, &outbox, &server, stop).await?,
                 Demand::Settled => {

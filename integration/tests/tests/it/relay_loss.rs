@@ -354,3 +354,23 @@ async fn a_redis_that_is_set_back_in_place_while_no_relay_runs_is_noticed_by_the
     let _next = outbox.relay().start().await;
     all_are_there(&outbox, 0..3).await;
 }
+
+#[tokio::test]
+async fn a_table_in_which_delivered_events_cannot_be_listed_in_time_stops_no_claims() {
+    let outbox = with_snapshots().await;
+    let relay = outbox.relay().start().await;
+    compared(&relay, 0).await;
+    deliver(&outbox, 0..3).await;
+    relay.kill().await;
+    // Each look at a DELIVERED event takes longer than a statement may.
+    outbox
+        .execute(
+            "CREATE POLICY slow ON openoutbox_events USING (status <> 'DELIVERED' OR pg_sleep(4) IS NOT NULL);
+             ALTER TABLE openoutbox_events ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY",
+        )
+        .await;
+    let _next = outbox.relay().start().await;
+    outbox.insert(3..5).await;
+    wait_for("the new events", BOUND, async || (outbox.entries(INTENTS).await.len() == 5).then_some(()))
+        .await;
+}

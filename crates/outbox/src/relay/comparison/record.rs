@@ -5,13 +5,13 @@
 
 use std::time::Duration;
 
-use pg::RawTimestamp;
+use pg::{PgError, RawTimestamp};
 use tokio::time::Instant;
 
 use super::{Demand, MAX_CLAIM_WAIT, PAGE_EVENTS, earlier};
 use crate::relay::engine::Relay;
 use crate::relay::pass::{Outage, Work};
-use crate::{Observer, Progress, Publisher, Recorded, Server, ServerId, Storage};
+use crate::{Observer, OutboxError, Progress, Publisher, Recorded, Server, ServerId, Storage};
 
 /// The pause between two records while events are delivered.
 const RECORD_INTERVAL: Duration = Duration::from_secs(10);
@@ -50,7 +50,10 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
         }
         let mut cursor = None;
         loop {
-            let page = self.storage.list_delivered(&self.compared, since, cursor, PAGE_EVENTS).await?;
+            let page = match self.storage.list_delivered(&self.compared, since, cursor, PAGE_EVENTS).await {
+                Err(OutboxError::Postgres(PgError::TimedOut { .. })) => return Ok(true),
+                page => page?,
+            };
             let found = self.publisher.has_markers(&page.events).await?;
             if found.contains(&false) || begun.elapsed() > MAX_CLAIM_WAIT {
                 return Ok(true);
