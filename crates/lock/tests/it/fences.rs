@@ -57,24 +57,6 @@ async fn the_service_has_no_right_to_delete_a_counter() {
     }
 }
 
-// L-14
-#[test]
-fn no_statement_of_this_crate_deletes_from_the_counters() {
-    let sources = concat!(env!("CARGO_MANIFEST_DIR"), "/src");
-    let mut deletes = 0;
-    for file in std::fs::read_dir(sources).expect("readable") {
-        let text = std::fs::read_to_string(file.expect("readable").path()).expect("readable");
-        let code = text.split("#[cfg(test)]").next().expect("a first part");
-        for statement in code.split("Query::delete()").skip(1) {
-            assert!(statement.trim_start().starts_with(".from_table(self.locks.clone())"), "{statement:.80}");
-            deletes += 1;
-        }
-        let raw = ["delete from", "drop table", "truncate table", "truncate \""];
-        assert!(raw.iter().all(|sql| !code.to_lowercase().contains(sql)));
-    }
-    assert_eq!(deletes, 2, "release and purge");
-}
-
 // L-13
 #[tokio::test]
 async fn a_counter_at_its_end_grants_nothing_and_changes_nothing() {
