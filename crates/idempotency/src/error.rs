@@ -12,7 +12,7 @@ pub enum IdempotencyError {
     /// An invalid scope, key, fingerprint, time or setting; nothing was sent.
     #[error("{0}")]
     InvalidArgument(String),
-    /// The [`crate::MemoryStore`] has reached its limit of keys, and none of them is expired. Nothing was
+    /// The `MemoryStore` has reached its limit of keys, and none of them is expired. Nothing was
     /// claimed.
     #[error("the store is full: it holds {max_entries} keys")]
     Full {

@@ -12,9 +12,9 @@
 //! needs no claim: [`complete_free_in`] takes the free key and stores the response in one step, and
 //! concurrent repeats wait for the transaction.
 //!
-//! [`Store`] has the operations, on many keys at once; [`PostgresStore`] and [`MemoryStore`] implement them,
-//! [`Observed`] reports their outcomes. [`Idempotency`] runs one handler with them; [`IdempotencyLayer`] does
-//! that for every request of an axum or tower service.
+//! [`Store`] has the operations, on many keys at once; [`PostgresStore`] and `MemoryStore` (feature `memory`)
+//! implement them, [`Observed`] reports their outcomes. [`Idempotency`] runs one handler with them;
+//! [`IdempotencyLayer`] does that for every request of an axum or tower service.
 //!
 //! It deliberately lacks: waiting for another attempt, automatic extension of a claim, and a sweeping
 //! task. Call [`Store::sweep`] now and then, on one replica.
@@ -45,6 +45,7 @@ mod buffer;
 mod error;
 mod fingerprint;
 mod key;
+#[cfg(feature = "memory")]
 mod memory;
 mod observed;
 mod postgres;
@@ -59,6 +60,7 @@ pub use error::IdempotencyError;
 pub use fingerprint::{Fingerprint, MAX_FINGERPRINT_BYTES};
 pub use key::{IDEMPOTENCY_KEY, Key, MAX_KEY_BYTES, MAX_SCOPE_BYTES, Scope, Token};
 pub use layer::{DEFAULT_MAX_BODY_BYTES, IdempotencyLayer, IdempotencyService, LayerOptions};
+#[cfg(feature = "memory")]
 pub use memory::MemoryStore;
 pub use observed::{Event, Observed, Observer, Operation, Outcome};
 pub use once::{

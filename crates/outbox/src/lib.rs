@@ -21,6 +21,7 @@ mod check;
 mod enqueue;
 mod error;
 mod event;
+#[cfg(feature = "memory")]
 mod memory;
 mod postgres;
 mod publisher;
@@ -40,6 +41,7 @@ pub use enqueue::{NewEvent, enqueue, enqueue_on};
 pub use error::OutboxError;
 pub(crate) use event::REAPED;
 pub use event::{Content, Event, MAX_ERROR_CHARS};
+#[cfg(feature = "memory")]
 pub use memory::MemoryStorage;
 pub use postgres::PostgresStorage;
 pub use publisher::{

@@ -107,18 +107,6 @@ pub struct ClaimRequest {
     pub set_aside: Vec<Uuid>,
 }
 
-impl ClaimRequest {
-    /// Returns the largest number of events claimed together with a reaped one that has failed `attempts`
-    /// times: a sixteenth with each failure, because it is unknown which of them crashed the relay.
-    pub(crate) fn max_reaped(&self, attempts: u32) -> u32 {
-        if attempts.saturating_add(1) >= self.max_attempts {
-            return 1;
-        }
-        let shift = attempts.saturating_mul(REAPED_SHIFT);
-        self.limit.checked_shr(shift).unwrap_or(0).max(1)
-    }
-}
-
 /// The exponent of two by which a group of reaped events shrinks with each attempt.
 pub(crate) const REAPED_SHIFT: u32 = 4;
 

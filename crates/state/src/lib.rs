@@ -4,9 +4,10 @@
 //! expect the same version or the same status one succeeds, and the others learn why they failed. No input of
 //! a client can cause an outage: it leads to an outcome or to an error that names it.
 //!
-//! [`Store`] has the operations. [`PostgresStore`] and [`MemoryStore`] implement them and pass one contract
-//! suite. [`PostgresStore::setup`] creates the table or takes over a table of the original, and builds the
-//! declared indexes. [`query`] is the query language, [`json`] the JSON types that it and the stores use.
+//! [`Store`] has the operations. [`PostgresStore`] and `MemoryStore` (feature `memory`) implement them and
+//! pass one contract suite. [`PostgresStore::setup`] creates the table or takes over a table of the original,
+//! and builds the declared indexes. [`query`] is the query language, [`json`] the JSON types that it and the
+//! stores use.
 //!
 //! The crate deliberately lacks transactions over several documents, except within a transaction of the
 //! caller ([`put_many_in`]); documents that expire; and change notifications.
@@ -20,6 +21,7 @@ mod index_spec;
 pub mod json;
 mod key;
 mod members;
+#[cfg(feature = "memory")]
 mod memory;
 mod postgres;
 pub mod query;
@@ -37,6 +39,7 @@ pub use error::StateError;
 pub use index_spec::{IndexSpec, IndexSpecErrors, MAX_DECLARED_INDEXES};
 pub use key::{Key, MAX_KEY_BYTES, Prefix};
 pub use members::{Member, Members};
+#[cfg(feature = "memory")]
 pub use memory::MemoryStore;
 pub use postgres::{
     MAX_VALUE_BYTES, PostgresStore, delete_many_in, get_many_in, insert_many_in, lock_many_in,

@@ -16,6 +16,7 @@ use pg::PgPool;
 use tokio_postgres::Row;
 use tokio_postgres::types::FromSql;
 
+#[cfg(feature = "memory")]
 pub(crate) use self::writing::merged;
 
 pub use self::in_transaction::{

@@ -7,6 +7,7 @@
 pub mod compile;
 mod containment;
 mod cursor;
+#[cfg(feature = "memory")]
 mod evaluate;
 pub mod expressions;
 mod filter;

@@ -7,6 +7,7 @@ use ambient::Timestamp;
 use uuid::Uuid;
 
 use crate::event::stored_error;
+use crate::storage::REAPED_SHIFT;
 use crate::{
     ClaimRequest, ClaimToken, Content, DeliveredEvent, Event, EventTypes, FailureKind, MAX_ERROR_CHARS,
     NewEvent, Position, REAPED,
@@ -190,7 +191,7 @@ pub(super) fn choose(rows: &BTreeMap<Uuid, Row>, now: Timestamp, request: &Claim
             let size = row.event.payload.len() as u64 + row.rest();
             bytes += if row.is_too_large(request.max_event_bytes) { 0 } else { size };
             if row.is_reaped() {
-                together = together.min(request.max_reaped(row.attempts) as usize);
+                together = together.min(max_reaped(request, row.attempts) as usize);
             }
             is_full = !events.is_empty() && (bytes > request.max_bytes || events.len() >= together);
         }
@@ -204,4 +205,14 @@ pub(super) fn choose(rows: &BTreeMap<Uuid, Row>, now: Timestamp, request: &Claim
     }
     let next = last.filter(|_| is_cut || slots.len() >= request.limit as usize);
     Chosen { events, next, of_reaped: of_reaped.unwrap_or(false) }
+}
+
+/// Returns the largest number of events claimed together with a reaped one that has failed `attempts` times:
+/// a sixteenth with each failure, because it is unknown which of them crashed the relay.
+fn max_reaped(request: &ClaimRequest, attempts: u32) -> u32 {
+    if attempts.saturating_add(1) >= request.max_attempts {
+        return 1;
+    }
+    let shift = attempts.saturating_mul(REAPED_SHIFT);
+    request.limit.checked_shr(shift).unwrap_or(0).max(1)
 }

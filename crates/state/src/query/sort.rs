@@ -1,7 +1,5 @@
 //! The order of documents.
 
-use std::cmp::Ordering;
-
 use super::Query;
 use super::expressions::Member;
 use crate::Document;
@@ -76,24 +74,6 @@ impl Query {
     /// The sort values of a document, one per sort name before the key; `None` if missing.
     pub(super) fn sort_values(&self, document: &Document) -> Vec<Option<SortValue>> {
         values_of(self.terms().0, document)
-    }
-
-    /// The order of two documents, from their sort values and keys.
-    pub(super) fn compare(
-        &self,
-        one: (&[Option<SortValue>], &crate::Key),
-        other: (&[Option<SortValue>], &crate::Key),
-    ) -> Ordering {
-        let (terms, key_descends) = self.terms();
-        let by_values = terms.iter().zip(one.0.iter().zip(other.0)).map(|(term, pair)| match pair {
-            (None, None) => Ordering::Equal,
-            (None, Some(_)) => Ordering::Greater,
-            (Some(_), None) => Ordering::Less,
-            (Some(one), Some(other)) if term.descending => other.cmp(one),
-            (Some(one), Some(other)) => one.cmp(other),
-        });
-        let by_key = if key_descends { other.1.cmp(one.1) } else { one.1.cmp(other.1) };
-        by_values.fold(Ordering::Equal, Ordering::then).then(by_key)
     }
 }
 
