@@ -23,6 +23,7 @@
 
 mod compare;
 mod losses;
+mod names;
 mod tally;
 
 use std::time::Duration;
@@ -40,6 +41,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::compare::Comparison;
 use self::losses::Losses;
+use self::names::report_renamed;
 use crate::health::Health;
 use crate::metrics::Metrics;
 use crate::passes::{Leadership, Pass, Passes, run_passes, while_leading};
@@ -250,7 +252,8 @@ where
             change.failure = None;
         }
         let Watch { unfinished, losses, .. } = watch;
-        if !suspects.is_empty() && !self.compare(suspects.clone(), unfinished, losses, over).await? {
+        let (comparable, renamed) = self.divide_by_names(&suspects).await?;
+        if !comparable.is_empty() && !self.compare(comparable, unfinished, losses, over).await? {
             // The cause of the delay may last longer than a pass.
             match &mut watch.change {
                 Some(change) => change.settled_since = Instant::now(),
@@ -262,16 +265,19 @@ where
         if over.is_cancelled() {
             return Ok(());
         }
+        let is_renamed = |now: &SeenStream| renamed.iter().any(|renamed| renamed.stream == now.stream);
         let again = |now: &SeenStream| {
             let suspect = suspects.iter().find(|suspect| suspect.now.seen.stream == now.stream);
             match suspect {
-                Some(suspect) => suspect.former.is_some().then_some(suspect.since),
+                // A repetition would find the same names.
+                Some(suspect) => (suspect.former.is_some() && !is_renamed(now)).then_some(suspect.since),
                 None => saved.iter().find(|saved| saved.seen.stream == now.stream)?.compare_again_since,
             }
         };
         let saves: Vec<(SeenStream, Option<Timestamp>)> =
             seen.iter().map(|now| (now.seen.clone(), again(&now.seen))).collect();
         self.store.save_outbound_streams(&saves).await?;
+        renamed.iter().for_each(report_renamed);
         watch.known = seen.iter().map(|now| now.seen.clone()).collect();
         watch.change = None;
         let saved = self.load(seen).await?;

@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::losses::{Losses, is_known};
 use super::tally::{Tally, report, widen};
-use super::{Republisher, Suspect, TOUCH_INTERVAL};
+use super::{Republisher, Suspect};
 use crate::batch_limit::BatchLimit;
 use crate::pause::pause;
 
@@ -79,23 +79,23 @@ where
     O: OutboundInspection,
     C: Clock,
 {
+    /// The time of acceptance of the oldest records that a comparison of these streams reads.
+    pub(super) fn accepted_since(&self, suspects: &[Suspect]) -> Timestamp {
+        let since = suspects.iter().map(|suspect| suspect.since).min().unwrap_or(Timestamp::MIN);
+        since - self.settings.window - ACCEPTED_EARLIER
+    }
+
     /// Begins a comparison, or continues the `unfinished` one of the same streams. Returns true if it is
     /// complete. The rest is stored in `unfinished`: after an error or a stop, from the page that was not
     /// compared on; the whole comparison if routes were held.
     pub(super) async fn compare(
         &self,
-        mut suspects: Vec<Suspect>,
+        suspects: Vec<Suspect>,
         unfinished: &mut Option<Comparison>,
         losses: &mut Losses,
         stop: &CancellationToken,
     ) -> Result<bool, StoreError> {
-        let since = suspects.iter().map(|suspect| suspect.since).min().unwrap_or(Timestamp::MIN);
-        let accepted_since = since - self.settings.window - ACCEPTED_EARLIER;
-        let names = self.store.list_outbound_names(accepted_since - TOUCH_INTERVAL * 2).await?;
-        suspects.retain(|suspect| has_one_name(suspect, &names, accepted_since));
-        if suspects.is_empty() {
-            return Ok(true);
-        }
+        let accepted_since = self.accepted_since(&suspects);
         let same = unfinished.take().filter(|comparison| comparison.is_of(&suspects));
         let mut comparison = match same {
             Some(Comparison { streams, before, limit }) => {
@@ -338,18 +338,6 @@ where
         }
         Ok(())
     }
-}
-
-/// True if all routes of the channel were published to this stream.
-fn has_one_name(suspect: &Suspect, names: &[(Channel, String)], accepted_since: Timestamp) -> bool {
-    let (channel, stream) = (suspect.now.channel, suspect.now.seen.stream.as_str());
-    let other = names.iter().find(|(of, name)| *of == channel && name != stream);
-    if let Some((_, other)) = other {
-        tracing::error!(channel = channel.as_str(), stream, other_stream = other, %accepted_since,
-            "the outbound stream is not compared, because routes of the channel were published to another stream in the \
-             same time; `notification audit` names entries that Redis lost");
-    }
-    other.is_none()
 }
 
 /// Logs the change. Does nothing if a comparison is repeated, because its change was logged before.

@@ -167,6 +167,8 @@ async fn a_channel_that_was_published_to_another_stream_is_not_compared() {
     replica.notice().await.expect("the stores are there");
     assert_eq!(fixture.ids().len(), 6, "nothing is appended: the routes do not say which stream they are in");
     assert_eq!(fixture.saved_run_id().await, "1", "it is dealt with");
+    let again = fixture.saved().await[0].compare_again_since;
+    assert_eq!(again, None, "a repetition would find the same names and report them again");
 }
 
 // INV-13

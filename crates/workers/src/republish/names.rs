@@ -1,0 +1,57 @@
+//! Streams that cannot be compared, because the channel's stream was renamed in the time in question: its
+//! routes do not show which stream they are in (ADR 0045).
+
+use ambient::{Clock, Timestamp};
+use domain::ports::{Election, OutboundInspection, RepublishStore, StoreError};
+use domain::route::Channel;
+
+use super::{Republisher, Suspect, TOUCH_INTERVAL};
+
+/// A stream that is not compared, because its channel was published to another stream as well.
+pub(super) struct Renamed {
+    channel: Channel,
+    /// The stream that may have lost entries.
+    pub(super) stream: String,
+    other: String,
+    accepted_since: Timestamp,
+}
+
+impl<E, S, O, C> Republisher<E, S, O, C>
+where
+    E: Election,
+    S: RepublishStore,
+    O: OutboundInspection,
+    C: Clock,
+{
+    /// Divides the streams into those to compare and those whose channel was published to another stream as
+    /// well: its routes do not show which stream they are in.
+    pub(super) async fn divide_by_names(
+        &self,
+        suspects: &[Suspect],
+    ) -> Result<(Vec<Suspect>, Vec<Renamed>), StoreError> {
+        if suspects.is_empty() {
+            return Ok((Vec::new(), Vec::new()));
+        }
+        let accepted_since = self.accepted_since(suspects);
+        let names = self.store.list_outbound_names(accepted_since - TOUCH_INTERVAL * 2).await?;
+        let (mut comparable, mut renamed) = (Vec::new(), Vec::new());
+        for suspect in suspects {
+            let (channel, stream) = (suspect.now.channel, suspect.now.seen.stream.clone());
+            match names.iter().find(|(of, name)| *of == channel && *name != stream) {
+                Some((_, other)) => {
+                    renamed.push(Renamed { channel, stream, other: other.clone(), accepted_since });
+                }
+                None => comparable.push(suspect.clone()),
+            }
+        }
+        Ok((comparable, renamed))
+    }
+}
+
+/// Logs that the stream was not compared.
+pub(super) fn report_renamed(renamed: &Renamed) {
+    let Renamed { channel, stream, other, accepted_since } = renamed;
+    tracing::error!(channel = channel.as_str(), stream, other_stream = other, %accepted_since,
+        "the outbound stream is not compared, because routes of the channel were published to another stream in the \
+         same time; `notification audit` names entries that Redis lost");
+}
