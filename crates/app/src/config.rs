@@ -29,10 +29,12 @@ mod replica;
 mod retention;
 mod routes;
 mod secret;
+mod section;
 mod state;
 mod streams;
 mod telemetry;
 mod user_directory;
+mod value;
 
 pub use api::{Api, ApiLimits, known_producers};
 pub use audience::AudienceRules;
@@ -42,22 +44,22 @@ pub use postgres::Postgres;
 pub use problem::{ConfigErrors, Problem};
 pub use publish::Publish;
 pub use redis::{Redis, RedisAddr};
-pub use relay::{OutboxConfig, OutboxTable, RelayConfig, RelayMode, RelayProcessConfig};
+pub use relay::{OutboxTable, RelayConfig, RelayMode, RelayProcessConfig};
 pub use replica::ReplicaId;
 pub(crate) use replica::host_name;
 pub use retention::Retention;
 pub use routes::Routes;
 pub use secret::Secret;
-pub use state::{StateConfig, StateHttp, StateSocket};
+pub use state::{StateConfig, StateHttp, StateSocket, StateStore};
 pub use streams::{Intents, Outbound, OutboundStream};
 pub use telemetry::{Collector, Log, LogFormat, Protocol, Sampler, TelemetryConfig};
 pub use user_directory::UserDirectory;
 
 use ambient::Tokens;
 use domain::catalog::Catalog;
-use domain::operations::Budgets;
-use knobs::NOTIFICATION_SHUTDOWN_TIMEOUT;
+use knobs::{NOTIFICATION_OUTBOX_DSN, NOTIFICATION_REPLICA_ID, NOTIFICATION_SHUTDOWN_TIMEOUT};
 use reader::Reader;
+use section::{Section, section};
 use std::sync::Arc;
 
 /// The size limit of a file that is read, in bytes. No catalogue or intent needs more.
@@ -110,102 +112,68 @@ pub struct Config {
     pub telemetry: TelemetryConfig,
 }
 
-/// The configuration of `migrate`.
-#[derive(Debug, Clone)]
-pub struct MigrateConfig {
-    /// The PostgreSQL connection.
-    pub postgres: Postgres,
+section! {
+    /// The configuration of the operators' commands that read the tables.
+    #[derive(Debug, Clone)]
+    pub struct OperatorConfig {
+        /// The PostgreSQL connection.
+        pub postgres: Postgres,
+        /// The key of the stream that the service reads.
+        pub intents_stream: String = NOTIFICATION_INTENTS_STREAM,
+    }
 }
 
-/// The configuration of the operators' commands that read only the tables.
-#[derive(Debug, Clone)]
-pub struct OperatorConfig {
-    /// The PostgreSQL connection.
-    pub postgres: Postgres,
-    /// The key of the stream that the service reads.
-    pub intents_stream: String,
+section! {
+    /// The configuration of `audit`.
+    #[derive(Debug, Clone)]
+    pub struct AuditConfig {
+        /// The tables and the name of the stream.
+        pub tables: OperatorConfig,
+        /// The Redis connection.
+        pub redis: Redis,
+        /// The outbound streams, which the service writes.
+        pub outbound: Outbound,
+        /// The retention of rows.
+        pub retention: Retention,
+        /// The catalogue with which entries are decoded.
+        pub catalog: Arc<Catalog>,
+    }
 }
 
-/// The configuration of the operators' commands that read the tables and the stream.
-#[derive(Debug, Clone)]
-pub struct OperatorStreamConfig {
-    /// The tables and the name of the stream.
-    pub tables: OperatorConfig,
-    /// The Redis connection.
-    pub redis: Redis,
-}
-
-/// The configuration of the commands that replay dead letters.
-#[derive(Debug, Clone)]
-pub struct ReplayConfig {
-    /// The tables and the name of the stream.
-    pub tables: OperatorConfig,
-    /// The retry budgets of replayed routes.
-    pub budgets: Budgets,
-}
-
-/// The configuration of `audit`.
-#[derive(Debug, Clone)]
-pub struct AuditConfig {
-    /// The tables and the name of the stream.
-    pub tables: OperatorConfig,
-    /// The Redis connection.
-    pub redis: Redis,
-    /// The outbound streams, which the service writes.
-    pub outbound: Outbound,
-    /// The retention of rows.
-    pub retention: Retention,
-    /// The catalogue with which entries are decoded.
-    pub catalog: Arc<Catalog>,
-}
-
-/// The configuration of `send`.
-#[derive(Debug, Clone)]
-pub struct SendConfig {
-    /// The Redis connection.
-    pub redis: Redis,
-    /// The key of the stream to which intents are appended.
-    pub intents_stream: String,
-    /// The catalogue against which an intent is checked.
-    pub catalog: Arc<Catalog>,
+section! {
+    /// The configuration of `send`.
+    #[derive(Debug, Clone)]
+    pub struct SendConfig {
+        /// The Redis connection.
+        pub redis: Redis,
+        /// The key of the stream to which intents are appended.
+        pub intents_stream: String = NOTIFICATION_INTENTS_STREAM,
+        /// The catalogue against which an intent is checked.
+        pub catalog: Arc<Catalog>,
+    }
 }
 
 impl Config {
-    /// Reads and checks all variables of the service.
-    pub fn load(vars: impl IntoIterator<Item = (String, String)>) -> Result<Loaded<Self>, ConfigErrors> {
-        load(vars, Self::read)
-    }
-
     /// The configured name of this replica, else a generated one.
     pub fn replica(&self, tokens: &impl Tokens) -> ReplicaId {
         self.replica_id.clone().unwrap_or_else(|| ReplicaId::of_this_host(tokens))
     }
+}
 
+impl Section for Config {
     fn read(reader: &mut Reader) -> Option<Self> {
-        let redis = Redis::read(reader);
-        let postgres = Postgres::read(reader);
-        let http = Http::read(reader);
-        let intents = Intents::read(reader);
-        let outbound = Outbound::read(reader);
-        let routes = Routes::read(reader);
-        let publish = Publish::read(reader);
+        let (redis, postgres, http) = (Redis::read(reader), Postgres::read(reader), Http::read(reader));
+        let (intents, outbound) = (Intents::read(reader), Outbound::read(reader));
+        let (routes, publish) = (Routes::read(reader), Publish::read(reader));
         let retention = Retention::read(reader);
         let user_directory = UserDirectory::read(reader);
         let audience = AudienceRules::read(reader);
-        let catalog = audience.as_ref().map(|audience| &*audience.catalog);
-        let api = Api::read(reader, http.as_ref(), catalog);
-        let beside = relay::Beside {
-            catalog: audience.as_ref().map(|audience| Arc::clone(&audience.catalog)),
-            intents_stream: intents.as_ref().map(|intents| intents.stream.clone()),
-            dedupe_ttl: publish.as_ref().map(|publish| publish.dedupe_ttl),
-            republish_window: publish.as_ref().map(|publish| publish.republish_window),
-            operation_timeout: postgres.as_ref().map(|postgres| postgres.operation_timeout),
-        };
-        let relay = RelayConfig::read_optional(reader, beside);
-        let replica_id = ReplicaId::read(reader);
-        let shutdown_timeout = reader.duration(&NOTIFICATION_SHUTDOWN_TIMEOUT);
+        let api = Api::read(reader, audience.as_ref().map(|audience| &*audience.catalog));
+        let relay = reader.get_switched(&NOTIFICATION_OUTBOX_DSN);
+        let replica_id = reader.get(&NOTIFICATION_REPLICA_ID);
+        let shutdown_timeout = reader.get(&NOTIFICATION_SHUTDOWN_TIMEOUT);
         let telemetry = TelemetryConfig::read(reader);
-        streams::check_distinct(reader, intents.as_ref(), outbound.as_ref());
+        streams::check_distinct(reader);
         Some(Self {
             redis: redis?,
             postgres: postgres?,
@@ -226,99 +194,12 @@ impl Config {
     }
 }
 
-impl MigrateConfig {
-    /// Reads and checks the variables of PostgreSQL. Other known variables may be missing or wrong.
-    pub fn load(vars: impl IntoIterator<Item = (String, String)>) -> Result<Loaded<Self>, ConfigErrors> {
-        load(vars, |reader| Postgres::read(reader).map(|postgres| Self { postgres }))
-    }
+/// Reads and checks the variables of one or more sections. Other known variables may be missing or wrong.
+pub fn load<C: Section>(vars: impl IntoIterator<Item = (String, String)>) -> Result<Loaded<C>, ConfigErrors> {
+    load_with(vars, C::read)
 }
 
-impl OperatorConfig {
-    /// Reads and checks the variables of PostgreSQL and the name of the stream. Other known variables may be
-    /// missing or wrong.
-    pub fn load(vars: impl IntoIterator<Item = (String, String)>) -> Result<Loaded<Self>, ConfigErrors> {
-        load(vars, Self::read)
-    }
-
-    fn read(reader: &mut Reader) -> Option<Self> {
-        let postgres = Postgres::read(reader);
-        let intents_stream = streams::read_intents_stream(reader);
-        Some(Self { postgres: postgres?, intents_stream: intents_stream? })
-    }
-}
-
-impl OperatorStreamConfig {
-    /// Reads and checks the variables of PostgreSQL and Redis, and the name of the stream. Other known
-    /// variables may be missing or wrong.
-    pub fn load(vars: impl IntoIterator<Item = (String, String)>) -> Result<Loaded<Self>, ConfigErrors> {
-        load(vars, Self::read)
-    }
-
-    /// Does the same as `load`, and also reads the catalogue with which entries of the stream are decoded.
-    pub fn load_with_catalog(
-        vars: impl IntoIterator<Item = (String, String)>,
-    ) -> Result<Loaded<(Self, Arc<Catalog>)>, ConfigErrors> {
-        load(vars, |reader| {
-            let config = Self::read(reader);
-            let catalog = audience::read_catalog(reader);
-            Some((config?, catalog?))
-        })
-    }
-
-    fn read(reader: &mut Reader) -> Option<Self> {
-        let tables = OperatorConfig::read(reader);
-        let redis = Redis::read(reader);
-        Some(Self { tables: tables?, redis: redis? })
-    }
-}
-
-impl ReplayConfig {
-    /// Reads and checks the variables of PostgreSQL, the name of the stream and the budgets. Other known
-    /// variables may be missing or wrong.
-    pub fn load(vars: impl IntoIterator<Item = (String, String)>) -> Result<Loaded<Self>, ConfigErrors> {
-        load(vars, |reader| {
-            let tables = OperatorConfig::read(reader);
-            let budgets = routes::read_budgets(reader);
-            Some(Self { tables: tables?, budgets: budgets? })
-        })
-    }
-}
-
-impl AuditConfig {
-    /// Reads and checks the variables of PostgreSQL, Redis, the streams, retention and the catalogue. Other
-    /// known variables may be missing or wrong.
-    pub fn load(vars: impl IntoIterator<Item = (String, String)>) -> Result<Loaded<Self>, ConfigErrors> {
-        load(vars, |reader| {
-            let tables = OperatorConfig::read(reader);
-            let redis = Redis::read(reader);
-            let outbound = Outbound::read(reader);
-            let retention = Retention::read(reader);
-            let catalog = audience::read_catalog(reader);
-            Some(Self {
-                tables: tables?,
-                redis: redis?,
-                outbound: outbound?,
-                retention: retention?,
-                catalog: catalog?,
-            })
-        })
-    }
-}
-
-impl SendConfig {
-    /// Reads and checks the variables of Redis, the stream and the catalogue. Other known variables may be
-    /// missing or wrong.
-    pub fn load(vars: impl IntoIterator<Item = (String, String)>) -> Result<Loaded<Self>, ConfigErrors> {
-        load(vars, |reader| {
-            let redis = Redis::read(reader);
-            let intents_stream = streams::read_intents_stream(reader);
-            let catalog = audience::read_catalog(reader);
-            Some(Self { redis: redis?, intents_stream: intents_stream?, catalog: catalog? })
-        })
-    }
-}
-
-fn load<C>(
+fn load_with<C>(
     vars: impl IntoIterator<Item = (String, String)>,
     read: impl FnOnce(&mut Reader) -> Option<C>,
 ) -> Result<Loaded<C>, ConfigErrors> {
@@ -326,7 +207,7 @@ fn load<C>(
     let config = read(&mut reader);
     let notes = reader.finish()?;
     // Cannot fail: every None was noted as a problem, and there are no problems.
-    let config = config.expect("what is not there was noted as a problem");
+    let config = config.expect("a missing part was noted as a problem");
     Ok(Loaded { config, warnings: notes.warnings, effective: notes.effective })
 }
 

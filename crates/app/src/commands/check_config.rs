@@ -5,13 +5,13 @@ use std::io::Write;
 use anyhow::Context;
 
 use super::{Failure, Vars, print_warnings};
-use crate::config::{Config, StateConfig};
+use crate::config::{self, Config, StateConfig};
 
 /// Prints one `NAME=value` a line to `out`, with secrets masked. Checks the variables of the state store if
 /// one of them is set.
 pub fn run(vars: Vars, out: &mut impl Write) -> Result<(), Failure> {
-    let state = StateConfig::is_meant(&vars).then(|| StateConfig::load(vars.clone())).transpose();
-    let (service, state) = match (Config::load(vars), state) {
+    let state = StateConfig::is_meant(&vars).then(|| config::load::<StateConfig>(vars.clone())).transpose();
+    let (service, state) = match (config::load::<Config>(vars), state) {
         (Ok(service), Ok(state)) => (service, state),
         (Err(errors), Ok(_)) | (Ok(_), Err(errors)) => return Err(errors.into()),
         (Err(errors), Err(further)) => return Err(errors.and(further).into()),

@@ -25,7 +25,7 @@ mod watch;
 use watch::Watch;
 
 use super::{Failure, Vars, print_warnings, serve};
-use crate::config::Config;
+use crate::config::{self, Config};
 use crate::{migrations, shutdown, wiring};
 
 const DATABASE: &str = "galaxy";
@@ -185,7 +185,7 @@ impl Machine {
             own.iter().any(|(owned, _)| *owned == variable)
         };
         let others = vars.iter().filter(|(name, value)| !replaced(name) && !value.is_empty()).cloned();
-        let loaded = Config::load(others.chain(added).collect::<Vars>())?;
+        let loaded = config::load::<Config>(others.chain(added).collect::<Vars>())?;
         print_warnings(&loaded.warnings);
         Ok(loaded.config)
     }

@@ -3,14 +3,14 @@
 use anyhow::Context;
 
 use super::{Failure, Vars, print_warnings};
-use crate::config::MigrateConfig;
+use crate::config::{self, Postgres};
 use crate::migrations;
 
 /// Applies the missing migrations, and prints how many were applied.
 pub async fn run(vars: Vars) -> Result<(), Failure> {
-    let loaded = MigrateConfig::load(vars)?;
+    let loaded = config::load::<Postgres>(vars)?;
     print_warnings(&loaded.warnings);
-    let dsn = &loaded.config.postgres.dsn;
+    let dsn = &loaded.config.dsn;
     let applied = migrations::migrate(dsn)
         .await
         .with_context(|| format!("PostgreSQL at {dsn} could not be migrated"))?;

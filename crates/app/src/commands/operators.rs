@@ -27,7 +27,7 @@ pub(crate) use terminal::{
 };
 
 use super::{Failure, Vars, print_warnings};
-use crate::config::{Loaded, OperatorConfig, OperatorStreamConfig, Redis};
+use crate::config::{self, Loaded, OperatorConfig, Redis};
 use crate::start::repeat_if_late;
 use crate::wiring::leader::LockLookup;
 use crate::{migrations, wiring};
@@ -51,26 +51,25 @@ pub(crate) struct Tables {
 impl Tables {
     /// Opens the tables, for a command that needs nothing else.
     pub(crate) async fn load(vars: Vars) -> Result<Self, Failure> {
-        let Loaded { config, warnings, .. } = OperatorConfig::load(vars)?;
+        let Loaded { config, warnings, .. } = config::load(vars)?;
         print_warnings(&warnings);
         Self::open(config).await
     }
 
     /// Opens the tables, and creates a client of Redis that connects on first use.
     pub(crate) async fn load_with_redis(vars: Vars) -> Result<(Self, RedisClient), Failure> {
-        let Loaded { config, warnings, .. } = OperatorStreamConfig::load(vars)?;
+        let Loaded { config: (tables, redis), warnings, .. } = config::load(vars)?;
         print_warnings(&warnings);
-        let client = open_redis(&config.redis)?;
-        Ok((Self::open(config.tables).await?, client))
+        let client = open_redis(&redis)?;
+        Ok((Self::open(tables).await?, client))
     }
 
     /// Opens the tables, creates a client of Redis, and loads the catalogue.
     pub(crate) async fn load_with_catalog(vars: Vars) -> Result<(Self, RedisClient, Arc<Catalog>), Failure> {
-        let Loaded { config: (config, catalog), warnings, .. } =
-            OperatorStreamConfig::load_with_catalog(vars)?;
+        let Loaded { config: (tables, (redis, catalog)), warnings, .. } = config::load(vars)?;
         print_warnings(&warnings);
-        let client = open_redis(&config.redis)?;
-        Ok((Self::open(config.tables).await?, client, catalog))
+        let client = open_redis(&redis)?;
+        Ok((Self::open(tables).await?, client, catalog))
     }
 
     /// Opens the tables of `config`. Checks that they exist, that their migrations are recent enough, and

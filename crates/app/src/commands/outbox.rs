@@ -21,7 +21,7 @@ use show::{print_detail, print_events};
 use super::operators::print_table;
 use super::output::{confirm, print_json, print_line};
 use super::{Failure, Vars, print_warnings};
-use crate::config::{OutboxConfig, OutboxTable};
+use crate::config::{self, OutboxTable};
 use crate::wiring::relay::stats_json;
 
 /// The time limit of one statement of a command. It is longer than a relay's, because a statement may count a
@@ -31,13 +31,13 @@ const STATEMENT_TIMEOUT: Duration = Duration::from_secs(300);
 /// Runs the command with these variables, and prints to `out`.
 pub async fn run(command: OutboxCommand, vars: Vars, out: &mut impl Write) -> Result<(), Failure> {
     if let OutboxCommand::Migrate(MigrateArgs { print: true, with_notify }) = &command {
-        let table = OutboxConfig::load_table(vars)?;
+        let table = config::load::<TableName>(vars)?;
         print_warnings(&table.warnings);
         return Ok(print_schema(out, &table.config, with_notify.as_ref())?);
     }
-    let loaded = OutboxConfig::load(vars)?;
+    let loaded = config::load(vars)?;
     print_warnings(&loaded.warnings);
-    let administration = Commands::new(loaded.config.outbox)?;
+    let administration = Commands::new(loaded.config)?;
     match command {
         OutboxCommand::Stats(output) => administration.stats(output, out).await,
         OutboxCommand::Prune(args) => administration.prune(&args, out).await,

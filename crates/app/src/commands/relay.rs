@@ -5,13 +5,13 @@ use anyhow::Context;
 
 use super::serve::finish;
 use super::{Failure, Vars, print_warnings};
-use crate::config::{RelayProcessConfig, ReplicaId};
+use crate::config::{self, RelayProcessConfig, ReplicaId};
 use crate::telemetry::Telemetry;
 use crate::{shutdown, wiring};
 
 /// Runs the relay until a signal stops it.
 pub async fn run(vars: Vars) -> Result<(), Failure> {
-    let loaded = RelayProcessConfig::load(vars)?;
+    let loaded = config::load::<RelayProcessConfig>(vars)?;
     print_warnings(&loaded.warnings);
     let config = loaded.config;
     let stop = shutdown::listen().context("could not listen for signals")?;

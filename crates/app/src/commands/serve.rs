@@ -7,7 +7,7 @@ use anyhow::Context;
 use tokio_util::sync::CancellationToken;
 
 use super::{Failure, Vars, print_warnings};
-use crate::config::Config;
+use crate::config::{self, Config};
 use crate::installation::WrongStream;
 use crate::telemetry::Telemetry;
 use crate::wiring::Stopped;
@@ -18,7 +18,7 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Runs the service until a signal stops it.
 pub async fn run(vars: Vars) -> Result<(), Failure> {
-    let loaded = Config::load(vars)?;
+    let loaded = config::load::<Config>(vars)?;
     print_warnings(&loaded.warnings);
     let stop = shutdown::listen().context("could not listen for signals")?;
     run_service(loaded.config, stop).await

@@ -5,13 +5,13 @@ use anyhow::Context;
 
 use super::serve::finish;
 use super::{Failure, Vars, print_warnings};
-use crate::config::{ReplicaId, StateConfig};
+use crate::config::{self, ReplicaId, StateConfig};
 use crate::telemetry::Telemetry;
 use crate::{open_files, shutdown, wiring};
 
 /// Runs the state store until a signal stops it.
 pub async fn run(vars: Vars) -> Result<(), Failure> {
-    let loaded = StateConfig::load(vars)?;
+    let loaded = config::load::<StateConfig>(vars)?;
     print_warnings(&loaded.warnings);
     let config = loaded.config;
     let stop = shutdown::listen().context("could not listen for signals")?;

@@ -22,7 +22,7 @@ use args::{ListArgs, UserArgs};
 
 use super::output::{print_json, print_line, printable};
 use super::{Failure, Vars, print_warnings};
-use crate::config::MigrateConfig;
+use crate::config::{self, Postgres};
 
 /// The time limit of one statement: a batch of users on a busy server.
 const STATEMENT_TIMEOUT: Duration = Duration::from_secs(60);
@@ -46,7 +46,7 @@ pub async fn run(command: UsersCommand, vars: Vars, out: &mut impl Write) -> Res
 
 /// The users of one schema.
 struct Users {
-    config: MigrateConfig,
+    config: Postgres,
     store: PostgresStore,
 }
 
@@ -61,7 +61,7 @@ struct Shown<'a> {
 
 impl Users {
     fn open(vars: Vars) -> Result<Self, Failure> {
-        let loaded = MigrateConfig::load(vars)?;
+        let loaded = config::load::<Postgres>(vars)?;
         print_warnings(&loaded.warnings);
         let settings = PoolSettings {
             max_connections: 1,
@@ -71,22 +71,20 @@ impl Users {
                 parameters: state::PLANNER_PARAMETERS,
             },
         };
-        let pool = PgPool::new(&loaded.config.postgres.dsn, settings);
+        let pool = PgPool::new(&loaded.config.dsn, settings);
         let pool = pool.context("PostgreSQL cannot be used as configured")?;
         Ok(Self { config: loaded.config, store: PostgresStore::new(pool, TableName::default()) })
     }
 
     async fn migrate(&self) -> anyhow::Result<()> {
-        let dsn = &self.config.postgres.dsn;
+        let dsn = &self.config.dsn;
         let applied = crate::migrations::migrate(dsn).await;
         applied.map(drop).with_context(|| format!("PostgreSQL at {dsn} could not be migrated"))
     }
 
     /// Adds to an error the address of the table.
     fn explained<T>(&self, result: Result<T, StateError>) -> anyhow::Result<T> {
-        result.with_context(|| {
-            format!("the users in the table kv at {} cannot be used", self.config.postgres.dsn)
-        })
+        result.with_context(|| format!("the users in the table kv at {} cannot be used", self.config.dsn))
     }
 
     async fn get(&self, args: &UserArgs, out: &mut impl Write) -> Result<(), Failure> {

@@ -1,7 +1,6 @@
 //! The HTTP API: its listener, its clients, and its limits.
 
 use std::collections::BTreeSet;
-use std::convert::Infallible;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -9,17 +8,16 @@ use domain::catalog::Catalog;
 use http_server::tokens::Tokens;
 use http_server::{Timeouts, Tls, TrustedProxies};
 
-use super::http::{Http, HttpAddr};
-use super::knob::Knob;
+use super::http::HttpAddr;
 use super::knobs::{
-    NOTIFICATION_API_DRAIN_DELAY, NOTIFICATION_API_HTTP_ADDR, NOTIFICATION_API_IDEMPOTENCY_LOCK_TTL,
-    NOTIFICATION_API_MAX_BATCH_BODY_BYTES, NOTIFICATION_API_MAX_BODY_BYTES,
-    NOTIFICATION_API_MAX_BUFFERED_BYTES, NOTIFICATION_API_MAX_CONNECTIONS, NOTIFICATION_API_QUERY_TIMEOUT,
-    NOTIFICATION_API_RATE_LIMIT, NOTIFICATION_API_REQUEST_TIMEOUT, NOTIFICATION_API_TLS_CERT_FILE,
-    NOTIFICATION_API_TLS_KEY_FILE, NOTIFICATION_API_TOKENS_FILE, NOTIFICATION_API_TRUSTED_PROXIES,
-    NOTIFICATION_CONSOLE, NOTIFICATION_INTERNAL_HTTP_ADDR,
+    NOTIFICATION_API_HTTP_ADDR, NOTIFICATION_API_MAX_BATCH_BODY_BYTES, NOTIFICATION_API_MAX_BODY_BYTES,
+    NOTIFICATION_API_MAX_BUFFERED_BYTES, NOTIFICATION_API_TLS_CERT_FILE, NOTIFICATION_API_TLS_KEY_FILE,
+    NOTIFICATION_API_TOKENS_FILE, NOTIFICATION_API_TRUSTED_PROXIES, NOTIFICATION_CONSOLE,
+    NOTIFICATION_INTERNAL_HTTP_ADDR,
 };
 use super::reader::Reader;
+use super::section::{Section, section};
+use super::value::Word;
 
 /// The timeout for the head of a request.
 const READ_HEADER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -47,51 +45,49 @@ pub struct Api {
     pub console: bool,
 }
 
-/// The limits of the HTTP API.
-#[derive(Debug, Clone, Copy)]
-pub struct ApiLimits {
-    /// The maximum size of a request body other than a batch, in bytes.
-    pub max_body_bytes: usize,
-    /// The maximum size of the body of a batch, in bytes.
-    pub max_batch_body_bytes: usize,
-    /// The maximum number of connections, and of requests in progress.
-    pub max_connections: usize,
-    /// The maximum memory for request bodies and responses together, in bytes.
-    pub max_buffered_bytes: usize,
-    /// The timeouts of a request and of an idle connection.
-    pub timeouts: Timeouts,
-    /// The time for which connections are still accepted after the stop.
-    pub drain_delay: Duration,
-    /// Requests per second for one token; 0 for no limit.
-    pub rate_limit: u32,
-    /// The time for which an idempotency key stays claimed if the replica that processes its request crashes.
-    pub idempotency_lock_ttl: Duration,
-    /// The timeout of an operator's query.
-    pub query_timeout: Duration,
+section! {
+    /// The limits of the HTTP API.
+    #[derive(Debug, Clone, Copy)]
+    pub struct ApiLimits {
+        /// The maximum size of a request body other than a batch, in bytes.
+        pub max_body_bytes: usize = NOTIFICATION_API_MAX_BODY_BYTES,
+        /// The maximum size of the body of a batch, in bytes.
+        pub max_batch_body_bytes: usize = NOTIFICATION_API_MAX_BATCH_BODY_BYTES,
+        /// The maximum number of connections, and of requests in progress.
+        pub max_connections: usize = NOTIFICATION_API_MAX_CONNECTIONS,
+        /// The maximum memory for request bodies and responses together, in bytes.
+        pub max_buffered_bytes: usize = NOTIFICATION_API_MAX_BUFFERED_BYTES,
+        /// The timeouts of a request and of an idle connection.
+        pub timeouts: Timeouts = NOTIFICATION_API_REQUEST_TIMEOUT =>
+            |request| Timeouts { read_header: READ_HEADER_TIMEOUT, request, idle: IDLE_TIMEOUT },
+        /// The time for which connections are still accepted after the stop.
+        pub drain_delay: Duration = NOTIFICATION_API_DRAIN_DELAY,
+        /// Requests per second for one token; 0 for no limit.
+        pub rate_limit: u32 = NOTIFICATION_API_RATE_LIMIT,
+        /// The time for which an idempotency key stays claimed if the replica that processes its request
+        /// crashes.
+        pub idempotency_lock_ttl: Duration = NOTIFICATION_API_IDEMPOTENCY_LOCK_TTL,
+        /// The timeout of an operator's query.
+        pub query_timeout: Duration = NOTIFICATION_API_QUERY_TIMEOUT,
+    }
 }
 
 impl Api {
-    /// Returns `Some(None)` if the API is off. `internal` and `catalog` are needed to check it.
-    pub(super) fn read(
-        reader: &mut Reader,
-        internal: Option<&Http>,
-        catalog: Option<&Catalog>,
-    ) -> Option<Option<Self>> {
-        let addr = reader.read(&NOTIFICATION_API_HTTP_ADDR, optional_addr, |addr| {
-            addr.as_ref().map(HttpAddr::to_string).unwrap_or_default()
-        });
-        let certificates = path(reader, &NOTIFICATION_API_TLS_CERT_FILE);
-        let key = path(reader, &NOTIFICATION_API_TLS_KEY_FILE);
-        let tokens_file = path(reader, &NOTIFICATION_API_TOKENS_FILE);
+    /// Returns `Some(None)` if the API is off. The values must be valid then, too. Tokens are compared with
+    /// the `catalog`.
+    pub(super) fn read(reader: &mut Reader, catalog: Option<&Catalog>) -> Option<Option<Self>> {
+        let addr = reader.get::<Option<HttpAddr>>(&NOTIFICATION_API_HTTP_ADDR);
+        let certificates = reader.get(&NOTIFICATION_API_TLS_CERT_FILE);
+        let key = reader.get(&NOTIFICATION_API_TLS_KEY_FILE);
+        let tokens_file = reader.get(&NOTIFICATION_API_TOKENS_FILE);
         let limits = ApiLimits::read(reader);
-        let trusted_proxies =
-            reader.read(&NOTIFICATION_API_TRUSTED_PROXIES, str::parse::<TrustedProxies>, ToString::to_string);
-        let console = read_console(reader);
+        let trusted_proxies = reader.get(&NOTIFICATION_API_TRUSTED_PROXIES);
+        let console = reader.get::<Word>(&NOTIFICATION_CONSOLE).map(|word| word.is("on"));
         let Some(addr) = addr? else {
             check_no_console(reader, console?);
             return limits.map(|_| None);
         };
-        check_addr(reader, &addr, internal);
+        check_addr(reader, &addr);
         let tls = check_tls(reader, certificates?, key?);
         let tokens_file = check_tokens(reader, tokens_file?, catalog);
         let limits = limits?;
@@ -107,49 +103,6 @@ impl Api {
     }
 }
 
-impl ApiLimits {
-    fn read(reader: &mut Reader) -> Option<Self> {
-        let max_body_bytes = reader.number(&NOTIFICATION_API_MAX_BODY_BYTES);
-        let max_batch_body_bytes = reader.number(&NOTIFICATION_API_MAX_BATCH_BODY_BYTES);
-        let max_connections = reader.number(&NOTIFICATION_API_MAX_CONNECTIONS);
-        let max_buffered_bytes = reader.number(&NOTIFICATION_API_MAX_BUFFERED_BYTES);
-        let drain_delay = reader.duration(&NOTIFICATION_API_DRAIN_DELAY);
-        let request = reader.duration(&NOTIFICATION_API_REQUEST_TIMEOUT);
-        let rate_limit = reader.number(&NOTIFICATION_API_RATE_LIMIT);
-        let idempotency_lock_ttl = reader.duration(&NOTIFICATION_API_IDEMPOTENCY_LOCK_TTL);
-        let query_timeout = reader.duration(&NOTIFICATION_API_QUERY_TIMEOUT);
-        Some(Self {
-            max_body_bytes: max_body_bytes?,
-            max_batch_body_bytes: max_batch_body_bytes?,
-            max_connections: max_connections?,
-            max_buffered_bytes: max_buffered_bytes?,
-            timeouts: Timeouts { read_header: READ_HEADER_TIMEOUT, request: request?, idle: IDLE_TIMEOUT },
-            drain_delay: drain_delay?,
-            rate_limit: rate_limit?,
-            idempotency_lock_ttl: idempotency_lock_ttl?,
-            query_timeout: query_timeout?,
-        })
-    }
-}
-
-fn optional_addr(text: &str) -> Result<Option<HttpAddr>, String> {
-    if text.is_empty() { Ok(None) } else { text.parse().map(Some) }
-}
-
-fn path(reader: &mut Reader, knob: &'static Knob) -> Option<Option<PathBuf>> {
-    let parse = |text: &str| Ok::<_, Infallible>((!text.is_empty()).then(|| PathBuf::from(text)));
-    reader.read(knob, parse, |path| path.as_ref().map(|path| path.display().to_string()).unwrap_or_default())
-}
-
-fn read_console(reader: &mut Reader) -> Option<bool> {
-    let parse = |text: &str| match text {
-        "off" => Ok(false),
-        "on" => Ok(true),
-        _ => Err("it is neither off nor on"),
-    };
-    reader.read(&NOTIFICATION_CONSOLE, parse, |on| if *on { "on" } else { "off" }.to_owned())
-}
-
 /// Notes a problem if the console is on while the API is off, because the console has no listener of its own.
 fn check_no_console(reader: &mut Reader, on: bool) {
     if on {
@@ -161,13 +114,13 @@ fn check_no_console(reader: &mut Reader, on: bool) {
 
 /// Notes a problem if both listeners have the same address. Port 0 never conflicts, because the system
 /// chooses a free port.
-fn check_addr(reader: &mut Reader, addr: &HttpAddr, internal: Option<&Http>) {
-    let is_taken = |internal: &&Http| {
-        let (one, other) = (addr, &internal.addr);
-        let overlap = one.host == other.host || is_every_interface(one) || is_every_interface(other);
-        one.port != 0 && one.port == other.port && overlap
+fn check_addr(reader: &mut Reader, addr: &HttpAddr) {
+    let internal = reader.get::<HttpAddr>(&NOTIFICATION_INTERNAL_HTTP_ADDR);
+    let is_taken = |other: &HttpAddr| {
+        let overlap = addr.host == other.host || is_every_interface(addr) || is_every_interface(other);
+        addr.port != 0 && addr.port == other.port && overlap
     };
-    if internal.is_some_and(|internal| is_taken(&internal)) {
+    if internal.as_ref().is_some_and(is_taken) {
         let other = NOTIFICATION_INTERNAL_HTTP_ADDR.name;
         let text = format!("is {addr}, which is the address of {other}: each listener needs one of its own");
         reader.problem(NOTIFICATION_API_HTTP_ADDR.name, text);

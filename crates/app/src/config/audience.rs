@@ -6,9 +6,12 @@ use std::sync::Arc;
 
 use domain::catalog::{AudienceKind, Catalog, NotificationType};
 
+use super::knob::Takes;
 use super::knobs::{NOTIFICATION_CATALOG_PATH, NOTIFICATION_LOCALES};
 use super::problem::quote;
 use super::reader::Reader;
+use super::section::Section;
+use super::value::Value;
 use super::{read_bounded, split_list};
 
 /// The maximum length of an e-mail address, in bytes.
@@ -28,23 +31,38 @@ pub struct AudienceRules {
     pub locales: Vec<String>,
 }
 
-impl AudienceRules {
-    pub(super) fn read(reader: &mut Reader) -> Option<Self> {
-        let catalog = read_catalog(reader);
-        let locales = reader.read(&NOTIFICATION_LOCALES, parse_locales, |tags| tags.join(","));
+impl Section for AudienceRules {
+    fn read(reader: &mut Reader) -> Option<Self> {
+        let catalog = Arc::<Catalog>::read(reader);
+        let locales = reader.get::<LanguageTags>(&NOTIFICATION_LOCALES);
         let admin_emails = catalog.as_deref().and_then(|catalog| read_admin_emails(reader, catalog));
-        Some(Self { catalog: catalog?, admin_emails: admin_emails?, locales: locales? })
+        Some(Self { catalog: catalog?, admin_emails: admin_emails?, locales: locales?.0 })
     }
 }
 
-/// Reads the catalogue from the configured file, or returns the built-in one.
-pub(super) fn read_catalog(reader: &mut Reader) -> Option<Arc<Catalog>> {
-    let parse = |path: &str| {
+/// The catalogue of the configured file, or the built-in one.
+impl Section for Arc<Catalog> {
+    fn read(reader: &mut Reader) -> Option<Self> {
+        reader.get::<CatalogFile>(&NOTIFICATION_CATALOG_PATH).map(|file| file.catalog)
+    }
+}
+
+/// A catalogue, and the path of its file.
+struct CatalogFile {
+    catalog: Arc<Catalog>,
+    /// Empty for the built-in catalogue.
+    path: String,
+}
+
+impl Value for CatalogFile {
+    fn parse(path: &str, _: &Takes) -> Result<Self, String> {
         let catalog = if path.is_empty() { Catalog::built_in() } else { parse_catalog(path)? };
-        Ok::<_, String>((Arc::new(catalog), path.to_owned()))
-    };
-    let (catalog, _) = reader.read(&NOTIFICATION_CATALOG_PATH, parse, |(_, path)| path.clone())?;
-    Some(catalog)
+        Ok(Self { catalog: Arc::new(catalog), path: path.to_owned() })
+    }
+
+    fn show(&self) -> String {
+        self.path.clone()
+    }
 }
 
 fn parse_catalog(path: &str) -> Result<Catalog, String> {
@@ -116,8 +134,20 @@ fn fault_of_address(text: &str) -> Option<&'static str> {
     }
 }
 
-/// The tags in the given order, without duplicates. The list is never empty, because an empty variable has
-/// the default.
+/// Language tags in the given order, without duplicates.
+struct LanguageTags(Vec<String>);
+
+impl Value for LanguageTags {
+    fn parse(text: &str, _: &Takes) -> Result<Self, String> {
+        parse_locales(text).map(Self)
+    }
+
+    fn show(&self) -> String {
+        self.0.join(",")
+    }
+}
+
+/// The list is never empty, because an empty variable has the default.
 fn parse_locales(text: &str) -> Result<Vec<String>, String> {
     let mut tags: Vec<String> = Vec::new();
     for tag in split_list(text) {

@@ -70,7 +70,7 @@ fn comment(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Config, StateConfig};
+    use crate::config::{Config, StateConfig, load};
 
     const PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/systemd/notification.env");
 
@@ -115,10 +115,10 @@ mod tests {
             ("NOTIFICATION_POSTGRES_PRIMARY_DSN", "postgres://n:s@db:5432/galaxy?search_path=notification"),
             ("NOTIFICATION_USER_SERVICE_BASE_URL", "http://users:8080"),
         ];
-        let loaded = Config::load(uncommented(&given)).expect("a valid configuration");
+        let loaded = load::<Config>(uncommented(&given)).expect("a valid configuration");
         assert_eq!(loaded.warnings, [""; 0]);
         let given = [("STATE_PROXY_PG_URL", "postgres://s:s@db/galaxy"), ("CONNECTOR_SOCKET", "/run/s.sock")];
-        StateConfig::load(uncommented(&given)).expect("a valid configuration");
+        load::<StateConfig>(uncommented(&given)).expect("a valid configuration");
     }
 
     #[test]

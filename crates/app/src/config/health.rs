@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
-use super::http::{Http, HttpAddr};
+use super::http::HttpAddr;
 use super::knobs::{CONNECTOR_SOCKET, NOTIFICATION_INTERNAL_HTTP_ADDR, STATE_PROXY_HTTP_ADDR};
 use super::reader::Reader;
-use super::{ConfigErrors, Loaded, load, state};
+use super::{ConfigErrors, Loaded, load_with};
 
 /// The listener that serves the probes of a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,8 +19,8 @@ pub enum HealthTarget {
 impl HealthTarget {
     /// Reads the address of the probes of `serve` and `relay`. Other known variables may be missing or wrong.
     pub fn load(vars: impl IntoIterator<Item = (String, String)>) -> Result<Loaded<Self>, ConfigErrors> {
-        load(vars, |reader| {
-            let addr = Http::read_addr(reader)?;
+        load_with(vars, |reader| {
+            let addr = reader.get(&NOTIFICATION_INTERNAL_HTTP_ADDR)?;
             has_port(reader, NOTIFICATION_INTERNAL_HTTP_ADDR.name, &addr)?;
             Some(Self::Tcp(addr))
         })
@@ -31,8 +31,9 @@ impl HealthTarget {
     pub fn load_state(
         vars: impl IntoIterator<Item = (String, String)>,
     ) -> Result<Loaded<Self>, ConfigErrors> {
-        load(vars, |reader| {
-            let (socket, addr) = (state::read_path(reader), state::read_addr(reader));
+        load_with(vars, |reader| {
+            let socket = reader.get::<Option<PathBuf>>(&CONNECTOR_SOCKET);
+            let addr = reader.get::<Option<HttpAddr>>(&STATE_PROXY_HTTP_ADDR);
             match (socket?, addr?) {
                 (Some(socket), _) => Some(Self::Unix(socket)),
                 (None, Some(addr)) => {

@@ -6,18 +6,30 @@ use std::str::FromStr;
 use http_server::Timeouts;
 
 use super::knobs::{
-    NOTIFICATION_INTERNAL_HTTP_ADDR, NOTIFICATION_INTERNAL_HTTP_IDLE_TIMEOUT,
-    NOTIFICATION_INTERNAL_HTTP_READ_HEADER_TIMEOUT, NOTIFICATION_INTERNAL_HTTP_READ_TIMEOUT,
+    NOTIFICATION_INTERNAL_HTTP_IDLE_TIMEOUT, NOTIFICATION_INTERNAL_HTTP_READ_HEADER_TIMEOUT,
+    NOTIFICATION_INTERNAL_HTTP_READ_TIMEOUT,
 };
 use super::reader::Reader;
+use super::section::{Section, section};
 
-/// The listener of the probes, and the timeouts of a connection.
-#[derive(Debug, Clone)]
-pub struct Http {
-    /// The address of the listener.
-    pub addr: HttpAddr,
-    /// The timeouts of a request and of an idle connection.
-    pub timeouts: Timeouts,
+section! {
+    /// The listener of the probes, and the timeouts of a connection.
+    #[derive(Debug, Clone)]
+    pub struct Http {
+        /// The address of the listener.
+        pub addr: HttpAddr = NOTIFICATION_INTERNAL_HTTP_ADDR,
+        /// The timeouts of a request and of an idle connection.
+        pub timeouts: Timeouts,
+    }
+}
+
+impl Section for Timeouts {
+    fn read(reader: &mut Reader) -> Option<Self> {
+        let read_header = reader.get(&NOTIFICATION_INTERNAL_HTTP_READ_HEADER_TIMEOUT);
+        let request = reader.get(&NOTIFICATION_INTERNAL_HTTP_READ_TIMEOUT);
+        let idle = reader.get(&NOTIFICATION_INTERNAL_HTTP_IDLE_TIMEOUT);
+        Some(Self { read_header: read_header?, request: request?, idle: idle? })
+    }
 }
 
 /// `host:port`, or `:port` for every interface.
@@ -44,21 +56,6 @@ impl fmt::Display for HttpAddr {
             Some(host) if host.contains(':') => write!(f, "[{host}]:{}", self.port),
             host => write!(f, "{}:{}", host.unwrap_or_default(), self.port),
         }
-    }
-}
-
-impl Http {
-    pub(super) fn read(reader: &mut Reader) -> Option<Self> {
-        let addr = Self::read_addr(reader);
-        let read_header = reader.duration(&NOTIFICATION_INTERNAL_HTTP_READ_HEADER_TIMEOUT);
-        let request = reader.duration(&NOTIFICATION_INTERNAL_HTTP_READ_TIMEOUT);
-        let idle = reader.duration(&NOTIFICATION_INTERNAL_HTTP_IDLE_TIMEOUT);
-        let timeouts = Timeouts { read_header: read_header?, request: request?, idle: idle? };
-        Some(Self { addr: addr?, timeouts })
-    }
-
-    pub(super) fn read_addr(reader: &mut Reader) -> Option<HttpAddr> {
-        reader.read(&NOTIFICATION_INTERNAL_HTTP_ADDR, str::parse, HttpAddr::to_string)
     }
 }
 

@@ -40,8 +40,20 @@ pub enum Takes {
     Number(u64, u64),
     /// One of these words.
     Word(&'static [&'static str]),
-    /// A text that its section parses, with a description of the syntax.
+    /// A text, with a description of the syntax.
     Text(&'static str),
+    /// A text that this function accepts, with a description of the syntax. Of a list, each item.
+    Checked(&'static str, fn(&str) -> Result<(), String>),
+}
+
+impl Takes {
+    /// Fails with the reason if a text is not accepted.
+    pub(super) fn check(&self, text: &str) -> Result<(), String> {
+        match self {
+            Self::Checked(_, check) => check(text),
+            _ => Ok(()),
+        }
+    }
 }
 
 impl fmt::Display for Takes {
@@ -52,7 +64,7 @@ impl fmt::Display for Takes {
             }
             Self::Number(min, max) => write!(f, "a whole number from {min} to {max}"),
             Self::Word(words) => write!(f, "one of {}", words.join(", ")),
-            Self::Text(text) => f.write_str(text),
+            Self::Text(text) | Self::Checked(text, _) => f.write_str(text),
         }
     }
 }

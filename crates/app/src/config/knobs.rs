@@ -8,6 +8,9 @@ use std::time::Duration;
 use idempotency::{MAX_LOCK_TTL, MAX_RETENTION_TTL};
 
 use super::knob::{Knob, Takes};
+use super::state::check_socket;
+use super::streams::check_stream_name;
+use super::user_directory::check_base_url;
 
 /// Retired names, and the replacement of each.
 pub const RETIRED: &[(&str, &str)] = &[
@@ -51,8 +54,9 @@ const REDIS_ADDR: Takes = Takes::Text("host:port, or rediss://host:port for TLS"
 const REDIS_ADDRS: Takes = Takes::Text("host:port or rediss://host:port, several separated by commas");
 const DSN: Takes = Takes::Text("postgres://user:password@host:port/database?search_path=schema");
 const DSNS: Takes = Takes::Text("postgres://… connection strings, separated by commas");
-const STREAM: Takes = Takes::Text(
+const STREAM: Takes = Takes::Checked(
     "the name of a stream: 1 to 255 bytes without white space, not one of the service's own keys",
+    check_stream_name,
 );
 const REPLICA_ID: Takes = Takes::Text("1 to 64 letters, digits, dots, underscores and hyphens of ASCII");
 const MAXLEN: Takes = Takes::Number(0, 1_000_000_000_000);
@@ -219,7 +223,7 @@ knobs! {
             "The producer of the intents. Required in mode intents; never taken from a row.");
         NOTIFICATION_OUTBOX_TYPES = optional("", Takes::Text("notification types, separated by commas"),
             "The event types that this relay carries; it leaves the others to another relay. If empty, it takes all. Only in mode intents.");
-        NOTIFICATION_OUTBOX_STREAMS = optional("", Takes::Text("names of streams, separated by commas, none of them one of the service's own keys"),
+        NOTIFICATION_OUTBOX_STREAMS = optional("", Takes::Checked("names of streams, separated by commas, none of them one of the service's own keys", check_stream_name),
             "The streams that events may go to. Required in mode streams.");
         NOTIFICATION_OUTBOX_RELAY_ID = optional("", REPLICA_ID,
             "The name of this relay, in the log, in telemetry and in locked_by of the rows that it claims; if empty, the host name and four hex digits.");
@@ -243,7 +247,7 @@ knobs! {
     STATE => {
         STATE_PROXY_PG_URL = secret(required(DSN,
             "The database with the documents. Its role owns the table, or may create it in the first schema of search_path."));
-        CONNECTOR_SOCKET = optional("", Takes::Text("the path of a Unix socket, at most 107 bytes"),
+        CONNECTOR_SOCKET = optional("", Takes::Checked("the path of a Unix socket, at most 107 bytes", check_socket),
             "The socket to serve. A stale file is replaced; one that a living process serves is not. This variable or STATE_PROXY_HTTP_ADDR is required, or both.");
         STATE_PROXY_SOCKET_MODE = optional("0660", Takes::Text("three or four octal digits, at most 0777"),
             "The permissions of the socket: who may connect.");
@@ -275,7 +279,7 @@ knobs! {
     "User directory" => {
         NOTIFICATION_USER_DIRECTORY = optional("http", Takes::Word(&["http", "state"]),
             "http: users are asked for at NOTIFICATION_USER_SERVICE_BASE_URL. state: they are documents in the table kv of the service's schema, which `notification users` imports.");
-        NOTIFICATION_USER_SERVICE_BASE_URL = optional("", Takes::Text("an http:// or https:// URL without credentials, query or fragment"),
+        NOTIFICATION_USER_SERVICE_BASE_URL = optional("", Takes::Checked("an http:// or https:// URL without credentials, query or fragment", check_base_url),
             "The user directory; /api/v1/internal/users/{user_id} is added to it. Required unless NOTIFICATION_USER_DIRECTORY is state, and without effect then.");
         NOTIFICATION_USER_SERVICE_TIMEOUT = time("1s", MS, MINUTE,
             "How long the look-up of one user may take.");

@@ -1,20 +1,20 @@
 //! Reads variables one by one, and notes every problem instead of stopping at the first.
 //!
-//! Each reading method notes the reason and returns `None` if a value cannot be used. A section is `None` if
-//! any of its parts is. The configuration is returned only if no problem was noted.
+//! A variable is `None` if its value cannot be used, a section if any of its parts is. The configuration is
+//! returned only if no problem was noted. A variable that several sections read is noted once.
 
-use std::collections::{BTreeMap, HashMap};
-use std::fmt;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 
 use config::{Environment, Source};
 
 use super::duration;
-use super::knob::{Knob, Takes};
+use super::knob::Knob;
 use super::knobs::{ADMIN_EMAILS_PREFIX, KNOBS, RETIRED};
 use super::minimums::MINIMUMS;
 use super::problem::{ConfigErrors, Problem};
-use super::read_bounded;
+use super::value::Value;
+use super::{read_bounded, section::Section};
 
 /// The minimum similarity of a suggested name to an unknown one.
 const SIMILAR: f64 = 0.85;
@@ -24,13 +24,16 @@ const OUR_PREFIXES: [&str; 2] = ["NOTIFICATION_", "STATE_PROXY_"];
 
 /// The variables of a process, and the notes on them.
 #[derive(Debug, Default)]
-pub(super) struct Reader {
+pub struct Reader {
     values: HashMap<String, String>,
     /// Paths of files that hold a secret, by the name of the variable that the file replaces.
     files: HashMap<&'static str, String>,
     /// Variables that are not a knob and begin with the prefix of the administrators' variables, by name.
     admin_emails: BTreeMap<String, String>,
-    durations: HashMap<&'static str, Duration>,
+    /// True while the section that is read is off.
+    is_off: bool,
+    /// The variables that a section reads that is not off.
+    in_use: HashSet<&'static str>,
     problems: Vec<Problem>,
     warnings: Vec<String>,
     effective: Vec<(String, String)>,
@@ -68,24 +71,48 @@ impl Reader {
         reader
     }
 
-    /// Reads `knob` with `parse`, whose error is shown as the reason. `show` returns the text for
-    /// `check-config`.
-    pub(super) fn read<T, E: fmt::Display>(
-        &mut self,
-        knob: &'static Knob,
-        parse: impl FnOnce(&str) -> Result<T, E>,
-        show: impl FnOnce(&T) -> String,
-    ) -> Option<T> {
-        let value = match self.value(knob) {
-            Ok(Some(value)) => value,
-            Ok(None) => return self.read_default(knob, parse, show),
-            Err(problem) => return self.note(knob, Err(problem), show),
+    /// Reads a variable. Returns `None` if its value cannot be used.
+    pub(super) fn get<T: Value>(&mut self, knob: &'static Knob) -> Option<T> {
+        if !self.is_off {
+            self.in_use.insert(knob.name);
+        }
+        match self.parsed::<T>(knob) {
+            Ok(value) => {
+                if self.effective.iter().all(|(name, _)| name != knob.name) {
+                    self.show(knob.name, value.show());
+                }
+                Some(value)
+            }
+            Err(problem) => {
+                self.note(problem);
+                None
+            }
+        }
+    }
+
+    fn parsed<T: Value>(&self, knob: &'static Knob) -> Result<T, Problem> {
+        let text = match self.value(knob)? {
+            None if knob.required => return Err(Problem::missing(knob)),
+            None => knob.default.to_owned(),
+            Some(text) => text,
         };
-        let outcome = match hidden_character(&value) {
-            Some(complaint) => Err(Problem::unusable(knob, &value, complaint)),
-            None => parse(&value).map_err(|reason| Problem::unusable(knob, &value, reason)),
+        let value = match hidden_character(&text) {
+            Some(complaint) => Err(complaint.to_owned()),
+            None => T::parse(&text, &knob.takes),
         };
-        self.note(knob, outcome, show)
+        value.map_err(|reason| Problem::unusable(knob, &text, reason))
+    }
+
+    /// Reads a section that only a set `switch` turns on. Of one that is off the values must be valid, but
+    /// need neither be complete nor fit together.
+    pub(super) fn get_switched<S: Section>(&mut self, switch: &'static Knob) -> Option<Option<S>> {
+        if self.value(switch).is_ok_and(|text| text.is_none()) {
+            self.is_off = true;
+            S::read(self);
+            self.is_off = false;
+            return Some(None);
+        }
+        S::read(self).map(Some)
     }
 
     /// The value of `knob`, from the environment or from the file that the environment names.
@@ -105,89 +132,25 @@ impl Reader {
         }
     }
 
-    fn read_default<T, E: fmt::Display>(
-        &mut self,
-        knob: &'static Knob,
-        parse: impl FnOnce(&str) -> Result<T, E>,
-        show: impl FnOnce(&T) -> String,
-    ) -> Option<T> {
-        let outcome = match knob.required {
-            true => Err(Problem::missing(knob)),
-            false => parse(knob.default).map_err(|reason| Problem::unusable(knob, knob.default, reason)),
-        };
-        self.note(knob, outcome, show)
-    }
-
-    fn note<T>(
-        &mut self,
-        knob: &'static Knob,
-        outcome: Result<T, Problem>,
-        show: impl FnOnce(&T) -> String,
-    ) -> Option<T> {
-        match outcome {
-            Ok(value) => {
-                self.show(knob.name, show(&value));
-                Some(value)
-            }
-            Err(problem) => {
-                self.problems.push(problem);
-                None
-            }
+    fn note(&mut self, problem: Problem) {
+        if !self.problems.contains(&problem) {
+            self.problems.push(problem);
         }
-    }
-
-    /// Reads a duration within the bounds of `knob`.
-    pub(super) fn duration(&mut self, knob: &'static Knob) -> Option<Duration> {
-        let parse = |text: &str| {
-            let value = duration::parse(text).map_err(|error| error.to_string())?;
-            match knob.takes {
-                Takes::Duration(min, _) if value < min => Err("it is too short".to_owned()),
-                Takes::Duration(_, max) if value > max => Err("it is too long".to_owned()),
-                _ => Ok(value),
-            }
-        };
-        let value = self.read(knob, parse, |value| duration::format(*value))?;
-        self.durations.insert(knob.name, value);
-        Some(value)
-    }
-
-    /// Leaves durations out of the checks of lower bounds, because the feature that uses them is off.
-    pub(super) fn ignore_durations(&mut self, knobs: &[&'static Knob]) {
-        self.durations.retain(|name, _| knobs.iter().all(|knob| knob.name != *name));
     }
 
     /// Notes that `knob` is not set, although this configuration requires it.
     pub(super) fn missing(&mut self, knob: &'static Knob) {
-        self.problems.push(Problem::missing(knob));
+        if !self.is_off {
+            self.note(Problem::missing(knob));
+        }
     }
 
-    /// Reads a whole number within the bounds of `knob`.
-    pub(super) fn number<N: TryFrom<u64> + fmt::Display>(&mut self, knob: &'static Knob) -> Option<N> {
-        let parse = |text: &str| {
-            if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
-                return Err("not a whole number");
-            }
-            let value: u64 = text.parse().map_err(|_| "it is too large")?;
-            match knob.takes {
-                Takes::Number(min, _) if value < min => Err("it is too small"),
-                Takes::Number(_, max) if value > max => Err("it is too large"),
-                _ => N::try_from(value).map_err(|_| "it is too large"),
-            }
-        };
-        self.read(knob, parse, N::to_string)
-    }
-
-    /// Reads one of the words of `knob`; `Some(None)` if the value is empty and may be.
-    pub(super) fn word(&mut self, knob: &'static Knob) -> Option<Option<&'static str>> {
-        let parse = |text: &str| match knob.takes {
-            Takes::Word(words) => match words.iter().find(|word| word.eq_ignore_ascii_case(text)) {
-                None if text.is_empty() && knob.default.is_empty() => Ok(None),
-                None => Err("it is not known"),
-                Some(word) => Ok(Some(*word)),
-            },
-            _ => Err("it has no list of words"),
-        };
-        self.read(knob, parse, |word| word.unwrap_or_default().to_owned())
+    /// Returns the value of a variable that this configuration requires, or notes that it is not set.
+    pub(super) fn required<T>(&mut self, knob: &'static Knob, value: Option<T>) -> Option<T> {
+        if value.is_none() {
+            self.missing(knob);
+        }
+        value
     }
 
     /// Adds a line to the effective configuration.
@@ -197,12 +160,16 @@ impl Reader {
 
     /// Notes a problem that does not belong to a single knob.
     pub(super) fn problem(&mut self, variable: &str, text: impl Into<String>) {
-        self.problems.push(Problem::other(variable, text));
+        if !self.is_off {
+            self.note(Problem::other(variable, text));
+        }
     }
 
     /// Notes a harmless oddity.
     pub(super) fn warn(&mut self, text: String) {
-        self.warnings.push(text);
+        if !self.is_off {
+            self.warnings.push(text);
+        }
     }
 
     /// Removes and returns the administrators' variables that were set, by name.
@@ -237,9 +204,15 @@ impl Reader {
         Ok(Notes { warnings: self.warnings, effective: self.effective })
     }
 
+    /// The value of a duration, if a section that is not off has read it.
+    fn duration_in_use(&self, knob: &Knob) -> Option<Duration> {
+        let shown = self.effective.iter().find(|(name, _)| name == knob.name)?;
+        duration::parse(&shown.1).ok().filter(|_| self.in_use.contains(knob.name))
+    }
+
     fn check_minimums(&mut self) {
         for minimum in MINIMUMS {
-            let read = |knob: &Knob| self.durations.get(knob.name).copied();
+            let read = |knob: &Knob| self.duration_in_use(knob);
             let Some(value) = read(minimum.knob) else { continue };
             let terms = minimum.terms.iter().map(|(times, knob)| Some(read(knob)?.saturating_mul(*times)));
             let Some(least) = terms.sum::<Option<Duration>>() else { continue };

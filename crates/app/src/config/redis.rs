@@ -5,25 +5,24 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use super::http::split_host_port;
-use super::knobs::{
-    NOTIFICATION_REDIS_DB, NOTIFICATION_REDIS_MASTER_ADDR, NOTIFICATION_REDIS_OPERATION_TIMEOUT,
-    NOTIFICATION_REDIS_PASSWORD, NOTIFICATION_REDIS_REPLICA_ADDRS,
-};
-use super::reader::Reader;
 use super::secret::Secret;
-use super::split_list;
+use super::section::section;
 
-/// The Redis with the streams, the leases and the cached checkpoint.
-#[derive(Debug, Clone)]
-pub struct Redis {
-    /// The address of the server.
-    pub addr: RedisAddr,
-    /// The password of the default user.
-    pub password: Secret,
-    /// The number of the logical database.
-    pub db: u16,
-    /// The deadline of one call.
-    pub operation_timeout: Duration,
+section! {
+    /// The Redis with the streams, the leases and the cached checkpoint.
+    #[derive(Debug, Clone)]
+    pub struct Redis {
+        /// The address of the server.
+        pub addr: RedisAddr = NOTIFICATION_REDIS_MASTER_ADDR,
+        /// The password of the default user.
+        pub password: Secret = NOTIFICATION_REDIS_PASSWORD,
+        /// The number of the logical database.
+        pub db: u16 = NOTIFICATION_REDIS_DB,
+        /// Replicas, of which only the form is checked.
+        pub replicas: Vec<RedisAddr> = NOTIFICATION_REDIS_REPLICA_ADDRS,
+        /// The deadline of one call.
+        pub operation_timeout: Duration = NOTIFICATION_REDIS_OPERATION_TIMEOUT,
+    }
 }
 
 /// `host:port`, or `rediss://host:port` for TLS.
@@ -66,33 +65,6 @@ impl fmt::Display for RedisAddr {
         let (open, close) = if self.host.contains(':') { ("[", "]") } else { ("", "") };
         write!(f, "{scheme}{open}{}{close}:{}", self.host, self.port)
     }
-}
-
-impl Redis {
-    pub(super) fn read(reader: &mut Reader) -> Option<Self> {
-        let addr = reader.read(&NOTIFICATION_REDIS_MASTER_ADDR, str::parse, RedisAddr::to_string);
-        let password = reader.read(
-            &NOTIFICATION_REDIS_PASSWORD,
-            |text| Ok::<_, String>(Secret::new(text)),
-            Secret::to_string,
-        );
-        let db = reader.number(&NOTIFICATION_REDIS_DB);
-        let replicas = reader.read(&NOTIFICATION_REDIS_REPLICA_ADDRS, parse_replicas, |text| text.clone());
-        let operation_timeout = reader.duration(&NOTIFICATION_REDIS_OPERATION_TIMEOUT);
-        replicas?;
-        Some(Self { addr: addr?, password: password?, db: db?, operation_timeout: operation_timeout? })
-    }
-}
-
-/// The addresses in canonical form. Fails if one of them is invalid.
-fn parse_replicas(text: &str) -> Result<String, String> {
-    let mut shown = Vec::new();
-    for (index, addr) in split_list(text).enumerate() {
-        let addr: RedisAddr =
-            addr.parse().map_err(|reason| format!("number {} cannot be used: {reason}", index + 1))?;
-        shown.push(addr.to_string());
-    }
-    Ok(shown.join(","))
 }
 
 #[cfg(test)]

@@ -7,49 +7,48 @@ use domain::catalog::Catalog;
 use outbox::{ChannelName, EventTypes, RelayId, RetryPolicy, TableName};
 use pg::Dsn;
 
-mod settings;
-
-use super::audience::read_catalog;
+use super::ReplicaId;
 use super::http::Http;
 use super::knobs::{
-    NOTIFICATION_OUTBOX_DSN, NOTIFICATION_OUTBOX_LEASE_TIMEOUT, NOTIFICATION_OUTBOX_RETRY_BASE_DELAY,
-    NOTIFICATION_OUTBOX_RETRY_MAX_DELAY, NOTIFICATION_POSTGRES_OPERATION_TIMEOUT,
-    NOTIFICATION_PUBLISH_DEDUPE_TTL, NOTIFICATION_REPUBLISH_WINDOW, NOTIFICATION_SHUTDOWN_TIMEOUT,
+    NOTIFICATION_INTENTS_STREAM, NOTIFICATION_OUTBOX_DSN, NOTIFICATION_OUTBOX_MODE,
+    NOTIFICATION_OUTBOX_PRODUCER, NOTIFICATION_OUTBOX_RETRY_BASE_DELAY, NOTIFICATION_OUTBOX_RETRY_JITTER,
+    NOTIFICATION_OUTBOX_RETRY_MAX_ATTEMPTS, NOTIFICATION_OUTBOX_RETRY_MAX_DELAY, NOTIFICATION_OUTBOX_STREAMS,
+    NOTIFICATION_OUTBOX_TABLE, NOTIFICATION_OUTBOX_TYPES,
 };
 use super::reader::Reader;
 use super::redis::Redis;
-use super::streams::read_intents_stream;
+use super::section::{Section, section};
 use super::telemetry::TelemetryConfig;
-use super::{ConfigErrors, Loaded, ReplicaId, load};
-pub(super) use settings::Beside;
-use settings::{Settings, read_dsn, read_table, required};
+use super::value::Word;
 
-/// The configuration of a relay.
-#[derive(Debug, Clone)]
-pub struct RelayConfig {
-    /// The table from which it publishes.
-    pub outbox: OutboxTable,
-    /// The deadline of a statement or a transaction.
-    pub operation_timeout: Duration,
-    /// The mode: the kind of entry that an event becomes.
-    pub mode: RelayMode,
-    /// The name of the relay, if it is configured.
-    pub relay_id: Option<RelayId>,
-    /// The maximum number of events in one claim.
-    pub batch_size: u32,
-    /// The pause between two scans of an outbox in which nothing is due.
-    pub poll_interval: Duration,
-    /// The lifetime of a claim.
-    pub lease_timeout: Duration,
-    /// The number of attempts for an event, and the delays between them.
-    pub retry: RetryPolicy,
-    /// The channel whose notifications wake the relay.
-    pub listen_channel: Option<ChannelName>,
-    /// The minimum lifetime of the published marker of an event.
-    pub dedupe_ttl: Duration,
-    /// The period before a data loss in Redis whose DELIVERED events are compared with the content of Redis;
-    /// zero for never.
-    pub republish_window: Duration,
+section! {
+    /// The configuration of a relay.
+    #[derive(Debug, Clone)]
+    pub struct RelayConfig {
+        /// The table from which it publishes.
+        pub outbox: OutboxTable,
+        /// The deadline of a statement or a transaction.
+        pub operation_timeout: Duration = NOTIFICATION_POSTGRES_OPERATION_TIMEOUT,
+        /// The mode: the kind of entry that an event becomes.
+        pub mode: RelayMode,
+        /// The name of the relay, if it is configured.
+        pub relay_id: Option<RelayId> = NOTIFICATION_OUTBOX_RELAY_ID,
+        /// The maximum number of events in one claim.
+        pub batch_size: u32 = NOTIFICATION_OUTBOX_BATCH_SIZE,
+        /// The pause between two scans of an outbox in which nothing is due.
+        pub poll_interval: Duration = NOTIFICATION_OUTBOX_POLL_INTERVAL,
+        /// The lifetime of a claim.
+        pub lease_timeout: Duration = NOTIFICATION_OUTBOX_LEASE_TIMEOUT,
+        /// The number of attempts for an event, and the delays between them.
+        pub retry: RetryPolicy,
+        /// The channel whose notifications wake the relay.
+        pub listen_channel: Option<ChannelName> = NOTIFICATION_OUTBOX_LISTEN_CHANNEL,
+        /// The minimum lifetime of the published marker of an event.
+        pub dedupe_ttl: Duration = NOTIFICATION_PUBLISH_DEDUPE_TTL,
+        /// The period before a data loss in Redis whose DELIVERED events are compared with the content of
+        /// Redis; zero for never.
+        pub republish_window: Duration = NOTIFICATION_REPUBLISH_WINDOW,
+    }
 }
 
 /// The location of an outbox.
@@ -79,89 +78,24 @@ pub enum RelayMode {
     Streams(Vec<String>),
 }
 
-/// The configuration of `relay`.
-#[derive(Debug, Clone)]
-pub struct RelayProcessConfig {
-    /// The relay itself.
-    pub relay: RelayConfig,
-    /// The Redis connection.
-    pub redis: Redis,
-    /// The listener of the probes.
-    pub http: Http,
-    /// The maximum duration of a stop.
-    pub shutdown_timeout: Duration,
-    /// Logs, traces and metrics of the process.
-    pub telemetry: TelemetryConfig,
-}
-
-/// The configuration of `outbox`.
-#[derive(Debug, Clone)]
-pub struct OutboxConfig {
-    /// The table of the outbox.
-    pub outbox: OutboxTable,
-}
-
-impl RelayProcessConfig {
-    /// Reads and checks the variables of the relay. Other known variables may be missing or wrong.
-    pub fn load(vars: impl IntoIterator<Item = (String, String)>) -> Result<Loaded<Self>, ConfigErrors> {
-        load(vars, |reader| {
-            let redis = Redis::read(reader);
-            let http = Http::read(reader);
-            let beside = Beside {
-                operation_timeout: reader.duration(&NOTIFICATION_POSTGRES_OPERATION_TIMEOUT),
-                intents_stream: read_intents_stream(reader),
-                dedupe_ttl: reader.duration(&NOTIFICATION_PUBLISH_DEDUPE_TTL),
-                republish_window: reader.duration(&NOTIFICATION_REPUBLISH_WINDOW),
-                catalog: read_catalog(reader),
-            };
-            let relay = Settings::read(reader).check(reader, beside);
-            let shutdown_timeout = reader.duration(&NOTIFICATION_SHUTDOWN_TIMEOUT);
-            let telemetry = TelemetryConfig::read(reader);
-            Some(Self {
-                relay: relay?,
-                redis: redis?,
-                http: http?,
-                shutdown_timeout: shutdown_timeout?,
-                telemetry: telemetry?,
-            })
-        })
-    }
-}
-
-impl OutboxConfig {
-    /// Reads and checks the location of the table. Other known variables may be missing or wrong.
-    pub fn load(vars: impl IntoIterator<Item = (String, String)>) -> Result<Loaded<Self>, ConfigErrors> {
-        load(vars, |reader| {
-            let (dsn, table) = (read_dsn(reader), read_table(reader));
-            let dsn = required(reader, &NOTIFICATION_OUTBOX_DSN, dsn);
-            Some(Self { outbox: OutboxTable { dsn: dsn?, table: table? } })
-        })
-    }
-
-    /// Reads and checks only the name of the table.
-    pub fn load_table(
-        vars: impl IntoIterator<Item = (String, String)>,
-    ) -> Result<Loaded<TableName>, ConfigErrors> {
-        load(vars, read_table)
+section! {
+    /// The configuration of `relay`.
+    #[derive(Debug, Clone)]
+    pub struct RelayProcessConfig {
+        /// The relay itself.
+        pub relay: RelayConfig,
+        /// The Redis connection.
+        pub redis: Redis,
+        /// The listener of the probes.
+        pub http: Http,
+        /// The maximum duration of a stop.
+        pub shutdown_timeout: Duration = NOTIFICATION_SHUTDOWN_TIMEOUT,
+        /// Logs, traces and metrics of the process.
+        pub telemetry: TelemetryConfig,
     }
 }
 
 impl RelayConfig {
-    /// Returns `Some(None)` if no relay runs inside the service.
-    pub(super) fn read_optional(reader: &mut Reader, beside: Beside) -> Option<Option<Self>> {
-        let settings = Settings::read(reader);
-        if settings.is_off() {
-            // The values must be valid, but they need not fit together.
-            reader.ignore_durations(&[
-                &NOTIFICATION_OUTBOX_LEASE_TIMEOUT,
-                &NOTIFICATION_OUTBOX_RETRY_BASE_DELAY,
-                &NOTIFICATION_OUTBOX_RETRY_MAX_DELAY,
-            ]);
-            return Some(None);
-        }
-        settings.check(reader, beside).map(Some)
-    }
-
     /// The configured name of the relay, else a generated one.
     pub fn relay_id(&self, tokens: &impl ambient::Tokens) -> RelayId {
         self.relay_id.clone().unwrap_or_else(|| {
@@ -169,6 +103,93 @@ impl RelayConfig {
             RelayId::parse(ReplicaId::of_this_host(tokens).as_str()).expect("both have the same form")
         })
     }
+}
+
+impl Section for OutboxTable {
+    fn read(reader: &mut Reader) -> Option<Self> {
+        let dsn = reader.get(&NOTIFICATION_OUTBOX_DSN);
+        let table = TableName::read(reader);
+        let dsn = reader.required(&NOTIFICATION_OUTBOX_DSN, dsn?);
+        Some(Self { dsn: dsn?, table: table? })
+    }
+}
+
+/// Only the name of the table, for a command that prints statements.
+impl Section for TableName {
+    fn read(reader: &mut Reader) -> Option<Self> {
+        reader.get(&NOTIFICATION_OUTBOX_TABLE)
+    }
+}
+
+impl Section for RetryPolicy {
+    fn read(reader: &mut Reader) -> Option<Self> {
+        let max_attempts = reader.get(&NOTIFICATION_OUTBOX_RETRY_MAX_ATTEMPTS);
+        let base_delay = reader.get(&NOTIFICATION_OUTBOX_RETRY_BASE_DELAY);
+        let max_delay = reader.get(&NOTIFICATION_OUTBOX_RETRY_MAX_DELAY);
+        let jitter = reader.get(&NOTIFICATION_OUTBOX_RETRY_JITTER);
+        Some(Self {
+            max_attempts: max_attempts?,
+            base_delay: base_delay?,
+            max_delay: max_delay?,
+            jitter: jitter?,
+        })
+    }
+}
+
+impl Section for RelayMode {
+    fn read(reader: &mut Reader) -> Option<Self> {
+        let mode = reader.get::<Word>(&NOTIFICATION_OUTBOX_MODE);
+        let producer = reader.get::<Option<String>>(&NOTIFICATION_OUTBOX_PRODUCER);
+        let types = reader.get::<Vec<String>>(&NOTIFICATION_OUTBOX_TYPES);
+        let streams = reader.get::<Vec<String>>(&NOTIFICATION_OUTBOX_STREAMS);
+        let stream = reader.get::<String>(&NOTIFICATION_INTENTS_STREAM);
+        let catalog = Arc::<Catalog>::read(reader);
+        if mode?.is("streams") {
+            return check_streams(reader, streams?, types?);
+        }
+        let producer = reader.required(&NOTIFICATION_OUTBOX_PRODUCER, producer?);
+        let (producer, catalog) = (producer?, catalog?);
+        let types = check_types(reader, &producer, types?, &catalog)?;
+        Some(Self::Intents { producer, stream: stream?, catalog, types })
+    }
+}
+
+fn check_streams(reader: &mut Reader, streams: Vec<String>, types: Vec<String>) -> Option<RelayMode> {
+    if !types.is_empty() {
+        let text = "is set, and NOTIFICATION_OUTBOX_MODE is streams: an event's type is its stream there, so set NOTIFICATION_OUTBOX_STREAMS alone";
+        reader.problem(NOTIFICATION_OUTBOX_TYPES.name, text);
+    }
+    if streams.is_empty() {
+        reader.missing(&NOTIFICATION_OUTBOX_STREAMS);
+    }
+    (types.is_empty() && !streams.is_empty()).then_some(RelayMode::Streams(streams))
+}
+
+/// Returns the event types of the relay if the catalogue allows the `producer` to send them.
+fn check_types(
+    reader: &mut Reader,
+    producer: &str,
+    types: Vec<String>,
+    catalog: &Catalog,
+) -> Option<EventTypes> {
+    if !catalog.types().any(|known| known.allows_producer(producer)) {
+        let text = format!("is {producer:?}: no type of the catalogue allows this producer");
+        reader.problem(NOTIFICATION_OUTBOX_PRODUCER.name, text);
+        return None;
+    }
+    let wrong = types.iter().filter_map(|name| match catalog.get(name) {
+        None => Some(format!("{name:?} is not a type of the catalogue")),
+        Some(known) if !known.allows_producer(producer) => {
+            Some(format!("{name:?} does not allow the producer {producer:?}"))
+        }
+        Some(_) => None,
+    });
+    let wrong: Vec<String> = wrong.collect();
+    if !wrong.is_empty() {
+        reader.problem(NOTIFICATION_OUTBOX_TYPES.name, format!("cannot be used: {}", wrong.join("; ")));
+        return None;
+    }
+    Some(if types.is_empty() { EventTypes::All } else { EventTypes::Only(types) })
 }
 
 #[cfg(test)]

@@ -4,9 +4,6 @@ use std::fmt;
 
 use ambient::Tokens;
 
-use super::knobs::NOTIFICATION_REPLICA_ID;
-use super::reader::Reader;
-
 /// The maximum length of a name, in bytes.
 const MAX_REPLICA_ID_BYTES: usize = 64;
 /// The file in which Linux shows the host name.
@@ -22,13 +19,6 @@ pub(crate) fn host_name() -> String {
 pub struct ReplicaId(String);
 
 impl ReplicaId {
-    /// The configured name; `Some(None)` if it is not set.
-    pub(super) fn read(reader: &mut Reader) -> Option<Option<Self>> {
-        let parse = |text: &str| if text.is_empty() { Ok(None) } else { Self::parse(text).map(Some) };
-        reader
-            .read(&NOTIFICATION_REPLICA_ID, parse, |id| id.as_ref().map(Self::to_string).unwrap_or_default())
-    }
-
     /// The host name and four hex digits, which distinguish replicas on one host with high probability.
     pub fn of_this_host(tokens: &impl Tokens) -> Self {
         // Without a readable host name the digits still distinguish replicas.

@@ -7,42 +7,36 @@ use domain::operations::Budgets;
 
 use super::knobs::{
     NOTIFICATION_EMAIL_MAX_ATTEMPTS, NOTIFICATION_PUSH_MAX_ATTEMPTS, NOTIFICATION_ROUTE_BACKOFF_MAX,
-    NOTIFICATION_ROUTE_BACKOFF_MIN, NOTIFICATION_ROUTE_LEASE_TTL,
+    NOTIFICATION_ROUTE_BACKOFF_MIN,
 };
 use super::reader::Reader;
+use super::section::{Section, section};
 
-/// The retries and leases of routes.
-#[derive(Debug, Clone, Copy)]
-pub struct Routes {
-    /// The maximum number of attempts for a push route.
-    pub push_max_attempts: u32,
-    /// The maximum number of attempts for an e-mail route.
-    pub email_max_attempts: u32,
-    /// The delays between attempts.
-    pub backoff: Backoff,
-    /// The lifetime of a lease.
-    pub lease_ttl: Duration,
+section! {
+    /// The retries and leases of routes.
+    #[derive(Debug, Clone, Copy)]
+    pub struct Routes {
+        /// The maximum number of attempts for a route of each channel.
+        pub budgets: Budgets,
+        /// The delays between attempts.
+        pub backoff: Backoff,
+        /// The lifetime of a lease.
+        pub lease_ttl: Duration = NOTIFICATION_ROUTE_LEASE_TTL,
+    }
 }
 
-/// Reads only the retry budgets.
-pub(super) fn read_budgets(reader: &mut Reader) -> Option<Budgets> {
-    let push = reader.number(&NOTIFICATION_PUSH_MAX_ATTEMPTS);
-    let email = reader.number(&NOTIFICATION_EMAIL_MAX_ATTEMPTS);
-    Some(Budgets { push: push?, email: email? })
+impl Section for Budgets {
+    fn read(reader: &mut Reader) -> Option<Self> {
+        let push = reader.get(&NOTIFICATION_PUSH_MAX_ATTEMPTS);
+        let email = reader.get(&NOTIFICATION_EMAIL_MAX_ATTEMPTS);
+        Some(Self { push: push?, email: email? })
+    }
 }
 
-impl Routes {
-    pub(super) fn read(reader: &mut Reader) -> Option<Self> {
-        let budgets = read_budgets(reader);
-        let min = reader.duration(&NOTIFICATION_ROUTE_BACKOFF_MIN);
-        let max = reader.duration(&NOTIFICATION_ROUTE_BACKOFF_MAX);
-        let lease_ttl = reader.duration(&NOTIFICATION_ROUTE_LEASE_TTL);
-        let budgets = budgets?;
-        Some(Self {
-            push_max_attempts: budgets.push,
-            email_max_attempts: budgets.email,
-            backoff: Backoff { min: min?, max: max? },
-            lease_ttl: lease_ttl?,
-        })
+impl Section for Backoff {
+    fn read(reader: &mut Reader) -> Option<Self> {
+        let min = reader.get(&NOTIFICATION_ROUTE_BACKOFF_MIN);
+        let max = reader.get(&NOTIFICATION_ROUTE_BACKOFF_MAX);
+        Some(Self { min: min?, max: max? })
     }
 }

@@ -1,7 +1,6 @@
 //! The state store as a process of its own: `notification state`. Its variables have the names that the
 //! program it replaces uses.
 
-use std::convert::Infallible;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,15 +11,15 @@ use pg::Dsn;
 use state::{IndexSpec, TableName};
 
 use super::http::HttpAddr;
+use super::knob::Takes;
 use super::knobs::{
-    CONNECTOR_SOCKET, KNOBS, STATE, STATE_PROXY_HTTP_ADDR, STATE_PROXY_MAX_BODY_BYTES,
-    STATE_PROXY_METRICS_ADDR, STATE_PROXY_PG_INDEXES, STATE_PROXY_PG_URL, STATE_PROXY_SOCKET_MODE,
-    STATE_PROXY_STATEMENT_TIMEOUT, STATE_PROXY_TABLE, STATE_PROXY_TOKENS_FILE,
+    CONNECTOR_SOCKET, KNOBS, STATE, STATE_PROXY_HTTP_ADDR, STATE_PROXY_METRICS_ADDR, STATE_PROXY_SOCKET_MODE,
+    STATE_PROXY_TOKENS_FILE,
 };
-use super::postgres::parse_dsn;
 use super::reader::Reader;
+use super::section::{Section, section};
 use super::telemetry::TelemetryConfig;
-use super::{ConfigErrors, Loaded, load};
+use super::value::Value;
 
 /// The file mode with every permission and no special bit.
 const PERMISSION_BITS: u32 = 0o777;
@@ -28,24 +27,33 @@ const PERMISSION_BITS: u32 = 0o777;
 /// The configuration of `state`.
 #[derive(Debug, Clone)]
 pub struct StateConfig {
-    /// The connection string of the database.
-    pub dsn: Dsn,
-    /// The table of the documents.
-    pub table: TableName,
-    /// The indexes that operators request.
-    pub indexes: Vec<IndexSpec>,
+    /// The database, the table and the limits.
+    pub store: StateStore,
     /// The Unix socket, if there is one.
     pub socket: Option<StateSocket>,
     /// The TCP listener, if there is one.
     pub http: Option<StateHttp>,
-    /// The maximum size of a request body, in bytes.
-    pub max_body_bytes: usize,
-    /// The timeout of a statement.
-    pub statement_timeout: Duration,
     /// The address that Prometheus scrapes, if there is one.
     pub metrics: Option<HttpAddr>,
     /// Logs, traces and metrics of the process.
     pub telemetry: TelemetryConfig,
+}
+
+section! {
+    /// The database, the table and the limits.
+    #[derive(Debug, Clone)]
+    pub struct StateStore {
+        /// The connection string of the database.
+        pub dsn: Dsn = STATE_PROXY_PG_URL,
+        /// The table of the documents.
+        pub table: TableName = STATE_PROXY_TABLE,
+        /// The indexes that operators request.
+        pub indexes: Vec<IndexSpec> = STATE_PROXY_PG_INDEXES => |indexes: Indexes| indexes.specs,
+        /// The maximum size of a request body, in bytes.
+        pub max_body_bytes: usize = STATE_PROXY_MAX_BODY_BYTES,
+        /// The timeout of a statement.
+        pub statement_timeout: Duration = STATE_PROXY_STATEMENT_TIMEOUT,
+    }
 }
 
 /// A Unix socket.
@@ -67,102 +75,73 @@ pub struct StateHttp {
 }
 
 impl StateConfig {
-    /// Reads and checks the variables of the state store. Other known variables may be missing or wrong.
-    pub fn load(vars: impl IntoIterator<Item = (String, String)>) -> Result<Loaded<Self>, ConfigErrors> {
-        load(vars, Self::read)
-    }
-
     /// Returns true if a variable of the state store is set.
     pub fn is_meant(vars: &[(String, String)]) -> bool {
         let names = KNOBS.iter().filter(|knob| knob.section == STATE);
         let mut names = names.flat_map(|knob| [Some(knob.name.to_owned()), knob.file_variable()]).flatten();
         names.any(|known| vars.iter().any(|(name, value)| *name == known && !value.is_empty()))
     }
+}
 
+impl Section for StateConfig {
     fn read(reader: &mut Reader) -> Option<Self> {
-        let dsn = reader.read(&STATE_PROXY_PG_URL, parse_dsn, Dsn::to_string);
-        let socket = read_path(reader);
-        let addr = read_addr(reader);
-        let metrics = reader.read(&STATE_PROXY_METRICS_ADDR, parse_addr, show_addr);
-        let mode = reader.read(&STATE_PROXY_SOCKET_MODE, parse_mode, |mode| format!("{mode:04o}"));
-        let tokens = reader.read(&STATE_PROXY_TOKENS_FILE, parse_path, show_path);
-        let table = reader.read(&STATE_PROXY_TABLE, parse_table, TableName::to_string);
-        let indexes = reader.read(&STATE_PROXY_PG_INDEXES, parse_indexes, |(text, _)| text.clone());
-        let max_body_bytes = reader.number(&STATE_PROXY_MAX_BODY_BYTES);
-        let statement_timeout = reader.duration(&STATE_PROXY_STATEMENT_TIMEOUT);
-        let telemetry = TelemetryConfig::read(reader).zip(metrics.as_ref()).map(|(telemetry, metrics)| {
-            let prometheus = telemetry.prometheus && metrics.is_some();
-            TelemetryConfig { prometheus, ..telemetry }
-        });
-        if let (Some(None), Some(None)) = (&socket, &addr) {
-            let text = format!(
-                "is not set, and neither is {}: set one of them, or both",
-                STATE_PROXY_HTTP_ADDR.name
-            );
+        let store = StateStore::read(reader);
+        let path = reader.get::<Option<PathBuf>>(&CONNECTOR_SOCKET);
+        let mode = reader.get::<FileMode>(&STATE_PROXY_SOCKET_MODE);
+        let addr = reader.get::<Option<HttpAddr>>(&STATE_PROXY_HTTP_ADDR);
+        let metrics = reader.get::<Option<HttpAddr>>(&STATE_PROXY_METRICS_ADDR);
+        let tokens = reader.get(&STATE_PROXY_TOKENS_FILE);
+        let telemetry = TelemetryConfig::read(reader);
+        if let (Some(None), Some(None)) = (&path, &addr) {
+            let other = STATE_PROXY_HTTP_ADDR.name;
+            let text = format!("is not set, and neither is {other}: set one of them, or both");
             reader.problem(CONNECTOR_SOCKET.name, text);
         }
         let http = check_tokens(reader, addr, tokens);
-        let socket = socket?.map(|path| mode.map(|mode| StateSocket { path, mode }));
-        Some(Self {
-            dsn: dsn?,
-            table: table?,
-            indexes: indexes?.1,
-            socket: socket.map_or(mode.map(|_| None), |socket| socket.map(Some))?,
-            http: http?,
-            max_body_bytes: max_body_bytes?,
-            statement_timeout: statement_timeout?,
-            metrics: metrics?,
-            telemetry: telemetry?,
-        })
+        let (path, mode, metrics, mut telemetry) = (path?, mode?, metrics?, telemetry?);
+        telemetry.prometheus &= metrics.is_some();
+        let socket = path.map(|path| StateSocket { path, mode: mode.0 });
+        Some(Self { store: store?, socket, http: http?, metrics, telemetry })
     }
 }
 
-pub(super) fn read_addr(reader: &mut Reader) -> Option<Option<HttpAddr>> {
-    reader.read(&STATE_PROXY_HTTP_ADDR, parse_addr, show_addr)
+/// Fails if `text` cannot be the path of a socket.
+pub(super) fn check_socket(text: &str) -> Result<(), String> {
+    check_socket_path(Path::new(text)).map_err(|_| format!("it has {} bytes", text.len()))
 }
 
-fn show_addr(addr: &Option<HttpAddr>) -> String {
-    addr.as_ref().map(HttpAddr::to_string).unwrap_or_default()
+/// The permissions of a file.
+struct FileMode(u32);
+
+impl Value for FileMode {
+    fn parse(text: &str, _: &Takes) -> Result<Self, String> {
+        let is_octal =
+            (3..=4).contains(&text.len()) && text.bytes().all(|byte| (b'0'..=b'7').contains(&byte));
+        let mode =
+            is_octal.then(|| u32::from_str_radix(text, 8).ok()).flatten().ok_or("not an octal number")?;
+        if mode <= PERMISSION_BITS { Ok(Self(mode)) } else { Err("it has more than permissions".to_owned()) }
+    }
+
+    fn show(&self) -> String {
+        format!("{:04o}", self.0)
+    }
 }
 
-pub(super) fn read_path(reader: &mut Reader) -> Option<Option<PathBuf>> {
-    let parse = |text: &str| {
-        let path = (!text.is_empty()).then(|| PathBuf::from(text));
-        let bytes = text.len();
-        path.as_deref()
-            .map_or(Ok(()), check_socket_path)
-            .map(|()| path)
-            .map_err(|_| format!("it has {bytes} bytes"))
-    };
-    reader.read(&CONNECTOR_SOCKET, parse, show_path)
+/// A list of indexes, and its text as configured.
+struct Indexes {
+    specs: Vec<IndexSpec>,
+    text: String,
 }
 
-fn parse_path(text: &str) -> Result<Option<PathBuf>, Infallible> {
-    Ok((!text.is_empty()).then(|| PathBuf::from(text)))
-}
+impl Value for Indexes {
+    fn parse(text: &str, _: &Takes) -> Result<Self, String> {
+        let specs = IndexSpec::parse_list(text).map_err(|errors| errors.to_string())?;
+        Ok(Self { specs, text: text.to_owned() })
+    }
 
-fn show_path(path: &Option<PathBuf>) -> String {
-    path.as_deref().map(Path::display).map(|path| path.to_string()).unwrap_or_default()
-}
-
-fn parse_table(text: &str) -> Result<TableName, &'static str> {
-    TableName::parse(text).map_err(|_| "not a table name")
-}
-
-fn parse_addr(text: &str) -> Result<Option<HttpAddr>, String> {
-    if text.is_empty() { Ok(None) } else { text.parse().map(Some) }
-}
-
-fn parse_mode(text: &str) -> Result<u32, &'static str> {
-    let is_octal = (3..=4).contains(&text.len()) && text.bytes().all(|byte| (b'0'..=b'7').contains(&byte));
-    let mode = is_octal.then(|| u32::from_str_radix(text, 8).ok()).flatten().ok_or("not an octal number")?;
-    if mode <= PERMISSION_BITS { Ok(mode) } else { Err("it has more than permissions") }
-}
-
-/// Returns the list as configured, and the parsed indexes.
-fn parse_indexes(text: &str) -> Result<(String, Vec<IndexSpec>), String> {
-    let indexes = IndexSpec::parse_list(text).map_err(|errors| errors.to_string())?;
-    Ok((text.to_owned(), indexes))
+    fn show(&self) -> String {
+        self.text.clone()
+    }
 }
 
 /// Rejects a TCP listener without tokens unless it is on loopback, and a tokens file that is invalid.
@@ -213,12 +192,13 @@ mod tests {
     use std::io::Write;
 
     use super::*;
+    use crate::config::{ConfigErrors, Loaded};
 
     const URL: (&str, &str) = ("STATE_PROXY_PG_URL", "postgres://me:s3cret@db/galaxy");
     const SOCKET: (&str, &str) = ("CONNECTOR_SOCKET", "/run/state.sock");
 
     fn load(vars: &[(&str, &str)]) -> Result<Loaded<StateConfig>, ConfigErrors> {
-        StateConfig::load(vars.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())))
+        crate::config::load(vars.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())))
     }
 
     fn errors(vars: &[(&str, &str)]) -> String {
@@ -237,10 +217,10 @@ mod tests {
         assert_eq!(warnings, Vec::<String>::new());
         let socket = config.socket.expect("was given");
         assert_eq!((socket.path.as_path(), socket.mode), (Path::new("/run/state.sock"), 0o660));
-        assert!(config.http.is_none() && config.indexes.is_empty());
-        assert_eq!(config.table.as_str(), "kv");
-        assert_eq!(config.max_body_bytes, 10 * 1024 * 1024);
-        assert_eq!(config.statement_timeout, Duration::from_secs(5));
+        assert!(config.http.is_none() && config.store.indexes.is_empty());
+        assert_eq!(config.store.table.as_str(), "kv");
+        assert_eq!(config.store.max_body_bytes, 10 * 1024 * 1024);
+        assert_eq!(config.store.statement_timeout, Duration::from_secs(5));
     }
 
     #[test]
@@ -345,11 +325,12 @@ mod tests {
 
     #[test]
     fn a_mode_is_three_or_four_octal_digits() {
+        let takes = &STATE_PROXY_SOCKET_MODE.takes;
         for (text, mode) in [("0660", 0o660), ("600", 0o600), ("0777", 0o777), ("000", 0)] {
-            assert_eq!(parse_mode(text), Ok(mode));
+            assert_eq!(FileMode::parse(text, takes).map(|mode| mode.0), Ok(mode));
         }
         for wrong in ["", "66", "00660", "0o660", "u=rw", "0888", "4755", "-660", "+660"] {
-            assert!(parse_mode(wrong).is_err(), "{wrong}");
+            assert!(FileMode::parse(wrong, takes).is_err(), "{wrong}");
         }
     }
 }

@@ -5,14 +5,14 @@ use url::Url;
 
 use super::knob::Knob;
 use super::knobs::{
-    NOTIFICATION_LOG_FORMAT, NOTIFICATION_LOG_LEVEL, NOTIFICATION_METRICS_PROMETHEUS,
-    OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_EXPORTER_OTLP_METRICS_ENDPOINT, OTEL_EXPORTER_OTLP_METRICS_PROTOCOL,
-    OTEL_EXPORTER_OTLP_PROTOCOL, OTEL_EXPORTER_OTLP_TRACES_ENDPOINT, OTEL_EXPORTER_OTLP_TRACES_PROTOCOL,
-    OTEL_METRICS_EXPORTER, OTEL_SDK_DISABLED, OTEL_SERVICE_NAME, OTEL_TRACES_EXPORTER, OTEL_TRACES_SAMPLER,
-    OTEL_TRACES_SAMPLER_ARG,
+    NOTIFICATION_METRICS_PROMETHEUS, OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_EXPORTER_OTLP_METRICS_ENDPOINT,
+    OTEL_EXPORTER_OTLP_METRICS_PROTOCOL, OTEL_EXPORTER_OTLP_PROTOCOL, OTEL_EXPORTER_OTLP_TRACES_ENDPOINT,
+    OTEL_EXPORTER_OTLP_TRACES_PROTOCOL, OTEL_METRICS_EXPORTER, OTEL_SDK_DISABLED, OTEL_SERVICE_NAME,
+    OTEL_TRACES_EXPORTER, OTEL_TRACES_SAMPLER, OTEL_TRACES_SAMPLER_ARG,
 };
 use super::reader::Reader;
-use super::user_directory::parse_http_url;
+use super::section::{Section, section};
+use super::value::Word;
 
 /// The telemetry of the process.
 #[derive(Debug, Clone)]
@@ -31,13 +31,26 @@ pub struct TelemetryConfig {
     pub prometheus: bool,
 }
 
-/// The level and format of the log.
-#[derive(Debug, Clone, Copy)]
-pub struct Log {
-    /// The least severe level that is logged.
-    pub level: LevelFilter,
-    /// The format of a line.
-    pub format: LogFormat,
+section! {
+    /// The level and format of the log.
+    #[derive(Debug, Clone, Copy)]
+    pub struct Log {
+        /// The least severe level that is logged.
+        pub level: LevelFilter = NOTIFICATION_LOG_LEVEL => level,
+        /// The format of a line.
+        pub format: LogFormat = NOTIFICATION_LOG_FORMAT =>
+            |word: Word| if word.is("text") { LogFormat::Text } else { LogFormat::Json },
+    }
+}
+
+fn level(word: Word) -> LevelFilter {
+    match word.as_str() {
+        "error" => LevelFilter::ERROR,
+        "warn" => LevelFilter::WARN,
+        "debug" => LevelFilter::DEBUG,
+        "trace" => LevelFilter::TRACE,
+        _ => LevelFilter::INFO,
+    }
 }
 
 /// The format of a log line.
@@ -103,53 +116,36 @@ impl TelemetryConfig {
     pub fn measures(&self) -> bool {
         self.prometheus || self.metrics.is_some()
     }
+}
 
-    pub(super) fn read(reader: &mut Reader) -> Option<Self> {
+impl Section for TelemetryConfig {
+    fn read(reader: &mut Reader) -> Option<Self> {
         let log = Log::read(reader);
-        let prometheus = reader.word(&NOTIFICATION_METRICS_PROMETHEUS).map(|word| word == Some("on"));
-        let disabled = reader.word(&OTEL_SDK_DISABLED).map(|word| word == Some("true"));
-        let service_name =
-            reader.read(&OTEL_SERVICE_NAME, |text| Ok::<_, String>(text.to_owned()), String::clone);
-        let protocol = reader.word(&OTEL_EXPORTER_OTLP_PROTOCOL);
-        let endpoint = read_endpoint(reader, &OTEL_EXPORTER_OTLP_ENDPOINT);
-        let traces = TRACES.read(reader);
-        let sampler = Sampler::read(reader);
-        let metrics = METRICS.read(reader);
-        let (disabled, protocol, endpoint) = (disabled?, protocol?, endpoint?);
+        let prometheus = reader.get::<Word>(&NOTIFICATION_METRICS_PROMETHEUS);
+        let disabled = reader.get::<Word>(&OTEL_SDK_DISABLED);
+        let service_name = reader.get(&OTEL_SERVICE_NAME);
+        let protocol = reader.get::<Word>(&OTEL_EXPORTER_OTLP_PROTOCOL);
+        let endpoint = reader.get::<Option<Url>>(&OTEL_EXPORTER_OTLP_ENDPOINT);
+        let (traces, sampler, metrics) = (TRACES.read(reader), Sampler::read(reader), METRICS.read(reader));
+        let (is_disabled, protocol, endpoint) = (disabled?.is("true"), protocol?, endpoint?);
         let collector =
-            |signal: SignalSettings| signal.collector(protocol, endpoint.as_ref()).filter(|_| !disabled);
+            |signal: SignalSettings| signal.collector(protocol, endpoint.as_ref()).filter(|_| !is_disabled);
         Some(Self {
             log: log?,
-            service_name: service_name.filter(|name| !name.is_empty()),
+            service_name: service_name?,
             traces: collector(traces?),
             sampler: sampler?,
             metrics: collector(metrics?),
-            prometheus: prometheus? && !disabled,
+            prometheus: prometheus?.is("on") && !is_disabled,
         })
     }
 }
 
-impl Log {
+impl Section for Sampler {
     fn read(reader: &mut Reader) -> Option<Self> {
-        let level = reader.word(&NOTIFICATION_LOG_LEVEL);
-        let format = reader.word(&NOTIFICATION_LOG_FORMAT);
-        let level = match level?.unwrap_or_default() {
-            "error" => LevelFilter::ERROR,
-            "warn" => LevelFilter::WARN,
-            "debug" => LevelFilter::DEBUG,
-            "trace" => LevelFilter::TRACE,
-            _ => LevelFilter::INFO,
-        };
-        let format = if format? == Some("text") { LogFormat::Text } else { LogFormat::Json };
-        Some(Self { level, format })
-    }
-}
-
-impl Sampler {
-    fn read(reader: &mut Reader) -> Option<Self> {
-        let word = reader.word(&OTEL_TRACES_SAMPLER);
-        let share = reader.read(&OTEL_TRACES_SAMPLER_ARG, parse_share, f64::to_string);
-        let (word, share) = (word?.unwrap_or_default(), share?);
+        let word = reader.get::<Word>(&OTEL_TRACES_SAMPLER);
+        let share = reader.get(&OTEL_TRACES_SAMPLER_ARG);
+        let (word, share) = (word?.as_str(), share?);
         let (parent_based, rule) = match word.strip_prefix("parentbased_") {
             Some(rule) => (true, rule),
             None => (false, word),
@@ -163,26 +159,21 @@ impl Sampler {
     }
 }
 
-fn parse_share(text: &str) -> Result<f64, &'static str> {
-    let share: f64 = text.parse().map_err(|_| "not a number")?;
-    if (0.0..=1.0).contains(&share) { Ok(share) } else { Err("it is not between 0 and 1") }
-}
-
 /// The values of the variables of one signal.
 struct SignalSettings {
     exported: bool,
-    protocol: Option<&'static str>,
+    protocol: Option<Word>,
     endpoint: Option<Url>,
     path: &'static str,
 }
 
 impl Signal {
     fn read(&self, reader: &mut Reader) -> Option<SignalSettings> {
-        let exporter = reader.word(self.exporter);
-        let protocol = reader.word(self.protocol);
-        let endpoint = read_endpoint(reader, self.endpoint);
+        let exporter = reader.get::<Word>(self.exporter);
+        let protocol = reader.get(self.protocol);
+        let endpoint = reader.get(self.endpoint);
         Some(SignalSettings {
-            exported: exporter? == Some("otlp"),
+            exported: exporter?.is("otlp"),
             protocol: protocol?,
             endpoint: endpoint?,
             path: self.path,
@@ -193,8 +184,8 @@ impl Signal {
 impl SignalSettings {
     /// The collector of the signal. Its endpoint is the variable of the signal, else that of all signals,
     /// else the default.
-    fn collector(self, protocol: Option<&'static str>, base: Option<&Url>) -> Option<Collector> {
-        let grpc = self.protocol.or(protocol) == Some("grpc");
+    fn collector(self, protocol: Word, base: Option<&Url>) -> Option<Collector> {
+        let grpc = self.protocol.unwrap_or(protocol).is("grpc");
         let protocol = if grpc { Protocol::Grpc } else { Protocol::Http };
         let base = match base {
             Some(url) => url.as_str(),
@@ -208,9 +199,4 @@ impl SignalSettings {
         };
         self.exported.then_some(Collector { protocol, endpoint })
     }
-}
-
-fn read_endpoint(reader: &mut Reader, knob: &'static Knob) -> Option<Option<Url>> {
-    let parse = |text: &str| if text.is_empty() { Ok(None) } else { parse_http_url(text).map(Some) };
-    reader.read(knob, parse, |url| url.as_ref().map(Url::to_string).unwrap_or_default())
 }

@@ -22,11 +22,11 @@ fn vars(changes: &[(&str, &str)]) -> Vec<(String, String)> {
 }
 
 fn loaded(changes: &[(&str, &str)]) -> Loaded<Config> {
-    Config::load(vars(changes)).unwrap_or_else(|errors| panic!("{errors}"))
+    load::<Config>(vars(changes)).unwrap_or_else(|errors| panic!("{errors}"))
 }
 
 fn errors(changes: &[(&str, &str)]) -> String {
-    Config::load(vars(changes)).expect_err("something is wrong").to_string()
+    load::<Config>(vars(changes)).expect_err("something is wrong").to_string()
 }
 
 fn effective(loaded: &Loaded<Config>, name: &str) -> String {
@@ -60,7 +60,7 @@ fn three_variables_are_enough() {
         config.outbound.gateway,
         OutboundStream { key: "gateway:client-events".to_owned(), max_len: None }
     );
-    assert_eq!((config.routes.push_max_attempts, config.routes.email_max_attempts), (3, 7));
+    assert_eq!((config.routes.budgets.push, config.routes.budgets.email), (3, 7));
     assert_eq!(config.retention.record, Duration::from_hours(720));
     assert_eq!(config.audience.locales, ["en"]);
     assert_eq!(config.telemetry.traces, None);
@@ -80,7 +80,7 @@ fn what_is_shown_is_the_same_configuration_again_but_for_secrets() {
     let changes = [("NOTIFICATION_RECORD_RETENTION", "1000h90m"), ("OTEL_TRACES_EXPORTER", "otlp")];
     let first = loaded(&changes).effective;
     let again = first.iter().filter(|(_, value)| !value.contains("****")).cloned();
-    let second = Config::load(again.chain(vars(&[]).into_iter().filter(|(name, _)| name.contains("DSN"))));
+    let second = load::<Config>(again.chain(vars(&[]).into_iter().filter(|(name, _)| name.contains("DSN"))));
     assert_eq!(second.expect("loads").effective, first);
 }
 
@@ -220,15 +220,18 @@ fn each_command_needs_only_what_it_uses() {
     };
 
     let elsewhere = [("NOTIFICATION_LOG_LEVEL".to_owned(), "verbose".to_owned())];
-    MigrateConfig::load(postgres.clone().chain(elsewhere)).expect("migrate needs PostgreSQL only");
-    SendConfig::load(redis.clone()).expect("send needs Redis only");
+    load::<Postgres>(postgres.clone().chain(elsewhere)).expect("migrate needs PostgreSQL only");
+    load::<SendConfig>(redis.clone()).expect("send needs Redis only");
     assert_eq!(
-        missing(MigrateConfig::load(redis).expect_err("no PostgreSQL")),
+        missing(load::<Postgres>(redis).expect_err("no PostgreSQL")),
         [REQUIRED[1].0.to_owned()].into()
     );
-    assert_eq!(missing(SendConfig::load(postgres).expect_err("no Redis")), [REQUIRED[0].0.to_owned()].into());
+    assert_eq!(
+        missing(load::<SendConfig>(postgres).expect_err("no Redis")),
+        [REQUIRED[0].0.to_owned()].into()
+    );
     let all: BTreeSet<String> = REQUIRED.iter().map(|(name, _)| (*name).to_owned()).collect();
-    assert_eq!(missing(Config::load([]).expect_err("nothing is set")), all);
+    assert_eq!(missing(load::<Config>([]).expect_err("nothing is set")), all);
 }
 
 #[test]

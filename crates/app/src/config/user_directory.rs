@@ -1,4 +1,4 @@
-//! The configuration of the user directory.
+//! The user directory.
 
 use std::time::Duration;
 
@@ -8,6 +8,8 @@ use super::knobs::{
     NOTIFICATION_USER_DIRECTORY, NOTIFICATION_USER_SERVICE_BASE_URL, NOTIFICATION_USER_SERVICE_TIMEOUT,
 };
 use super::reader::Reader;
+use super::section::Section;
+use super::value::Word;
 
 /// The user directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,46 +25,24 @@ pub enum UserDirectory {
     State,
 }
 
-impl UserDirectory {
-    pub(super) fn read(reader: &mut Reader) -> Option<Self> {
-        let kind = reader.word(&NOTIFICATION_USER_DIRECTORY);
-        let base_url = reader.read(&NOTIFICATION_USER_SERVICE_BASE_URL, parse_base_url, show);
-        let timeout = reader.duration(&NOTIFICATION_USER_SERVICE_TIMEOUT);
+impl Section for UserDirectory {
+    fn read(reader: &mut Reader) -> Option<Self> {
+        let kind = reader.get::<Word>(&NOTIFICATION_USER_DIRECTORY);
+        let base_url = reader.get(&NOTIFICATION_USER_SERVICE_BASE_URL);
+        let timeout = reader.get(&NOTIFICATION_USER_SERVICE_TIMEOUT);
         let (kind, base_url, timeout) = (kind?, base_url?, timeout?);
-        match (kind, base_url) {
-            (Some("state"), _) => Some(Self::State),
-            (_, Some(base_url)) => Some(Self::Http { base_url, timeout }),
-            (_, None) => {
-                reader.missing(&NOTIFICATION_USER_SERVICE_BASE_URL);
-                None
-            }
+        if kind.is("state") {
+            return Some(Self::State);
         }
+        let base_url = reader.required(&NOTIFICATION_USER_SERVICE_BASE_URL, base_url)?;
+        Some(Self::Http { base_url, timeout })
     }
 }
 
-fn show(url: &Option<Url>) -> String {
-    url.as_ref().map(Url::to_string).unwrap_or_default()
-}
-
-fn parse_base_url(text: &str) -> Result<Option<Url>, String> {
-    if text.is_empty() {
-        return Ok(None);
-    }
-    let url = parse_http_url(text)?;
-    if url.query().is_some() || url.fragment().is_some() {
+/// Fails if no path can be appended to the URL.
+pub(super) fn check_base_url(text: &str) -> Result<(), String> {
+    if text.contains(['?', '#']) {
         return Err("it has a query or a fragment, after which no path can be added".to_owned());
     }
-    Ok(Some(url))
-}
-
-/// Parses an absolute `http` or `https` URL without credentials.
-pub(super) fn parse_http_url(text: &str) -> Result<Url, String> {
-    let url = Url::parse(text).map_err(|error| format!("not a URL ({error})"))?;
-    if !matches!(url.scheme(), "http" | "https") || !text.contains("://") {
-        return Err("it does not begin with http:// or https://".to_owned());
-    }
-    if !url.username().is_empty() || url.password().is_some() {
-        return Err("it holds credentials, which are not used".to_owned());
-    }
-    Ok(url)
+    Ok(())
 }

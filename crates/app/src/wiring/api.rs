@@ -10,7 +10,6 @@ use anyhow::Context;
 use axum::Router;
 use axum::body::Bytes;
 use axum::http::response::Parts;
-use domain::operations::Budgets;
 use http_server::tokens::{Guard, Tokens};
 use http_server::{Answered, Settings, Tls, problem};
 use idempotency::{
@@ -138,7 +137,7 @@ fn settings(config: &Config, limits: &ApiLimits) -> ApiSettings {
     ApiSettings {
         catalog: Arc::clone(&config.audience.catalog),
         stream: config.intents.stream.clone(),
-        budgets: Budgets { push: routes.push_max_attempts, email: routes.email_max_attempts },
+        budgets: routes.budgets,
         max_body_bytes: limits.max_body_bytes,
         max_batch_body_bytes: limits.max_batch_body_bytes,
         batch_timeout: limits.timeouts.request.saturating_sub(BATCH_ANSWER_TIME),

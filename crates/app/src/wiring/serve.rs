@@ -357,8 +357,8 @@ fn policy(config: &Config) -> Policy {
         catalog: Arc::clone(&config.audience.catalog),
         admin_emails: config.audience.admin_emails.clone(),
         locales: config.audience.locales.clone(),
-        push_max_attempts: config.routes.push_max_attempts,
-        email_max_attempts: config.routes.email_max_attempts,
+        push_max_attempts: config.routes.budgets.push,
+        email_max_attempts: config.routes.budgets.email,
         idempotency_ttl: config.intents.idempotency_ttl,
         head_start: config.routes.lease_ttl,
     }

@@ -56,7 +56,7 @@ pub async fn run(
     exposition: Option<Exposition>,
     stop: CancellationToken,
 ) -> anyhow::Result<Stopped> {
-    tracing::info!(state_table = %config.table, "the state store is starting");
+    tracing::info!(state_table = %config.store.table, "the state store is starting");
     let ready = ReadyState::default();
     ready.set_exposition(exposition);
     let parts = Parts::default();
@@ -74,7 +74,7 @@ pub async fn run(
 
 /// Runs the start sequence: the database responds, the table and its indexes exist, the listeners are open.
 async fn start(config: &StateConfig, parts: &Parts, ready: &ReadyState) -> anyhow::Result<Supervisor> {
-    let dsn = &config.dsn;
+    let dsn = &config.store.dsn;
     let documents = pool_settings(config, DOCUMENT_CONNECTIONS, state::PLANNER_PARAMETERS);
     let documents = start::open_pool(dsn, documents).await?;
     let pool = |connections, parameters| {
@@ -83,17 +83,17 @@ async fn start(config: &StateConfig, parts: &Parts, ready: &ReadyState) -> anyho
     };
     let lists = pool(LIST_CONNECTIONS, state::PLANNER_PARAMETERS)?;
     let queries = pool(QUERY_CONNECTIONS, state::QUERY_PARAMETERS)?;
-    let indexes = &config.indexes;
+    let indexes = &config.store.indexes;
     let session = session_settings(state::PLANNER_PARAMETERS);
-    let set_up = || PostgresStore::setup(dsn, session, &config.table, indexes);
+    let set_up = || PostgresStore::setup(dsn, session, &config.store.table, indexes);
     start::repeat_if_late(start::START_TIMEOUT, set_up)
         .await
-        .with_context(|| format!("the table {} at {dsn} cannot be used", config.table))?;
-    let store = PostgresStore::new(documents, config.table.clone()).with_pools(lists, queries);
+        .with_context(|| format!("the table {} at {dsn} cannot be used", config.store.table))?;
+    let store = PostgresStore::new(documents, config.store.table.clone()).with_pools(lists, queries);
     let listeners = Listeners {
-        store: Arc::new(store.with_max_value_bytes(config.max_body_bytes).with_indexes(indexes)),
+        store: Arc::new(store.with_max_value_bytes(config.store.max_body_bytes).with_indexes(indexes)),
         settings: settings(config, StateMetrics::new(&opentelemetry::global::meter("notification"))),
-        statement_timeout: config.statement_timeout,
+        statement_timeout: config.store.statement_timeout,
     };
     let mut supervisor = Supervisor::new(parts.clone());
     if let Some(addr) = &config.metrics {
@@ -114,7 +114,7 @@ type Parameters = &'static [(&'static str, &'static str)];
 
 fn pool_settings(config: &StateConfig, max_connections: usize, parameters: Parameters) -> PoolSettings {
     let session = session_settings(parameters);
-    PoolSettings { max_connections, operation_timeout: config.statement_timeout, session }
+    PoolSettings { max_connections, operation_timeout: config.store.statement_timeout, session }
 }
 
 fn session_settings(parameters: Parameters) -> SessionSettings {
@@ -125,12 +125,12 @@ fn settings(config: &StateConfig, metrics: StateMetrics) -> Settings {
     let listeners = usize::from(config.socket.is_some()) + usize::from(config.http.is_some());
     Settings {
         max_connections: MAX_CONNECTIONS,
-        max_body_bytes: config.max_body_bytes,
-        max_buffered_bytes: (MAX_BUFFERED_BYTES / listeners.max(1)).max(2 * config.max_body_bytes),
+        max_body_bytes: config.store.max_body_bytes,
+        max_buffered_bytes: (MAX_BUFFERED_BYTES / listeners.max(1)).max(2 * config.store.max_body_bytes),
         probes: &["/healthz", "/readyz"],
         timeouts: Timeouts {
             read_header: READ_HEADER_TIMEOUT,
-            request: READ_TIMEOUT.saturating_add(config.statement_timeout),
+            request: READ_TIMEOUT.saturating_add(config.store.statement_timeout),
             idle: IDLE_TIMEOUT,
         },
         drain_delay: Duration::ZERO,

@@ -17,7 +17,7 @@ use crate::commands::actor::{actor, request_id};
 use crate::commands::operators::{CommandLine, Progress, StoreClock, Tables};
 use crate::commands::output::{confirm, print_json, print_line};
 use crate::commands::{Failure, Vars, print_warnings};
-use crate::config::{Loaded, OperatorConfig, ReplayConfig};
+use crate::config::{self, Loaded, OperatorConfig};
 use crate::shutdown;
 
 pub(super) async fn replay(
@@ -26,7 +26,7 @@ pub(super) async fn replay(
     out: &mut (impl Write + Send),
 ) -> Result<(), Failure> {
     let actor = actor(&vars);
-    let Loaded { config: ReplayConfig { tables, budgets }, warnings, .. } = ReplayConfig::load(vars)?;
+    let Loaded { config: (tables, budgets), warnings, .. } = config::load(vars)?;
     print_warnings(&warnings);
     let words = Words { command: "replay", done: "replayed" };
     let change = DeadLetterChange::Replay(budgets);
@@ -39,7 +39,7 @@ pub(super) async fn discard(
     out: &mut (impl Write + Send),
 ) -> Result<(), Failure> {
     let actor = actor(&vars);
-    let Loaded { config, warnings, .. } = OperatorConfig::load(vars)?;
+    let Loaded { config, warnings, .. } = config::load(vars)?;
     print_warnings(&warnings);
     let words = Words { command: "discard", done: "discarded" };
     Command::open(config, &args.selection, args.change.clone(), actor, words).await?.run(false, out).await

@@ -1,5 +1,5 @@
 use super::*;
-use crate::config::Config;
+use crate::config::{Config, load};
 
 const NEEDED: [(&str, &str); 3] = [
     ("NOTIFICATION_REDIS_MASTER_ADDR", "redis:6379"),
@@ -14,13 +14,13 @@ fn vars(changes: &[(&str, &str)]) -> Vec<(String, String)> {
 }
 
 fn relay(changes: &[(&str, &str)]) -> RelayConfig {
-    let loaded = RelayProcessConfig::load(vars(changes)).unwrap_or_else(|errors| panic!("{errors}"));
+    let loaded = load::<RelayProcessConfig>(vars(changes)).unwrap_or_else(|errors| panic!("{errors}"));
     assert_eq!(loaded.warnings, Vec::<String>::new());
     loaded.config.relay
 }
 
 fn errors(changes: &[(&str, &str)]) -> String {
-    RelayProcessConfig::load(vars(changes)).expect_err("something is wrong").to_string()
+    load::<RelayProcessConfig>(vars(changes)).expect_err("something is wrong").to_string()
 }
 
 /// The variables of a service without a relay, and `changes`.
@@ -57,7 +57,7 @@ fn the_variables_of_the_service_alone_do_not_concern_a_relay() {
 
 #[test]
 fn a_relay_inside_the_service_is_on_with_its_connection_string_and_off_without() {
-    let load = |changes: &[(&str, &str)]| Config::load(service(changes));
+    let load = |changes: &[(&str, &str)]| load::<Config>(service(changes));
     let off = load(&[("NOTIFICATION_OUTBOX_MODE", "streams"), ("NOTIFICATION_OUTBOX_TYPES", "x")]);
     assert!(off.expect("nothing is wrong").config.relay.is_none());
     let on = load(&NEEDED[1..]).expect("nothing is wrong").config.relay.expect("is on");
@@ -72,8 +72,8 @@ fn a_relay_inside_the_service_is_on_with_its_connection_string_and_off_without()
 #[test]
 fn times_of_a_relay_that_is_off_are_not_checked_against_each_other() {
     let short = [("NOTIFICATION_PUBLISH_DEDUPE_TTL", "20s"), ("NOTIFICATION_OUTBOX_RETRY_BASE_DELAY", "25h")];
-    Config::load(service(&short)).expect("no relay runs");
-    let on = Config::load(service(&[&short, &NEEDED[1..]].concat())).expect_err("a relay runs").to_string();
+    load::<Config>(service(&short)).expect("no relay runs");
+    let on = load::<Config>(service(&[&short, &NEEDED[1..]].concat())).expect_err("a relay runs").to_string();
     assert!(on.contains("2 times NOTIFICATION_OUTBOX_LEASE_TIMEOUT"), "{on}");
     assert!(on.contains("NOTIFICATION_OUTBOX_RETRY_MAX_DELAY is 24h"), "{on}");
 }
@@ -168,8 +168,8 @@ fn mode_streams_needs_no_producer() {
 fn operators_commands_need_the_connection_string_alone() {
     let dsn = ("NOTIFICATION_OUTBOX_DSN".to_owned(), "postgres://me@game-db/game".to_owned());
     let wrong = ("NOTIFICATION_OUTBOX_MODE".to_owned(), "topics".to_owned());
-    OutboxConfig::load([dsn, wrong.clone()]).expect("the connection string suffices");
-    let errors = OutboxConfig::load([wrong]).expect_err("it is needed").to_string();
+    load::<OutboxTable>([dsn, wrong.clone()]).expect("the connection string suffices");
+    let errors = load::<OutboxTable>([wrong]).expect_err("it is needed").to_string();
     assert!(errors.starts_with("error: NOTIFICATION_OUTBOX_DSN is required and not set"), "{errors}");
 }
 

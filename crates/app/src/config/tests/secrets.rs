@@ -70,7 +70,7 @@ fn a_secret_may_be_in_a_file_of_which_one_line_break_is_dropped() {
 #[test]
 fn a_command_reads_only_the_files_of_what_it_uses() {
     let nowhere = ("NOTIFICATION_REDIS_PASSWORD_FILE", "/nowhere/password");
-    MigrateConfig::load(vars(&[nowhere])).expect("migrate needs PostgreSQL only");
+    load::<Postgres>(vars(&[nowhere])).expect("migrate needs PostgreSQL only");
 }
 
 #[test]
