@@ -1,29 +1,29 @@
-//! Cache of found users, kept for a short time and shared by the calls of one directory. The cache is
-//! bounded: when it is full, expired users are dropped, or all users if none has expired.
+//! Cache of found users, kept for a short time and shared by the calls of one directory.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use domain::ports::{Lookup, User};
 use tokio::time::Instant;
 
+/// A bounded cache. When it is full, users that were looked up seldom make room.
 #[derive(Debug)]
 pub(crate) struct Cache {
-    users: Mutex<Users>,
+    /// Users, each with its time of expiry.
+    users: quick_cache::sync::Cache<String, (User, Instant)>,
     ttl: Duration,
 }
 
 impl Cache {
     /// Creates a cache of at most `capacity` users, each kept for `ttl`.
     pub(crate) fn new(capacity: usize, ttl: Duration) -> Self {
-        Self { users: Mutex::new(Users { entries: HashMap::new(), capacity }), ttl }
+        Self { users: quick_cache::sync::Cache::new(capacity), ttl }
     }
 
     /// The users in the order of their ids, if all are cached.
     pub(crate) fn recall(&self, user_ids: &[&str]) -> Option<Vec<Lookup>> {
-        let (users, now) = (self.users(), Instant::now());
-        user_ids.iter().map(|id| users.get(id, now).cloned().map(Lookup::Found)).collect()
+        let now = Instant::now();
+        user_ids.iter().map(|id| self.get(id, now).map(Lookup::Found)).collect()
     }
 
     /// Looks up the ids; the lookups are in their order. `ask` receives the ids that are not cached, each
@@ -44,11 +44,11 @@ impl Cache {
 
     /// Splits the ids into cached users and ids that are not cached, each once.
     fn split<'a>(&self, user_ids: &[&'a str]) -> (HashMap<&'a str, Lookup>, Vec<&'a str>) {
-        let (users, now, mut seen) = (self.users(), Instant::now(), HashSet::new());
+        let (now, mut seen) = (Instant::now(), HashSet::new());
         let (mut kept, mut unknown) = (HashMap::new(), Vec::new());
         for &id in user_ids.iter().filter(|id| seen.insert(**id)) {
-            match users.get(id, now) {
-                Some(user) => drop(kept.insert(id, Lookup::Found(user.clone()))),
+            match self.get(id, now) {
+                Some(user) => drop(kept.insert(id, Lookup::Found(user))),
                 None => unknown.push(id),
             }
         }
@@ -57,46 +57,22 @@ impl Cache {
 
     /// Caches users that were found now.
     pub(crate) fn keep<'a>(&self, found: impl IntoIterator<Item = (&'a str, &'a User)>) {
-        let (mut users, now) = (self.users(), Instant::now());
+        let until = Instant::now() + self.ttl;
         for (id, user) in found {
-            users.insert(id, user.clone(), now, now + self.ttl);
+            self.users.insert(id.to_owned(), (user.clone(), until));
         }
     }
 
-    fn users(&self) -> MutexGuard<'_, Users> {
-        // Nothing panics while the lock is held.
-        self.users.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-#[derive(Debug)]
-struct Users {
-    /// Users, each with its time of expiry.
-    entries: HashMap<String, (User, Instant)>,
-    capacity: usize,
-}
-
-impl Users {
-    fn get(&self, id: &str, now: Instant) -> Option<&User> {
-        self.entries.get(id).filter(|(_, until)| now < *until).map(|(user, _)| user)
-    }
-
-    fn insert(&mut self, id: &str, user: User, now: Instant, until: Instant) {
-        if self.capacity == 0 {
-            return;
-        }
-        if self.entries.len() >= self.capacity {
-            self.entries.retain(|_, (_, until)| now < *until);
-            if self.entries.len() >= self.capacity {
-                self.entries.clear();
-            }
-        }
-        self.entries.insert(id.to_owned(), (user, until));
+    fn get(&self, id: &str, now: Instant) -> Option<User> {
+        let (user, until) = self.users.get(id)?;
+        (now < until).then_some(user)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
     use super::*;
 
     const TTL: Duration = Duration::from_secs(5);
@@ -110,21 +86,22 @@ mod tests {
         let cache = Cache::new(3, TTL);
         for n in 0..10 {
             cache.keep([(n.to_string().as_str(), &User::default())]);
-            assert!(cache.users().entries.len() <= 3);
+            assert!(cache.users.len() <= 3);
+            assert_eq!(cache.recall(&[&n.to_string()]), Some(vec![found()]), "the newest one is there");
         }
-        assert_eq!(cache.recall(&["9"]), Some(vec![found()]));
         let none = Cache::new(0, TTL);
         none.keep([("u", &User::default())]);
         assert_eq!(none.recall(&["u"]), None);
     }
 
-    #[test]
-    fn a_user_is_not_used_past_its_time() {
+    #[tokio::test(start_paused = true)]
+    async fn a_user_is_not_used_past_its_time() {
         let cache = Cache::new(3, TTL);
-        let (mut users, now) = (cache.users(), Instant::now());
-        users.insert("u", User::default(), now, now + TTL);
-        assert!(users.get("u", now + TTL - Duration::from_millis(1)).is_some());
-        assert!(users.get("u", now + TTL).is_none());
+        cache.keep([("u", &User::default())]);
+        tokio::time::advance(TTL - Duration::from_millis(1)).await;
+        assert_eq!(cache.recall(&["u"]), Some(vec![found()]));
+        tokio::time::advance(Duration::from_millis(1)).await;
+        assert_eq!(cache.recall(&["u"]), None);
     }
 
     #[test]
