@@ -11,8 +11,8 @@ use axum::Router;
 use axum::body::Bytes;
 use axum::http::response::Parts;
 use domain::operations::Budgets;
-use http_server::tokens::{Guard, Tokens};
-use http_server::{Answered, Settings, Tls, problem};
+use http_server::tokens::{AccessTokens, TokenGuard};
+use http_server::{Answered, ListenerSettings, Tls, problem};
 use idempotency::{
     Claim, Event, Guarded, Idempotency, LockTtl, Observed, Observer, Operation, Outcome, PostgresStore,
     RetentionTtl, is_final,
@@ -82,7 +82,7 @@ fn claim_name(claim: &Claim) -> &'static str {
 /// An API whose listener is open, and that does not serve requests yet.
 pub(super) struct ApiParts {
     listener: TcpListener,
-    tokens: Tokens,
+    tokens: AccessTokens,
     tls: Option<Tls>,
     keys: Idempotency<Observed<PostgresStore>>,
     queries: PgQueries,
@@ -103,7 +103,7 @@ pub(super) async fn prepare(
     stores: &Stores,
     metrics: Metrics,
 ) -> anyhow::Result<ApiParts> {
-    let tokens = Tokens::load(&api.tokens_file).context("the tokens of the API cannot be used")?;
+    let tokens = AccessTokens::load(&api.tokens_file).context("the tokens of the API cannot be used")?;
     let tls = api.tls.as_ref().map(|(certificates, key)| Tls::load(certificates, key)).transpose();
     let tls = tls.context("the certificate of the API cannot be used")?;
     let keys = PostgresStore::new(stores.pool.clone());
@@ -179,7 +179,7 @@ impl ApiParts {
 
     /// Serves requests. Submitted intents go to `submissions`.
     pub(super) fn spawn(self, supervisor: &mut Supervisor, submissions: SubmissionQueue) {
-        let guard = Guard::new(self.tokens.clone(), self.limits.rate_limit);
+        let guard = TokenGuard::new(self.tokens.clone(), self.limits.rate_limit);
         let known_clients = self.tokens.clone();
         let (tokens, known_producers) = (self.tokens, self.known_producers);
         supervisor.spawn(Stage::Background, "api tokens", |stop| async move {
@@ -204,7 +204,7 @@ impl ApiParts {
         };
         let metrics = self.metrics;
         let console = self.console.map(|console| console.router(&api));
-        let settings = Settings {
+        let settings = ListenerSettings {
             max_connections: self.limits.max_connections,
             max_body_bytes: self.limits.max_body_bytes,
             max_buffered_bytes: self.limits.max_buffered_bytes,
@@ -229,7 +229,7 @@ impl ApiParts {
 async fn answer(
     listener: TcpListener,
     router: Router,
-    settings: Settings,
+    settings: ListenerSettings,
     keys: Idempotency<Observed<PostgresStore>>,
     stop: CancellationToken,
 ) {

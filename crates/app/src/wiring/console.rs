@@ -8,7 +8,7 @@ use ambient::{RandomTokens, SystemClock};
 use axum::Router;
 use console::{Attempts, Console, ConsoleSettings, Leaderless, Ports};
 use http_server::TrustedProxies;
-use http_server::tokens::Tokens;
+use http_server::tokens::AccessTokens;
 use idempotency::{Observed, PostgresStore};
 use store_postgres::{PgQueries, PgStore};
 use store_redis::RedisIntentStream;
@@ -37,13 +37,13 @@ impl Ports for ServicePorts {
 /// The parts of the console that the API does not have.
 pub(super) struct ConsoleParts {
     sessions: PgStore,
-    tokens: Tokens,
+    tokens: AccessTokens,
     proxies: TrustedProxies,
     time_limit: Duration,
 }
 
 impl ConsoleParts {
-    pub(super) fn new(stores: &Stores, tokens: &Tokens, api: &config::Api) -> Self {
+    pub(super) fn new(stores: &Stores, tokens: &AccessTokens, api: &config::Api) -> Self {
         tracing::info!("the console is served below /console/");
         let request_timeout = api.limits.timeouts.request;
         Self {

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use anyhow::Context;
 use axum::Router;
-use http_server::tokens::Tokens;
-use http_server::{Answered, Listener, Settings, Timeouts, bind_unix};
+use http_server::tokens::AccessTokens;
+use http_server::{Answered, ConnectionSource, ListenerSettings, Timeouts, bind_unix};
 use pg::{PgPool, PoolSettings, SessionSettings};
 use state::PostgresStore;
 use state::http::{Access, Service, refuse, router};
@@ -121,9 +121,9 @@ fn session_settings(parameters: Parameters) -> SessionSettings {
     SessionSettings { application_name: "notification-state", parameters }
 }
 
-fn settings(config: &StateConfig, metrics: StateMetrics) -> Settings {
+fn settings(config: &StateConfig, metrics: StateMetrics) -> ListenerSettings {
     let listeners = usize::from(config.socket.is_some()) + usize::from(config.http.is_some());
-    Settings {
+    ListenerSettings {
         max_connections: MAX_CONNECTIONS,
         max_body_bytes: config.max_body_bytes,
         max_buffered_bytes: (MAX_BUFFERED_BYTES / listeners.max(1)).max(2 * config.max_body_bytes),
@@ -145,13 +145,13 @@ fn settings(config: &StateConfig, metrics: StateMetrics) -> Settings {
 /// The parts that the listeners share.
 struct Listeners {
     store: Arc<PostgresStore>,
-    settings: Settings,
+    settings: ListenerSettings,
     statement_timeout: Duration,
 }
 
 impl Listeners {
     async fn open_tcp(&self, supervisor: &mut Supervisor, http: &StateHttp) -> anyhow::Result<()> {
-        let tokens = http.tokens_file.as_deref().map(Tokens::load).transpose();
+        let tokens = http.tokens_file.as_deref().map(AccessTokens::load).transpose();
         let tokens = tokens.context("the tokens of the state store cannot be used")?;
         let addr = &http.addr;
         let cannot_listen = || format!("could not listen on {addr} (STATE_PROXY_HTTP_ADDR)");
@@ -185,14 +185,14 @@ impl Listeners {
         &self,
         supervisor: &mut Supervisor,
         name: &'static str,
-        listener: impl Listener,
+        listener: impl ConnectionSource,
         access: Access,
     ) {
         let tokens = match &access {
             Access::Everyone => None,
             Access::Tokens(tokens) => Some(tokens.clone()),
         };
-        let settings = Settings { tokens, ..self.settings.clone() };
+        let settings = ListenerSettings { tokens, ..self.settings.clone() };
         let router: Router = router(Service {
             store: Arc::clone(&self.store),
             access,

@@ -17,7 +17,7 @@ use domain::catalog::Catalog;
 use domain::operations::Budgets;
 use futures_util::{StreamExt, stream};
 use http_body_util::BodyExt;
-use http_server::tokens::{Tokens, token_sha256};
+use http_server::tokens::{AccessTokens, token_sha256};
 use http_server::{Peer, Started};
 use idempotency::{Idempotency, MemoryStore, Settings};
 use memory_stores::{
@@ -121,7 +121,7 @@ impl World {
             activity: Scripted::new(self.replicas.clone(), &self.script),
             sessions: Scripted::new(self.sessions.clone(), &self.script),
             clock: Arc::clone(&self.clock),
-            tokens: Tokens::from_toml(tokens).expect("the tokens are right"),
+            tokens: AccessTokens::from_toml(tokens).expect("the tokens are right"),
             keys: self.keys.clone(),
             ids: Arc::clone(&self.ids) as Arc<dyn ambient::Tokens>,
             proxies: proxies.parse().expect("networks"),

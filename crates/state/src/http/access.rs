@@ -1,7 +1,7 @@
 //! Access rules: tokens with prefixes, or everyone.
 
 use axum::http::HeaderMap;
-use http_server::tokens::{self, Tokens};
+use http_server::tokens::{self, AccessTokens};
 
 use super::error::ApiError;
 use super::target::Operation;
@@ -13,7 +13,7 @@ pub enum Access {
     /// Every client that can connect: a Unix socket is protected by its mode, loopback by the machine.
     Everyone,
     /// Clients with one of these tokens, if its entry has `prefixes`; other tokens are ignored.
-    Tokens(Tokens),
+    Tokens(AccessTokens),
 }
 
 /// The keys that a request may use.

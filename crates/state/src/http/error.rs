@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use axum::http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
-use http_server::{BodyError, Refusal};
+use http_server::{BodyError, ListenerRefusal};
 use pg::PgError;
 use serde_json::{Value, json};
 
@@ -197,21 +197,23 @@ impl IntoResponse for ApiError {
 }
 
 /// The errors that the listener itself returns, for `Settings::refuse` of the crate `http-server`.
-pub fn refuse(refusal: Refusal) -> Response {
+pub fn refuse(refusal: ListenerRefusal) -> Response {
     let error = match refusal {
-        Refusal::RequestTimeout => {
+        ListenerRefusal::RequestTimeout => {
             ApiError::new(Kind::RequestTimeout, "the request was not complete in time")
         }
-        Refusal::AnswerTimeout { is_safe: true } => ApiError::unavailable("there was no answer in time"),
-        Refusal::AnswerTimeout { is_safe: false } => ApiError::no_answer(),
-        Refusal::Overloaded => {
+        ListenerRefusal::AnswerTimeout { is_safe: true } => {
+            ApiError::unavailable("there was no answer in time")
+        }
+        ListenerRefusal::AnswerTimeout { is_safe: false } => ApiError::no_answer(),
+        ListenerRefusal::Overloaded => {
             ApiError::unavailable("there are more requests in progress than can be buffered")
         }
-        Refusal::Panicked { is_safe: true } => ApiError::unavailable("the request failed"),
-        Refusal::Panicked { is_safe: false } => {
+        ListenerRefusal::Panicked { is_safe: true } => ApiError::unavailable("the request failed"),
+        ListenerRefusal::Panicked { is_safe: false } => {
             ApiError::unavailable(format!("the request failed{UNKNOWN_OUTCOME}"))
         }
-        Refusal::InvalidHead(rule) => ApiError::new(Kind::BadRequest, rule),
+        ListenerRefusal::InvalidHead(rule) => ApiError::new(Kind::BadRequest, rule),
     };
     error.into_response()
 }

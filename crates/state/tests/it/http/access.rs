@@ -1,6 +1,6 @@
 //! Tokens: the operations and keys that each allows.
 
-use http_server::tokens::Tokens;
+use http_server::tokens::AccessTokens;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 use state::MemoryStore;
@@ -12,7 +12,7 @@ const PATCH: &str = "Content-Type: application/merge-patch+json\r\n";
 
 /// `reader` and `writer` of `a/`, `both` of `a/` and `b/`, `all` of everything, `operator` without
 /// `prefixes`.
-fn tokens() -> Tokens {
+fn tokens() -> AccessTokens {
     let entry = |name: &str, rest: &str| {
         let hash = hex::encode(Sha256::digest(name));
         format!("[[token]]\nname = {name:?}\nsha256 = \"{hash}\"\n{rest}\n")
@@ -24,7 +24,7 @@ fn tokens() -> Tokens {
         entry("all", "prefixes = [\"\"]\naccess = \"write\""),
         entry("operator", "role = \"operator\""),
     ];
-    Tokens::from_toml(&file.concat()).expect("a right file")
+    AccessTokens::from_toml(&file.concat()).expect("a right file")
 }
 
 async fn server() -> Server {

@@ -7,7 +7,7 @@ use std::os::unix::net::UnixListener as StdListener;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http_server::{BindUnixError, Settings, bind_unix, serve};
+use http_server::{BindUnixError, ListenerSettings, bind_unix, serve};
 use state::MemoryStore;
 use state::http::{Access, Service, refuse, router};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -29,7 +29,7 @@ async fn a_stale_socket_is_replaced_with_its_mode_and_a_served_one_is_not_stolen
         access: Access::Everyone,
         statement_timeout: LONG,
     };
-    let settings = Settings {
+    let settings = ListenerSettings {
         max_connections: 4,
         max_body_bytes: 1 << 20,
         max_buffered_bytes: 1 << 22,

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use http_server::{Answered, Listener, Settings, Timeouts, bind, bind_unix, serve};
+use http_server::{Answered, ConnectionSource, ListenerSettings, Timeouts, bind, bind_unix, serve};
 use serde_json::Value;
 use state::Store;
 use state::http::{Access, Service, refuse, router};
@@ -73,7 +73,7 @@ impl Server {
             let answer = (answer.route.map(str::to_owned), answer.status.as_u16());
             seen.lock().expect("not poisoned").push(answer);
         };
-        let settings = Settings {
+        let settings = ListenerSettings {
             max_connections: 64,
             max_body_bytes: MAX_BODY_BYTES,
             max_buffered_bytes: 4 * MAX_BODY_BYTES,
@@ -117,9 +117,9 @@ impl Server {
 }
 
 fn run<S: Store>(
-    listener: impl Listener,
+    listener: impl ConnectionSource,
     service: Service<S>,
-    settings: Settings,
+    settings: ListenerSettings,
     stop: &CancellationToken,
 ) -> JoinHandle<()> {
     tokio::spawn(serve(listener, router(service), settings, stop.clone()))
