@@ -1,4 +1,4 @@
-//! The keys of submissions and their stored responses, in the table of the crate `idempotency`: the scope is
+//! The keys of submissions and their stored responses, in the table of the crate `idempotency`: the owner is
 //! the endpoint and the producer, the fingerprint that of the intent.
 //!
 //! Claims are a transaction of their own. Responses are stored by the transaction of acceptance
@@ -15,8 +15,8 @@ use domain::ports::{
 use domain::record::IdempotencyKey;
 use domain::submission::{AcceptedRequest, StoredResponse};
 use idempotency::{
-    Answer, ClaimId, Completion, Fingerprint, FreeCompletion, IdempotencyError, Key, KeyLookup, LockTtl,
-    PostgresStore, RetentionTtl, Scope, Store, Token,
+    Answer, ClaimId, CompletionRequest, Fingerprint, FreeCompletion, IdempotencyError, Key, KeyLookup,
+    LockTtl, Owner, PostgresStore, RetentionTtl, Store, Token,
 };
 
 use crate::PgStore;
@@ -30,8 +30,8 @@ impl IdempotencyStore for PgStore {
     async fn lookup_keys(&self, keys: &[(&IdempotencyKey, &str)]) -> Result<Vec<Option<Claim>>, StoreError> {
         const OPERATION: &str = "look up idempotency keys";
         let lookup = |(key, fingerprint): &(&IdempotencyKey, &str)| {
-            let (scope, key) = self.endpoint.scope_and_key(key)?;
-            Ok(KeyLookup { scope, key, fingerprint: Fingerprint::new(fingerprint)? })
+            let (owner, key) = self.endpoint.owner_and_key(key)?;
+            Ok(KeyLookup { owner, key, fingerprint: Fingerprint::new(fingerprint)? })
         };
         let lookups: Vec<_> = keys.iter().map(lookup).collect::<Result<_, _>>().map_err(failed(OPERATION))?;
         let claims = self.keys().lookup(&lookups).await.map_err(failed(OPERATION))?;
@@ -99,7 +99,7 @@ impl PgStore {
 #[derive(Default)]
 pub(crate) struct Completions {
     /// The input of [`idempotency::statements::complete`].
-    pub(crate) claimed: Vec<Completion>,
+    pub(crate) claimed: Vec<CompletionRequest>,
     /// The input of [`idempotency::statements::complete_free`].
     pub(crate) free: Vec<FreeCompletion>,
 }
@@ -122,7 +122,7 @@ impl Completions {
         };
         let body = Bytes::copy_from_slice(&response.body);
         let kept_for = record.idempotency_expires_at.saturating_since(record.content.accepted_at);
-        let completion = Completion {
+        let completion = CompletionRequest {
             id: endpoint.claim_id(&record.idempotency_key, token)?,
             answer: Answer { status: response.status, headers: Bytes::new(), body },
             retention_ttl: RetentionTtl::new(kept_for)?,
@@ -138,18 +138,18 @@ impl Completions {
     }
 }
 
-/// The HTTP endpoint of the submissions, which precedes the producer in the scope of their keys.
+/// The HTTP endpoint of the submissions, which precedes the producer in the owner of their keys.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Endpoint(pub(crate) &'static str);
 
 impl Endpoint {
     fn claim_id(self, key: &IdempotencyKey, token: ClaimToken) -> Result<ClaimId, IdempotencyError> {
-        let (scope, key) = self.scope_and_key(key)?;
-        Ok(ClaimId { scope, key, token: Token::from(token.0) })
+        let (owner, key) = self.owner_and_key(key)?;
+        Ok(ClaimId { owner, key, token: Token::from(token.0) })
     }
 
-    fn scope_and_key(self, key: &IdempotencyKey) -> Result<(Scope, Key), IdempotencyError> {
-        Ok((Scope::new(&format!("{} {}", self.0, key.producer))?, Key::new(&key.key)?))
+    fn owner_and_key(self, key: &IdempotencyKey) -> Result<(Owner, Key), IdempotencyError> {
+        Ok((Owner::new(&format!("{} {}", self.0, key.producer))?, Key::new(&key.key)?))
     }
 }
 

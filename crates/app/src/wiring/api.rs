@@ -14,8 +14,8 @@ use domain::operations::Budgets;
 use http_server::tokens::{AccessTokens, TokenGuard};
 use http_server::{Answered, ListenerSettings, Tls, problem};
 use idempotency::{
-    Claim, Event, Guarded, Idempotency, LockTtl, Observed, Observer, Operation, Outcome, PostgresStore,
-    RetentionTtl, is_final,
+    Claim, Guarded, Idempotency, KeyEvent, KeyObserver, KeyOperation, LockTtl, ObservedOutcome,
+    ObservedStore, PostgresStore, RetentionTtl, is_final,
 };
 use store_postgres::{PgQueries, PgStore};
 use store_redis::RedisIntentStream;
@@ -51,19 +51,21 @@ impl Ports for ServicePorts {
     type Receipts = PgStore;
     type Stream = RedisIntentStream;
     type Leader = LockLookup;
-    type Keys = Observed<PostgresStore>;
+    type Keys = ObservedStore<PostgresStore>;
     type Clock = SystemClock;
 }
 
 /// Counts the outcomes of the keys of batches and of operators' changes.
 struct KeyMetrics(Metrics);
 
-impl Observer for KeyMetrics {
-    fn observe(&self, event: &Event<'_>) {
+impl KeyObserver for KeyMetrics {
+    fn observe(&self, event: &KeyEvent<'_>) {
         match (event.operation, &event.outcome) {
-            (Operation::Claim, Outcome::Claim(claim)) => self.0.claimed(claim_name(claim), event.keys),
-            (Operation::Claim, Outcome::Failed(_)) => self.0.claimed("failed", event.keys),
-            (Operation::Complete, Outcome::Guarded(Guarded::Fenced)) => self.0.fenced(event.keys),
+            (KeyOperation::Claim, ObservedOutcome::Claim(claim)) => {
+                self.0.claimed(claim_name(claim), event.keys)
+            }
+            (KeyOperation::Claim, ObservedOutcome::Failed(_)) => self.0.claimed("failed", event.keys),
+            (KeyOperation::Complete, ObservedOutcome::Guarded(Guarded::Fenced)) => self.0.fenced(event.keys),
             _ => {}
         }
     }
@@ -84,7 +86,7 @@ pub(super) struct ApiParts {
     listener: TcpListener,
     tokens: AccessTokens,
     tls: Option<Tls>,
-    keys: Idempotency<Observed<PostgresStore>>,
+    keys: Idempotency<ObservedStore<PostgresStore>>,
     queries: PgQueries,
     operations: PgStore,
     stream: RedisIntentStream,
@@ -109,7 +111,7 @@ pub(super) async fn prepare(
     let keys = PostgresStore::new(stores.pool.clone());
     let checked = stores.checks.until_in_time(|| keys.check_schema()).await;
     checked.context("the table of idempotency keys cannot be used")?;
-    let keys = Observed::new(keys, Arc::new(KeyMetrics(metrics.clone())));
+    let keys = ObservedStore::new(keys, Arc::new(KeyMetrics(metrics.clone())));
     let addr = &api.addr;
     let cannot_listen = || format!("could not listen on {addr} (NOTIFICATION_API_HTTP_ADDR)");
     let listener = http_server::bind(addr.host.as_deref(), addr.port).await.with_context(cannot_listen)?;
@@ -150,9 +152,9 @@ fn settings(config: &Config, limits: &ApiLimits) -> ApiSettings {
 fn guarded(
     config: &Config,
     limits: &ApiLimits,
-    keys: Observed<PostgresStore>,
-) -> anyhow::Result<Idempotency<Observed<PostgresStore>>> {
-    let settings = idempotency::Settings {
+    keys: ObservedStore<PostgresStore>,
+) -> anyhow::Result<Idempotency<ObservedStore<PostgresStore>>> {
+    let settings = idempotency::IdempotencySettings {
         lock_ttl: LockTtl::new(limits.idempotency_lock_ttl)?,
         retention_ttl: RetentionTtl::new(config.intents.idempotency_ttl)?,
         handler_timeout: handler_timeout(limits),
@@ -230,7 +232,7 @@ async fn answer(
     listener: TcpListener,
     router: Router,
     settings: ListenerSettings,
-    keys: Idempotency<Observed<PostgresStore>>,
+    keys: Idempotency<ObservedStore<PostgresStore>>,
     stop: CancellationToken,
 ) {
     http_server::serve(listener, router, settings, stop).await;

@@ -9,7 +9,7 @@ use axum::Router;
 use console::{Attempts, Console, ConsoleSettings, Leaderless, Ports};
 use http_server::TrustedProxies;
 use http_server::tokens::AccessTokens;
-use idempotency::{Observed, PostgresStore};
+use idempotency::{ObservedStore, PostgresStore};
 use store_postgres::{PgQueries, PgStore};
 use store_redis::RedisIntentStream;
 
@@ -30,7 +30,7 @@ impl Ports for ServicePorts {
     type Leader = LockLookup;
     type Activity = PgQueries;
     type Sessions = PgStore;
-    type Keys = Observed<PostgresStore>;
+    type Keys = ObservedStore<PostgresStore>;
     type Clock = SystemClock;
 }
 
@@ -63,7 +63,7 @@ impl ConsoleParts {
                 Operations = PgStore,
                 Stream = RedisIntentStream,
                 Leader = LockLookup,
-                Keys = Observed<PostgresStore>,
+                Keys = ObservedStore<PostgresStore>,
             >,
     {
         let settings = &api.settings;

@@ -19,7 +19,7 @@ use futures_util::{StreamExt, stream};
 use http_body_util::BodyExt;
 use http_server::tokens::{AccessTokens, token_sha256};
 use http_server::{Peer, Started};
-use idempotency::{Idempotency, MemoryStore, Settings};
+use idempotency::{Idempotency, IdempotencySettings, MemoryStore};
 use memory_stores::{
     MemoryDatabase, MemoryElection, MemoryIntents, MemoryReplicas, MemorySessions, Script, Scripted,
 };
@@ -83,11 +83,11 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) fn new() -> Self {
-        Self::with_keys(Settings::default())
+        Self::with_keys(IdempotencySettings::default())
     }
 
     /// Creates a world with these settings of the idempotency keys of forms.
-    pub(crate) fn with_keys(settings: Settings) -> Self {
+    pub(crate) fn with_keys(settings: IdempotencySettings) -> Self {
         let claims_hang = Arc::<AtomicBool>::default();
         let keys = HangingStore { store: MemoryStore::new(100), hangs: Arc::clone(&claims_hang) };
         let clock = Arc::new(ManualClock::new(start()));
