@@ -13,7 +13,7 @@ use std::time::Duration;
 use ambient::{RandomTokens, error_chain};
 use anyhow::Context;
 use outbox::{
-    Administration, EventTypes, Observer, OutboxError, PostgresStorage, Publisher, Relay, RelayId,
+    Administration, EventTypes, OutboxError, PostgresStorage, Publisher, Relay, RelayId, RelayObserver,
     RelaySettings, RelayState, RelayStatus, Stats, TableName,
 };
 use pg::{Dsn, PgPool, PoolSettings, SessionSettings};
