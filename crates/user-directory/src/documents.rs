@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use domain::ports::{Lookup, User, UserDirectory, error_chain};
 use futures_util::FutureExt;
 use futures_util::future::join_all;
-use state::{Key, Member, Members, StateError, Store};
+use state::{DocumentMembers, Key, MemberValue, StateError, Store};
 
 use self::reads::Reads;
 use self::warnings::Warnings;
@@ -126,7 +126,7 @@ impl<S: Store> Shared<S> {
         lookups
     }
 
-    fn answers(&self, keys: &[Key], found: &[Members]) -> HashMap<String, Lookup> {
+    fn answers(&self, keys: &[Key], found: &[DocumentMembers]) -> HashMap<String, Lookup> {
         let missing = |key: &Key| (user_id(key).to_owned(), Lookup::Missing);
         let mut lookups: HashMap<String, Lookup> = keys.iter().map(missing).collect();
         let read: Vec<_> = found.iter().map(|members| (user_id(&members.key), user_of(members))).collect();
@@ -140,7 +140,7 @@ impl<S: Store> Shared<S> {
 }
 
 /// Returns the user, and true if the document has the agreed form.
-fn user_of(members: &Members) -> (User, bool) {
+fn user_of(members: &DocumentMembers) -> (User, bool) {
     let Some([email, language]) = members.members.as_deref() else { return (User::default(), false) };
     match (text(email), text(language)) {
         (Err(NoText), _) => (User::default(), false),
@@ -152,11 +152,11 @@ fn user_of(members: &Members) -> (User, bool) {
 #[derive(Clone, Copy)]
 struct NoText;
 
-fn text(member: &Member) -> Result<Option<String>, NoText> {
+fn text(member: &MemberValue) -> Result<Option<String>, NoText> {
     match member {
-        Member::Absent => Ok(None),
-        Member::TooLarge => Err(NoText),
-        Member::Value(value) => {
+        MemberValue::Absent => Ok(None),
+        MemberValue::TooLarge => Err(NoText),
+        MemberValue::Value(value) => {
             value.to_json().ok().and_then(|json| json.as_str().map(str::to_owned)).map(Some).ok_or(NoText)
         }
     }

@@ -14,7 +14,7 @@ use http_server::tokens::AccessTokens;
 use http_server::{Answered, ConnectionSource, ListenerSettings, Timeouts, bind_unix};
 use pg::{PgPool, PoolSettings, SessionSettings};
 use state::PostgresStore;
-use state::http::{Access, Service, refuse, router};
+use state::http::{AllowedClients, StateService, refuse, router};
 use tokio_util::sync::CancellationToken;
 
 use self::metrics::StateMetrics;
@@ -160,13 +160,13 @@ impl Listeners {
         let state_addr = listener.local_addr().with_context(cannot_listen)?;
         tracing::info!(state_addr = %state_addr, tokens = tokens.is_some(), "the state store listens on TCP");
         let access = match tokens {
-            None => Access::Everyone,
+            None => AllowedClients::Everyone,
             Some(tokens) => {
                 let followed = tokens.clone();
                 supervisor.spawn(Stage::Background, "state tokens", |stop| async move {
                     followed.follow(BTreeSet::new(), stop).await;
                 });
-                Access::Tokens(tokens)
+                AllowedClients::Tokens(tokens)
             }
         };
         self.serve(supervisor, "state over TCP", listener, access);
@@ -177,7 +177,7 @@ impl Listeners {
         let listener =
             bind_unix(&socket.path, socket.mode).await.context("CONNECTOR_SOCKET cannot be served")?;
         tracing::info!(socket = %socket.path.display(), "the state store listens on a socket");
-        self.serve(supervisor, "state over a socket", listener, Access::Everyone);
+        self.serve(supervisor, "state over a socket", listener, AllowedClients::Everyone);
         Ok(())
     }
 
@@ -186,14 +186,14 @@ impl Listeners {
         supervisor: &mut Supervisor,
         name: &'static str,
         listener: impl ConnectionSource,
-        access: Access,
+        access: AllowedClients,
     ) {
         let tokens = match &access {
-            Access::Everyone => None,
-            Access::Tokens(tokens) => Some(tokens.clone()),
+            AllowedClients::Everyone => None,
+            AllowedClients::Tokens(tokens) => Some(tokens.clone()),
         };
         let settings = ListenerSettings { tokens, ..self.settings.clone() };
-        let router: Router = router(Service {
+        let router: Router = router(StateService {
             store: Arc::clone(&self.store),
             access,
             statement_timeout: self.statement_timeout,

@@ -178,7 +178,7 @@ impl Operation {
         let table = compile::Table::new("kv", indexes);
         let text = |n| {
             let query = Query::parse(self.query(n, documents).to_string().as_bytes())?;
-            let mut select = compile::page(&query, &table, compile::Reading::Planned)?;
+            let mut select = compile::page(&query, &table, compile::ReadPlan::Planned)?;
             let columns = sea_query::Expr::cust("key, value::text AS value, version, created_at, updated_at");
             select.expr(columns).from(sea_query::Alias::new("kv"));
             Ok(select.to_string(sea_query::PostgresQueryBuilder))

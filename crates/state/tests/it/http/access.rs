@@ -4,7 +4,7 @@ use http_server::tokens::AccessTokens;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 use state::MemoryStore;
-use state::http::Access;
+use state::http::AllowedClients;
 
 use super::support::{Answer, BOTH, Options, Server};
 
@@ -28,7 +28,7 @@ fn tokens() -> AccessTokens {
 }
 
 async fn server() -> Server {
-    let options = Options { access: Access::Tokens(tokens()), ..Options::default() };
+    let options = Options { access: AllowedClients::Tokens(tokens()), ..Options::default() };
     Server::start(MemoryStore::default(), BOTH[0], options).await
 }
 
