@@ -16,8 +16,8 @@ pub use browser::{Browser, Theme, keys};
 pub use database::TestDatabase;
 pub use intents::turn_ready;
 pub use local_servers::{
-    Fault, Load, PgBouncer, PgBouncerOptions, Postgres, PostgresOptions, Redis, RedisOptions,
-    StandInDirectory, postgres_program,
+    DirectoryLoad, PgBouncer, PgBouncerOptions, Postgres, PostgresOptions, Redis, RedisOptions,
+    StandInDirectory, UserFault, postgres_program,
 };
 pub use poll::wait_for;
 pub use proxy::{Proxy, Trigger};

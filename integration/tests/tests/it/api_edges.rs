@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use harness::{Answer, Fault, Proxy, Service, wait_for};
+use harness::{Answer, Proxy, Service, UserFault, wait_for};
 use rcgen::{CertifiedKey, generate_simple_self_signed};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, RootCertStore};
@@ -202,7 +202,7 @@ async fn without_redis_intents_are_accepted_and_published_when_it_is_back() {
 #[tokio::test]
 async fn a_user_whose_look_up_hangs_delays_the_intents_of_no_other() {
     let world = World::new().await;
-    world.directory.set_fault("u-hung", Fault::Hang);
+    world.directory.set_fault("u-hung", UserFault::Hang);
     let tokens = TokensFile::new(&world);
     let service =
         with_api(world.service(), &tokens).env("NOTIFICATION_USER_SERVICE_TIMEOUT", "8s").start().await;
