@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use domain::ports::{
-    Claim, ClaimRequest, ClaimToken, Guarded, IdempotencyStore, KeyCondition, KeySweep, ResponseToStore,
-    StoreError,
+    AbandonOutcome, IdempotencyStore, KeyClaim, KeyClaimRequest, KeyClaimToken, KeyCondition, KeySweep,
+    ResponseToStore, StoreError,
 };
 use domain::record::IdempotencyKey;
 use domain::submission::{AcceptedRequest, StoredResponse};
@@ -27,7 +27,10 @@ use crate::records::{accepted_of, accepted_requests};
 const BUSY_RETRY: Duration = Duration::from_secs(1);
 
 impl IdempotencyStore for PgStore {
-    async fn lookup_keys(&self, keys: &[(&IdempotencyKey, &str)]) -> Result<Vec<Option<Claim>>, StoreError> {
+    async fn lookup_keys(
+        &self,
+        keys: &[(&IdempotencyKey, &str)],
+    ) -> Result<Vec<Option<KeyClaim>>, StoreError> {
         const OPERATION: &str = "look up idempotency keys";
         let lookup = |(key, fingerprint): &(&IdempotencyKey, &str)| {
             let (owner, key) = self.endpoint.owner_and_key(key)?;
@@ -40,11 +43,11 @@ impl IdempotencyStore for PgStore {
 
     async fn claim_keys(
         &self,
-        requests: &[ClaimRequest<'_>],
+        requests: &[KeyClaimRequest<'_>],
         lock_ttl: Duration,
-    ) -> Result<Vec<Claim>, StoreError> {
+    ) -> Result<Vec<KeyClaim>, StoreError> {
         const OPERATION: &str = "claim idempotency keys";
-        let request = |request: &ClaimRequest<'_>| {
+        let request = |request: &KeyClaimRequest<'_>| {
             Ok(idempotency::ClaimRequest {
                 id: self.endpoint.claim_id(request.key, request.token)?,
                 fingerprint: Fingerprint::new(request.fingerprint)?,
@@ -59,16 +62,16 @@ impl IdempotencyStore for PgStore {
 
     async fn abandon_keys(
         &self,
-        claims: &[(IdempotencyKey, ClaimToken)],
-    ) -> Result<Vec<Guarded>, StoreError> {
+        claims: &[(IdempotencyKey, KeyClaimToken)],
+    ) -> Result<Vec<AbandonOutcome>, StoreError> {
         const OPERATION: &str = "abandon idempotency keys";
-        let id = |(key, token): &(IdempotencyKey, ClaimToken)| self.endpoint.claim_id(key, *token);
+        let id = |(key, token): &(IdempotencyKey, KeyClaimToken)| self.endpoint.claim_id(key, *token);
         let ids: Vec<_> = claims.iter().map(id).collect::<Result<_, _>>().map_err(failed(OPERATION))?;
         let outcomes = self.keys().abandon(&ids).await.map_err(failed(OPERATION))?;
         let guarded = |outcome| match outcome {
-            idempotency::Guarded::Applied => Guarded::Applied,
-            idempotency::Guarded::Fenced => Guarded::Fenced,
-            idempotency::Guarded::Busy => Guarded::Busy,
+            idempotency::Guarded::Applied => AbandonOutcome::Applied,
+            idempotency::Guarded::Fenced => AbandonOutcome::Fenced,
+            idempotency::Guarded::Busy => AbandonOutcome::Busy,
         };
         Ok(outcomes.into_iter().map(guarded).collect())
     }
@@ -118,7 +121,7 @@ impl Completions {
         let token = match condition {
             KeyCondition::Claimed(token) => *token,
             // No claim ever has this token: a completed key is claimed under no token.
-            KeyCondition::Free => ClaimToken([0; 16]),
+            KeyCondition::Free => KeyClaimToken([0; 16]),
         };
         let body = Bytes::copy_from_slice(&response.body);
         let kept_for = record.idempotency_expires_at.saturating_since(record.content.accepted_at);
@@ -143,7 +146,7 @@ impl Completions {
 pub(crate) struct Endpoint(pub(crate) &'static str);
 
 impl Endpoint {
-    fn claim_id(self, key: &IdempotencyKey, token: ClaimToken) -> Result<ClaimId, IdempotencyError> {
+    fn claim_id(self, key: &IdempotencyKey, token: KeyClaimToken) -> Result<ClaimId, IdempotencyError> {
         let (owner, key) = self.owner_and_key(key)?;
         Ok(ClaimId { owner, key, token: Token::from(token.0) })
     }
@@ -153,15 +156,15 @@ impl Endpoint {
     }
 }
 
-fn from_stored(claim: idempotency::Claim) -> Claim {
+fn from_stored(claim: idempotency::Claim) -> KeyClaim {
     match claim {
-        idempotency::Claim::New => Claim::New,
-        idempotency::Claim::Pending { free_in, .. } => Claim::Pending(free_in),
-        idempotency::Claim::Busy => Claim::Pending(BUSY_RETRY),
+        idempotency::Claim::New => KeyClaim::New,
+        idempotency::Claim::Pending { free_in, .. } => KeyClaim::Pending(free_in),
+        idempotency::Claim::Busy => KeyClaim::Pending(BUSY_RETRY),
         idempotency::Claim::Completed(Answer { status, body, .. }) => {
-            Claim::Completed(StoredResponse { status, body: body.to_vec() })
+            KeyClaim::Completed(StoredResponse { status, body: body.to_vec() })
         }
-        idempotency::Claim::Conflict => Claim::Conflict,
+        idempotency::Claim::Conflict => KeyClaim::Conflict,
     }
 }
 

@@ -11,7 +11,7 @@ use domain::checkpoint::Checkpoint;
 use domain::entry::{EntryId, RawEntry, RawFields};
 use domain::policy::Policy;
 use domain::ports::{Acknowledged, ServerId, StoreError};
-use domain::record::{Content, NotificationId};
+use domain::record::{NotificationId, RecordContent};
 use domain::route::{Channel, LiveRoute, RouteKey, Version};
 use memory_stores::{
     MemoryCheckpoints, MemoryDatabase, MemoryDirectory, MemoryElection, MemoryIntents, MemoryPublishing,
@@ -294,7 +294,7 @@ pub(crate) fn route(number: u64, attempt_count: u32) -> LiveRoute {
         attempt_count,
         max_attempts: 3,
         next_attempt_at: at,
-        content: Arc::new(Content {
+        content: Arc::new(RecordContent {
             notification_type: "game.turn.ready".into(),
             payload_json: "{}".into(),
             occurred_at: at,

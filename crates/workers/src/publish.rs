@@ -27,7 +27,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ambient::{Clock, Timestamp};
-use domain::backoff::Backoff;
+use domain::backoff::BackoffBounds;
 use domain::ports::{LeaseStore, RouteStore, StoreError, error_chain};
 use domain::route::Channel;
 use futures_util::future::join_all;
@@ -78,7 +78,7 @@ pub struct PublishSettings {
     /// The TTL of a marker.
     pub dedupe_ttl: Duration,
     /// The pauses between attempts.
-    pub backoff: Backoff,
+    pub backoff: BackoffBounds,
 }
 
 /// The worker that publishes the routes of one channel.

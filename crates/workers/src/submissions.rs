@@ -36,7 +36,7 @@ use std::time::Duration;
 use ambient::Clock;
 use domain::outcome::Acceptance;
 use domain::policy::Policy;
-use domain::ports::{Activity, Claim, IdempotencyStore, KeyCondition, Lookup, Submissions};
+use domain::ports::{Activity, IdempotencyStore, KeyClaim, KeyCondition, Lookup, Submissions};
 use domain::record::IdempotencyKey;
 use domain::submission::{StoredResponse, Submission, SubmissionOutcome};
 use futures_util::future::{join, join3, join4};
@@ -266,7 +266,7 @@ impl<P: Ports> SubmissionIntake<P> {
             let found = self.store.lookup_keys(&keys).await.unwrap_or_default();
             for (question, outcome) in group.drain(..).zip(found) {
                 let time = match outcome {
-                    Some(Claim::Pending(time)) => Some(time),
+                    Some(KeyClaim::Pending(time)) => Some(time),
                     _ => None,
                 };
                 // The caller may no longer wait for the response.

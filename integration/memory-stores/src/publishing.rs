@@ -9,7 +9,9 @@ use std::time::Duration;
 use ambient::{Clock, ManualClock, Timestamp};
 use domain::entry::EntryId;
 use domain::outbound::OutboundEntry;
-use domain::ports::{Acknowledged, Append, Lease, LeaseStore, LeaseToken, Outbound, ServerId, StoreError};
+use domain::ports::{
+    Acknowledged, Append, LeaseOutcome, LeaseStore, LeaseToken, Outbound, ServerId, StoreError,
+};
 use domain::republish::Gap;
 use domain::route::{Channel, RouteKey};
 
@@ -202,19 +204,19 @@ impl LeaseStore for MemoryPublishing {
         keys: &[&RouteKey],
         token: &LeaseToken,
         ttl: Duration,
-    ) -> Result<Vec<Lease>, StoreError> {
+    ) -> Result<Vec<LeaseOutcome>, StoreError> {
         let now = self.clock.now();
         let mut state = lock(&self.state);
         let mut acquire = |key: &RouteKey| match state.holder(key, now) {
             Some(Holder::Marker(id)) => {
                 let id = id.clone();
-                Lease::Published(state.acknowledged(id))
+                LeaseOutcome::Published(state.acknowledged(id))
             }
-            Some(Holder::Token(holder)) if holder != token => Lease::Held,
+            Some(Holder::Token(holder)) if holder != token => LeaseOutcome::Held,
             Some(Holder::Token(_)) | None => {
                 let held = Held { value: Holder::Token(token.clone()), until: now + ttl };
                 state.routes.insert(key.clone(), held);
-                Lease::Won
+                LeaseOutcome::Won
             }
         };
         Ok(keys.iter().map(|key| acquire(key)).collect())

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use domain::backoff::Backoff;
+use domain::backoff::BackoffBounds;
 use domain::operations::Budgets;
 
 use super::knobs::{
@@ -19,7 +19,7 @@ pub struct Routes {
     /// The maximum number of attempts for an e-mail route.
     pub email_max_attempts: u32,
     /// The delays between attempts.
-    pub backoff: Backoff,
+    pub backoff: BackoffBounds,
     /// The lifetime of a lease.
     pub lease_ttl: Duration,
 }
@@ -41,7 +41,7 @@ impl Routes {
         Some(Self {
             push_max_attempts: budgets.push,
             email_max_attempts: budgets.email,
-            backoff: Backoff { min: min?, max: max? },
+            backoff: BackoffBounds { min: min?, max: max? },
             lease_ttl: lease_ttl?,
         })
     }

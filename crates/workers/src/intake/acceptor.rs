@@ -11,7 +11,7 @@ mod report;
 use std::collections::{HashMap, VecDeque};
 
 use ambient::{Clock, Timestamp};
-use domain::accept::{Fate, Rest};
+use domain::accept::{Fate, FirstUndecided};
 use domain::entry::EntryId;
 use domain::malformed::FailureCode;
 use domain::ports::{Fence, Lookup, StoreError};
@@ -121,7 +121,7 @@ impl<'a, P: Ports> Acceptor<'a, P> {
                         report::report(self.intake, &mut self.log, &entries.decision.decided).await;
                     let rest = entries.decision.rest;
                     self.finish(outcomes);
-                    if let Rest::Waits(wait) = rest {
+                    if let FirstUndecided::Waits(wait) = rest {
                         return Ok(Fate::Waiting(wait.cause));
                     }
                 }

@@ -7,7 +7,7 @@ use domain::accept;
 use domain::checkpoint::LARGE_COPY_INTERVAL;
 use domain::entry::{EntryId, RawEntry};
 use domain::policy::Policy;
-use domain::ports::{IntentStream, Read, ReadLimit, StoreError};
+use domain::ports::{IntentStream, ReadLimit, StoreError, StreamRead};
 use tokio::time::{Instant, sleep_until};
 
 use super::{Intake, IntakeSettings, UnprocessedEntry};
@@ -75,7 +75,7 @@ impl<'a, P: Ports> Reader<'a, P> {
     ) -> Result<Option<Vec<UnprocessedEntry>>, StoreError> {
         loop {
             match self.intents.read(after, self.window.limit(), block).await? {
-                Read::Entries(entries) => {
+                StreamRead::Entries(entries) => {
                     if !entries.is_empty() {
                         self.misses = 0;
                     }
@@ -84,8 +84,8 @@ impl<'a, P: Ports> Reader<'a, P> {
                     let decode = |entry| self.decode(entry, read_at);
                     return Ok(Some(entries.into_iter().map(decode).collect()));
                 }
-                Read::TooLarge if self.window.narrow() => {}
-                Read::TooLarge => return Ok(None),
+                StreamRead::TooLarge if self.window.narrow() => {}
+                StreamRead::TooLarge => return Ok(None),
             }
         }
     }

@@ -7,8 +7,8 @@ use ambient::{Clock, Jitter, Timestamp, Tokens};
 use domain::dead_letter::PAYLOAD_ENCODING_FAILED;
 use domain::outbound::{self, OutboundEntry};
 use domain::ports::{
-    Acknowledged, Append, Failed, Lease, LeaseStore, LeaseToken, Outbound, Published, RouteStore, StoreError,
-    error_chain,
+    Acknowledged, Append, Failed, LeaseOutcome, LeaseStore, LeaseToken, Outbound, Published, RouteStore,
+    StoreError, error_chain,
 };
 use domain::route::{AfterFailure, LiveRoute, RouteKey};
 use tokio::time::Instant;
@@ -187,9 +187,9 @@ impl<P: Ports> RoutePublisher<P> {
         let (mut won, mut markers) = (Vec::with_capacity(asked), Vec::new());
         for (encoded, lease) in encoded.into_iter().zip(leases) {
             match lease {
-                Lease::Won => won.push(encoded),
-                Lease::Held => {}
-                Lease::Published(entry) => markers.push(published(encoded.route, entry)),
+                LeaseOutcome::Won => won.push(encoded),
+                LeaseOutcome::Held => {}
+                LeaseOutcome::Published(entry) => markers.push(published(encoded.route, entry)),
             }
         }
         let held = asked - won.len() - markers.len();

@@ -8,7 +8,7 @@ mod leases;
 use std::sync::Arc;
 
 use ambient::{FixedJitter, SeededTokens};
-use domain::ports::{Lease, LeaseToken};
+use domain::ports::{LeaseOutcome, LeaseToken};
 use domain::route::{LiveRoute, RouteKey, RouteStatus};
 use memory_stores::{Call, Effect, RouteState};
 use opentelemetry::global::meter;
@@ -57,7 +57,7 @@ impl Fixture {
                 poll_interval: Duration::from_millis(100),
                 lease_ttl: Duration::from_secs(5),
                 dedupe_ttl: Duration::from_secs(120),
-                backoff: Backoff { min: Duration::from_secs(1), max: Duration::from_secs(9) },
+                backoff: BackoffBounds { min: Duration::from_secs(1), max: Duration::from_secs(9) },
             },
             metrics: Metrics::new(&meter("test")),
             traces: self.traces.clone(),
@@ -82,7 +82,7 @@ impl Fixture {
     async fn hold(&self, keys: &[RouteKey]) {
         let keys: Vec<&RouteKey> = keys.iter().collect();
         let won = LeaseStore::acquire_leases(&*self.world.publishing, &keys, &another(), OTHERS_TTL).await;
-        assert_eq!(won.expect("it is there"), vec![Lease::Won; keys.len()]);
+        assert_eq!(won.expect("it is there"), vec![LeaseOutcome::Won; keys.len()]);
     }
 
     /// Makes the other replica release them.

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use ambient::Tokens;
 use domain::ports::{
-    Claim, ClaimRequest, ClaimToken, Guarded, IdempotencyStore, KeyCondition, StoreError, error_chain,
+    AbandonOutcome, IdempotencyStore, KeyClaim, KeyClaimRequest, KeyClaimToken, KeyCondition, StoreError,
+    error_chain,
 };
 use domain::record::IdempotencyKey;
 use domain::submission::SubmissionOutcome;
@@ -49,7 +50,7 @@ pub(super) struct Outages(mpsc::Receiver<()>);
 #[derive(Debug)]
 struct ClaimToRelease {
     key: IdempotencyKey,
-    token: ClaimToken,
+    token: KeyClaimToken,
     since: Instant,
     /// True if it is unknown whether the claim was won. If it is not won yet, it may reach PostgreSQL after
     /// its release.
@@ -64,24 +65,24 @@ impl ClaimKeeper {
     }
 
     /// Releases a claim soon. If too many claims wait for that, it expires by itself.
-    pub(super) fn give_up(&self, key: IdempotencyKey, token: ClaimToken) {
+    pub(super) fn give_up(&self, key: IdempotencyKey, token: KeyClaimToken) {
         self.send(key, token, false);
     }
 
-    fn send(&self, key: IdempotencyKey, token: ClaimToken, is_unsure: bool) {
+    fn send(&self, key: IdempotencyKey, token: KeyClaimToken, is_unsure: bool) {
         drop(self.abandoned.try_send(ClaimToRelease { key, token, since: Instant::now(), is_unsure }));
     }
 }
 
 impl ClaimToRelease {
     /// True if the release is tried again after `outcome`, which is `None` after a failure.
-    fn is_retried(&self, outcome: Option<Guarded>, lock_ttl: Duration) -> bool {
+    fn is_retried(&self, outcome: Option<AbandonOutcome>, lock_ttl: Duration) -> bool {
         let at_most = match outcome {
-            Some(Guarded::Applied) => return false,
-            Some(Guarded::Fenced) if self.is_unsure => CLAIM_ARRIVAL_TIMEOUT,
-            Some(Guarded::Fenced) => return false,
+            Some(AbandonOutcome::Applied) => return false,
+            Some(AbandonOutcome::Fenced) if self.is_unsure => CLAIM_ARRIVAL_TIMEOUT,
+            Some(AbandonOutcome::Fenced) => return false,
             // After that time the claim has expired.
-            Some(Guarded::Busy) | None => lock_ttl,
+            Some(AbandonOutcome::Busy) | None => lock_ttl,
         };
         self.since.elapsed() < at_most
     }
@@ -138,9 +139,9 @@ impl<P: Ports> SubmissionIntake<P> {
         let request = |(waiting, key)| {
             let waiting: &Waiting = waiting;
             let fingerprint = &waiting.submission.intent.fingerprint;
-            ClaimRequest { key, fingerprint, token: ClaimToken(self.tokens.next()) }
+            KeyClaimRequest { key, fingerprint, token: KeyClaimToken(self.tokens.next()) }
         };
-        let requests: Vec<ClaimRequest<'_>> = claiming.iter().zip(&keys).map(request).collect();
+        let requests: Vec<KeyClaimRequest<'_>> = claiming.iter().zip(&keys).map(request).collect();
         match self.store.claim_keys(&requests, self.lock_ttl).await {
             Ok(claims) => {
                 let claimed = requests.iter().map(|request| KeyCondition::Claimed(request.token));
@@ -162,7 +163,7 @@ impl<P: Ports> SubmissionIntake<P> {
     /// record must be read. Responds to the others.
     fn admit(
         &self,
-        group: impl Iterator<Item = ((Waiting, KeyCondition), Option<Claim>)>,
+        group: impl Iterator<Item = ((Waiting, KeyCondition), Option<KeyClaim>)>,
         keeper: &ClaimKeeper,
     ) -> Vec<Waiting> {
         self.health.mark_healthy();
@@ -171,18 +172,18 @@ impl<P: Ports> SubmissionIntake<P> {
             self.metrics.claimed(claim.as_ref().map_or("new", name), 1);
             waiting.condition = match claim {
                 None => Some(condition),
-                Some(Claim::New) => {
+                Some(KeyClaim::New) => {
                     waiting.in_progress = None;
                     Some(condition)
                 }
                 // Another intent has a stored response under this key. Its record shows which intent, and how
                 // it differs.
-                Some(Claim::Conflict) => None,
-                Some(Claim::Pending(free_in)) => {
+                Some(KeyClaim::Conflict) => None,
+                Some(KeyClaim::Pending(free_in)) => {
                     self.respond(waiting, SubmissionOutcome::InProgress(free_in), keeper);
                     continue;
                 }
-                Some(Claim::Completed(response)) => {
+                Some(KeyClaim::Completed(response)) => {
                     self.respond(waiting, SubmissionOutcome::Replayed(response), keeper);
                     continue;
                 }
@@ -270,11 +271,11 @@ impl<P: Ports> SubmissionIntake<P> {
 }
 
 /// The label `outcome` of a claim.
-fn name(outcome: &Claim) -> &'static str {
+fn name(outcome: &KeyClaim) -> &'static str {
     match outcome {
-        Claim::New => "new",
-        Claim::Pending(_) => "pending",
-        Claim::Completed(_) => "completed",
-        Claim::Conflict => "conflict",
+        KeyClaim::New => "new",
+        KeyClaim::Pending(_) => "pending",
+        KeyClaim::Completed(_) => "completed",
+        KeyClaim::Conflict => "conflict",
     }
 }

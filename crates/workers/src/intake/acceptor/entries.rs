@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use ambient::Clock;
-use domain::accept::{self, Decision, Decoded, Probe, Rest};
+use domain::accept::{self, BatchDecision, Decoded, FirstUndecided, Probe};
 use domain::ports::{
     AcceptanceBatch, AcceptanceStore, CheckpointMove, Known, Lookup, StoreError, UserDirectory,
 };
@@ -29,7 +29,7 @@ pub(super) struct Entries<'a, P: Ports> {
     lookups: &'a mut HashMap<String, Lookup>,
     stop: &'a CancellationToken,
     known: Known,
-    pub(super) decision: Decision<'a>,
+    pub(super) decision: BatchDecision<'a>,
     /// The fingerprint of the last decided entry.
     fingerprint: String,
     /// The time at which the last transaction began.
@@ -51,7 +51,7 @@ impl<'a, P: Ports> Entries<'a, P> {
             lookups,
             stop,
             known: Known::default(),
-            decision: Decision { decided: Vec::new(), rest: Rest::NotLookedUp },
+            decision: BatchDecision { decided: Vec::new(), rest: FirstUndecided::NotLookedUp },
             fingerprint: String::new(),
             begun: Instant::now(),
         }
