@@ -31,7 +31,7 @@ impl<N: Notice + Clone> ports::Election for Election<N> {
 
 /// Implements the workers' term for a term of a leadership.
 #[derive(Debug)]
-pub(super) struct Term<N>(election::Term<N>);
+pub(super) struct Term<N>(election::RenewedTerm<N>);
 
 impl<N: Notice + Clone> ports::Term for Term<N> {
     fn fence(&self) -> Fence {
