@@ -10,14 +10,14 @@ use tokio::time::Instant;
 
 #[derive(Debug)]
 pub(crate) struct Cache {
-    users: Mutex<Users>,
+    users: Mutex<CachedUsers>,
     ttl: Duration,
 }
 
 impl Cache {
     /// Creates a cache of at most `capacity` users, each kept for `ttl`.
     pub(crate) fn new(capacity: usize, ttl: Duration) -> Self {
-        Self { users: Mutex::new(Users { entries: HashMap::new(), capacity }), ttl }
+        Self { users: Mutex::new(CachedUsers { entries: HashMap::new(), capacity }), ttl }
     }
 
     /// The users in the order of their ids, if all are cached.
@@ -63,20 +63,20 @@ impl Cache {
         }
     }
 
-    fn users(&self) -> MutexGuard<'_, Users> {
+    fn users(&self) -> MutexGuard<'_, CachedUsers> {
         // Nothing panics while the lock is held.
         self.users.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 #[derive(Debug)]
-struct Users {
+struct CachedUsers {
     /// Users, each with its time of expiry.
     entries: HashMap<String, (User, Instant)>,
     capacity: usize,
 }
 
-impl Users {
+impl CachedUsers {
     fn get(&self, id: &str, now: Instant) -> Option<&User> {
         self.entries.get(id).filter(|(_, until)| now < *until).map(|(user, _)| user)
     }

@@ -51,12 +51,12 @@ pub struct StateDirectorySettings {
 /// A user directory on the documents of a store. Clones share the cache.
 #[derive(Clone, Debug)]
 pub struct StateUserDirectory<S> {
-    shared: Arc<Shared<S>>,
+    shared: Arc<LookupState<S>>,
     reads: Reads,
 }
 
 #[derive(Debug)]
-struct Shared<S> {
+struct LookupState<S> {
     store: S,
     cache: Cache,
     warnings: Warnings,
@@ -65,7 +65,7 @@ struct Shared<S> {
 impl<S: Store> StateUserDirectory<S> {
     /// Creates a directory on the documents of a store.
     pub fn new(store: S, settings: StateDirectorySettings) -> Self {
-        let shared = Shared {
+        let shared = LookupState {
             store,
             cache: Cache::new(settings.cache_entries, settings.cache_ttl),
             warnings: Warnings::default(),
@@ -93,7 +93,7 @@ impl<S: Store> StateUserDirectory<S> {
     }
 }
 
-impl<S: Store> Shared<S> {
+impl<S: Store> LookupState<S> {
     /// Returns one lookup for each user. A statement that fails because of the documents it reads is run
     /// again for one half and then for the other.
     async fn read(&self, user_ids: Vec<String>) -> HashMap<String, Lookup> {
