@@ -18,8 +18,8 @@ use tokio_util::sync::CancellationToken;
 use workers::metrics::observe_replica;
 use workers::{
     Dispatcher, Gauges, Health, Intake, IntakeSettings, Metrics, NextDue, Ports, PublishSettings, Receiver,
-    ReplicaHealth, Reporter, RepublishSettings, Republisher, Retention, RetentionSettings, RoutePublisher,
-    StepDownElection, SubmissionIntake, TracedStreams, Traces, dispatch, submission_queue,
+    ReplicaHealth, Reporter, RepublishSettings, Republisher, RetentionSettings, RetentionWorker,
+    RoutePublisher, StepDownElection, SubmissionIntake, TracedStreams, Traces, dispatch, submission_queue,
 };
 
 use super::api::{self, ApiParts};
@@ -260,7 +260,7 @@ impl Wiring<'_> {
 
     fn spawn_retention(&self, supervisor: &mut Supervisor) {
         let settings = &self.config.retention;
-        let retention = Retention {
+        let retention = RetentionWorker {
             election: self.election_for_passes("retention"),
             store: self.stores.postgres.clone(),
             clock: SystemClock,

@@ -30,7 +30,7 @@ pub(super) const MAX_ENTRY_BYTES: usize = 64 * 1024 * 1024;
 const MAX_MISSES: u32 = 2;
 
 /// Reads entries in stream order.
-pub(super) struct Reader<'a, P: Ports> {
+pub(super) struct EntryReader<'a, P: Ports> {
     intents: &'a P::Intents,
     clock: &'a P::Clock,
     policy: &'a Policy,
@@ -41,7 +41,7 @@ pub(super) struct Reader<'a, P: Ports> {
     looked_at: Option<Instant>,
 }
 
-impl<'a, P: Ports> Reader<'a, P> {
+impl<'a, P: Ports> EntryReader<'a, P> {
     pub(super) fn new(intake: &'a Intake<P>) -> Self {
         Self {
             intents: &intake.intents,

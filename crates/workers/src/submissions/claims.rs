@@ -15,8 +15,8 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use super::queue::{FairQueue, Kind};
-use super::{MAX_GROUP, SubmissionIntake, Waiting};
+use super::queue::{FairQueue, SubmissionKind};
+use super::{MAX_GROUP, SubmissionIntake, WaitingSubmission};
 use crate::pause::pause;
 use crate::ports::Ports;
 
@@ -90,9 +90,14 @@ impl ClaimToRelease {
 
 impl<P: Ports> SubmissionIntake<P> {
     /// Reads or claims the keys of single intents, group by group, until the queue is closed and empty.
-    pub(super) async fn claim(&self, queue: &FairQueue, claimed: mpsc::Sender<Waiting>, keeper: ClaimKeeper) {
+    pub(super) async fn claim(
+        &self,
+        queue: &FairQueue,
+        claimed: mpsc::Sender<WaitingSubmission>,
+        keeper: ClaimKeeper,
+    ) {
         loop {
-            let guarded = queue.take(Kind::Single, MAX_GROUP).await;
+            let guarded = queue.take(SubmissionKind::Single, MAX_GROUP).await;
             if guarded.is_empty() {
                 return;
             }
@@ -111,11 +116,15 @@ impl<P: Ports> SubmissionIntake<P> {
 
     /// Reads the keys of a group. Returns the submissions that may be accepted if their keys are still free
     /// then. Responds to the others.
-    async fn read_group(&self, reading: Vec<Waiting>, keeper: &ClaimKeeper) -> Vec<Waiting> {
+    async fn read_group(
+        &self,
+        reading: Vec<WaitingSubmission>,
+        keeper: &ClaimKeeper,
+    ) -> Vec<WaitingSubmission> {
         if reading.is_empty() {
             return reading;
         }
-        let keys: Vec<IdempotencyKey> = reading.iter().map(Waiting::key).collect();
+        let keys: Vec<IdempotencyKey> = reading.iter().map(WaitingSubmission::key).collect();
         let fingerprints = reading.iter().map(|waiting| waiting.submission.intent.fingerprint.as_str());
         let lookups: Vec<_> = keys.iter().zip(fingerprints).collect();
         match self.store.lookup_keys(&lookups).await {
@@ -131,13 +140,17 @@ impl<P: Ports> SubmissionIntake<P> {
     }
 
     /// Claims the keys of a group. Returns the submissions that may be accepted. Responds to the others.
-    pub(super) async fn claim_group(&self, claiming: Vec<Waiting>, keeper: &ClaimKeeper) -> Vec<Waiting> {
+    pub(super) async fn claim_group(
+        &self,
+        claiming: Vec<WaitingSubmission>,
+        keeper: &ClaimKeeper,
+    ) -> Vec<WaitingSubmission> {
         if claiming.is_empty() {
             return claiming;
         }
-        let keys: Vec<IdempotencyKey> = claiming.iter().map(Waiting::key).collect();
+        let keys: Vec<IdempotencyKey> = claiming.iter().map(WaitingSubmission::key).collect();
         let request = |(waiting, key)| {
-            let waiting: &Waiting = waiting;
+            let waiting: &WaitingSubmission = waiting;
             let fingerprint = &waiting.submission.intent.fingerprint;
             KeyClaimRequest { key, fingerprint, token: KeyClaimToken(self.tokens.next()) }
         };
@@ -163,9 +176,9 @@ impl<P: Ports> SubmissionIntake<P> {
     /// record must be read. Responds to the others.
     fn admit(
         &self,
-        group: impl Iterator<Item = ((Waiting, KeyCondition), Option<KeyClaim>)>,
+        group: impl Iterator<Item = ((WaitingSubmission, KeyCondition), Option<KeyClaim>)>,
         keeper: &ClaimKeeper,
-    ) -> Vec<Waiting> {
+    ) -> Vec<WaitingSubmission> {
         self.health.mark_healthy();
         let mut admitted = Vec::new();
         for ((mut waiting, condition), claim) in group {
@@ -194,7 +207,7 @@ impl<P: Ports> SubmissionIntake<P> {
     }
 
     /// Marks the failure of PostgreSQL, and reports it to all callers of the group.
-    fn refuse(&self, group: Vec<Waiting>, error: &StoreError, keeper: &ClaimKeeper) {
+    fn refuse(&self, group: Vec<WaitingSubmission>, error: &StoreError, keeper: &ClaimKeeper) {
         self.mark_failed(error, keeper);
         self.metrics.claimed("failed", group.len() as u64);
         let cause = error_chain(error);

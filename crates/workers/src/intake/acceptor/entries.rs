@@ -12,8 +12,8 @@ use domain::ports::{
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::Target;
-use crate::accept::Batch;
+use super::BatchCheckpoint;
+use crate::accept::CommitGroup;
 use crate::intake::Intake;
 use crate::ports::Ports;
 
@@ -25,7 +25,7 @@ const SLOW_LOOK_UP: Duration = Duration::from_millis(250);
 pub(super) struct Entries<'a, P: Ports> {
     intake: &'a Intake<P>,
     entries: Vec<&'a Decoded>,
-    target: Target,
+    target: BatchCheckpoint,
     lookups: &'a mut HashMap<String, Lookup>,
     stop: &'a CancellationToken,
     known: Known,
@@ -40,7 +40,7 @@ impl<'a, P: Ports> Entries<'a, P> {
     pub(super) fn new(
         intake: &'a Intake<P>,
         entries: Vec<&'a Decoded>,
-        target: Target,
+        target: BatchCheckpoint,
         lookups: &'a mut HashMap<String, Lookup>,
         stop: &'a CancellationToken,
     ) -> Self {
@@ -90,7 +90,7 @@ impl<'a, P: Ports> Entries<'a, P> {
     }
 }
 
-impl<P: Ports> Batch for Entries<'_, P> {
+impl<P: Ports> CommitGroup for Entries<'_, P> {
     fn len(&self) -> usize {
         self.decision.decided.len()
     }
