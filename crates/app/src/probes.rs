@@ -67,17 +67,17 @@ impl Phase {
 type Detail = Box<dyn Fn() -> Value + Send + Sync>;
 
 /// Returns the response of `/stats`, or the reason why there is none. Called for each request.
-type Stats = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = Result<Value, String>> + Send>> + Send + Sync>;
+type StatsSource = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = Result<Value, String>> + Send>> + Send + Sync>;
 
 /// The state that the probes report. Clones share it.
 #[derive(Clone, Default)]
-pub struct ReadyState(Arc<Mutex<Inner>>);
+pub struct ReadyState(Arc<Mutex<ProbeState>>);
 
 #[derive(Default)]
-struct Inner {
+struct ProbeState {
     phase: Phase,
     details: Vec<(&'static str, Detail)>,
-    stats: Option<Stats>,
+    stats: Option<StatsSource>,
     exposition: Option<Exposition>,
 }
 
@@ -117,7 +117,7 @@ impl ReadyState {
         self.with(|inner| inner.exposition = exposition);
     }
 
-    fn with<T>(&self, use_it: impl FnOnce(&mut Inner) -> T) -> T {
+    fn with<T>(&self, use_it: impl FnOnce(&mut ProbeState) -> T) -> T {
         use_it(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 

@@ -27,7 +27,7 @@ use workers::{Metrics, SubmissionQueue};
 use super::console::ConsoleParts;
 use super::leader::LockLookup;
 use crate::config::{self, ApiLimits, Config, known_producers};
-use crate::start::{self, Stores};
+use crate::start::{self, Backends};
 use crate::supervisor::{Stage, Supervisor};
 
 /// The time for requests in progress after the drain delay, and then once more for work that continues for
@@ -42,9 +42,9 @@ const KEY_TIMEOUT: Duration = Duration::from_secs(5);
 const MAX_STORED_ANSWER_BYTES: usize = 4 * 1024 * 1024;
 
 /// The ports of the API.
-struct ServicePorts;
+struct ApiPorts;
 
-impl Ports for ServicePorts {
+impl Ports for ApiPorts {
     type Submissions = SubmissionQueue;
     type Queries = PgQueries;
     type Operations = PgStore;
@@ -102,7 +102,7 @@ pub(super) struct ApiParts {
 pub(super) async fn prepare(
     config: &Config,
     api: &config::Api,
-    stores: &Stores,
+    stores: &Backends,
     metrics: Metrics,
 ) -> anyhow::Result<ApiParts> {
     let tokens = AccessTokens::load(&api.tokens_file).context("the tokens of the API cannot be used")?;
@@ -192,7 +192,7 @@ impl ApiParts {
             supervisor.spawn(Stage::Background, "api certificate", follow);
         }
         let receipts = self.metrics.clone();
-        let api = Api::<ServicePorts> {
+        let api = Api::<ApiPorts> {
             submissions,
             queries: self.queries,
             receipts: self.operations.clone(),

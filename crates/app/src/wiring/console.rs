@@ -15,15 +15,15 @@ use store_redis::RedisIntentStream;
 
 use super::leader::LockLookup;
 use crate::config;
-use crate::start::Stores;
+use crate::start::Backends;
 
 /// The part of the request timeout reserved for the error page that replaces a page that took too long.
 const PAGE_ANSWER_TIME: Duration = Duration::from_millis(500);
 
 /// The ports of the console.
-struct ServicePorts;
+struct ConsolePorts;
 
-impl Ports for ServicePorts {
+impl Ports for ConsolePorts {
     type Queries = PgQueries;
     type Operations = PgStore;
     type Stream = RedisIntentStream;
@@ -43,7 +43,7 @@ pub(super) struct ConsoleParts {
 }
 
 impl ConsoleParts {
-    pub(super) fn new(stores: &Stores, tokens: &AccessTokens, api: &config::Api) -> Self {
+    pub(super) fn new(stores: &Backends, tokens: &AccessTokens, api: &config::Api) -> Self {
         tracing::info!("the console is served below /console/");
         let request_timeout = api.limits.timeouts.request;
         Self {
@@ -67,7 +67,7 @@ impl ConsoleParts {
             >,
     {
         let settings = &api.settings;
-        console::router(Console::<ServicePorts> {
+        console::router(Console::<ConsolePorts> {
             queries: api.queries.clone(),
             activity: api.queries.clone(),
             operations: api.operations.clone(),

@@ -18,7 +18,7 @@ use state::http::{AllowedClients, StateService, refuse, router};
 use tokio_util::sync::CancellationToken;
 
 use self::metrics::StateMetrics;
-use super::{Stopped, run_until_stopped, spawn_probes};
+use super::{StoppedProcess, run_until_stopped, spawn_probes};
 use crate::config::knobs::STATE_PROXY_METRICS_ADDR;
 use crate::config::{Http, StateConfig, StateHttp, StateSocket};
 use crate::probes::{Phase, ReadyState};
@@ -55,14 +55,17 @@ pub async fn run(
     config: StateConfig,
     exposition: Option<Exposition>,
     stop: CancellationToken,
-) -> anyhow::Result<Stopped> {
+) -> anyhow::Result<StoppedProcess> {
     tracing::info!(state_table = %config.table, "the state store is starting");
     let ready = ReadyState::default();
     ready.set_exposition(exposition);
     let parts = Parts::default();
     let Some(started) = stop.run_until_cancelled(start(&config, &parts, &ready)).await else {
         tracing::info!("the state store was stopped before it was ready");
-        return Ok(Stopped { watchdog: Watchdog::start(STOP_TIMEOUT, Parts::default()), failed: false });
+        return Ok(StoppedProcess {
+            watchdog: Watchdog::start(STOP_TIMEOUT, Parts::default()),
+            failed: false,
+        });
     };
     let supervisor = started?;
     ready.set(Phase::Ready);
@@ -110,14 +113,14 @@ async fn start(config: &StateConfig, parts: &Parts, ready: &ReadyState) -> anyho
 }
 
 /// Server parameters by name.
-type Parameters = &'static [(&'static str, &'static str)];
+type ServerParameters = &'static [(&'static str, &'static str)];
 
-fn pool_settings(config: &StateConfig, max_connections: usize, parameters: Parameters) -> PoolSettings {
+fn pool_settings(config: &StateConfig, max_connections: usize, parameters: ServerParameters) -> PoolSettings {
     let session = session_settings(parameters);
     PoolSettings { max_connections, operation_timeout: config.statement_timeout, session }
 }
 
-fn session_settings(parameters: Parameters) -> SessionSettings {
+fn session_settings(parameters: ServerParameters) -> SessionSettings {
     SessionSettings { application_name: "notification-state", parameters }
 }
 
