@@ -14,7 +14,7 @@ use domain::record::IdempotencyKey;
 use domain::submission::{AcceptedRequest, StoredResponse};
 use tokio::time::Instant;
 
-use super::database::{MemoryDatabase, Tables};
+use super::database::{MemoryDatabase, ServiceTables};
 use super::lock;
 
 #[derive(Clone, Debug)]
@@ -38,7 +38,7 @@ impl KeyRow {
     }
 }
 
-impl Tables {
+impl ServiceTables {
     /// The claim of this key, if it still belongs to `token`. An expired claim remains until another request
     /// wins the key.
     fn claim(&mut self, key: &IdempotencyKey, token: KeyClaimToken) -> Option<&mut KeyRow> {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use ambient::{FixedJitter, SeededTokens};
 use domain::ports::{LeaseOutcome, LeaseToken};
 use domain::route::{LiveRoute, RouteKey, RouteStatus};
-use memory_stores::{Call, Effect, RouteState};
+use memory_stores::{Call, Effect, StoredRouteState};
 use opentelemetry::global::meter;
 use tokio::time::timeout;
 
@@ -74,7 +74,7 @@ impl Fixture {
     }
 
     /// Returns the state of the route with this number.
-    fn state(&self, number: u64) -> RouteState {
+    fn state(&self, number: u64) -> StoredRouteState {
         self.world.database.route(&route(number, 0).key).expect("it was put there")
     }
 
