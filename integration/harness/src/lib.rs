@@ -21,7 +21,7 @@ pub use local_servers::{
 };
 pub use poll::wait_for;
 pub use proxy::{Proxy, Trigger};
-pub use service::{Answer, Finished, Service, ServiceBuilder, request, request_unix, service_binary};
+pub use service::{Finished, HttpResponse, Service, ServiceBuilder, request, request_unix, service_binary};
 pub use stopwatch::Stopwatch;
 
 /// An empty Redis of the test's own.

@@ -1,7 +1,7 @@
 //! Reading with a producer's token: the outcome for a key, and malformed intents.
 
 use domain::intent::{IntentDraft, Recipients};
-use harness::{Answer, Proxy, Service, UserFault, turn_ready, wait_for};
+use harness::{HttpResponse, Proxy, Service, UserFault, turn_ready, wait_for};
 use serde_json::{Value, json};
 
 use crate::api::*;
@@ -10,7 +10,7 @@ use crate::world::*;
 /// The address in the service of a world for the type that `geoprofile` sends to administrators.
 const ADMINISTRATOR: &str = "ops@example.com";
 
-async fn outcome(service: &Service, token: &str, key: &str) -> Answer {
+async fn outcome(service: &Service, token: &str, key: &str) -> HttpResponse {
     read(service, token, &format!("/v1/intents/{key}")).await
 }
 
