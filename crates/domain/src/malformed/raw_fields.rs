@@ -7,7 +7,7 @@ use std::sync::Arc;
 use base64::Engine;
 use base64::display::Base64Display;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Serialize, Serializer};
 use sha2::{Digest, Sha256};
 
 use crate::entry::{FIELD_COST, LargeEntry, LargePart, RawFields};
@@ -216,22 +216,22 @@ enum Part<'a> {
 }
 
 /// The kept part of a name or value that is too long.
-#[derive(Serialize)]
-struct Truncated {
-    bytes: u64,
+#[derive(Serialize, Deserialize)]
+pub(super) struct Truncated {
+    pub(super) bytes: u64,
     /// The hash of the complete bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
-    sha256: Option<String>,
+    pub(super) sha256: Option<String>,
     /// The hash of the head, if only the head was read.
     #[serde(skip_serializing_if = "Option::is_none")]
     head_sha256: Option<String>,
-    head_base64: String,
+    pub(super) head_base64: String,
 }
 
 /// The placeholder for fields that do not fit.
-#[derive(Serialize)]
+#[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Omitted {
+pub(super) enum Omitted {
     Fields(u64),
     Bytes(u64),
 }
