@@ -62,4 +62,4 @@ pub use table::{TableName, TableNameError};
 /// Compiles the examples of the README.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
-struct Readme;
+mod readme {}

@@ -56,4 +56,4 @@ pub use table::{MAX_TABLE_NAME_BYTES, TableName, TableNameError};
 /// Compiles the examples of the README.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
-struct Readme;
+mod readme {}
