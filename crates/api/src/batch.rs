@@ -148,7 +148,7 @@ pub(crate) async fn send<P: Ports>(
     let elements = parse_apart(body.len(), occupied.clone(), move || find_elements(&text)).await?;
     charge.further(elements.len() - 1)?;
     occupied.add(elements.len() * ELEMENT_BYTES);
-    let scope = format!("POST {PATH} {producer}");
+    let owner = format!("POST {PATH} {producer}");
     // The request may have waited for capacity. The deadline counts from its first byte, as the listener's
     // does.
     let deadline = started + api.settings.batch_timeout;
@@ -164,7 +164,7 @@ pub(crate) async fn send<P: Ports>(
     let Some(key) = key else { return decide(api, batch).await };
     let fingerprint = Fingerprint::of_request(&Method::POST, PATH, body.as_bytes());
     let handling = Arc::clone(&api);
-    guarded(&api, &scope, key, fingerprint, occupied, move || decide(handling, batch)).await
+    guarded(&api, &owner, key, fingerprint, occupied, move || decide(handling, batch)).await
 }
 
 /// Returns the positions of the elements of a batch; an error if the body as a whole is invalid.

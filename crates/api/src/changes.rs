@@ -20,7 +20,7 @@ use domain::route::Channel;
 use http_server::problem::Problem;
 use http_server::tokens::Principal;
 use http_server::{JsonText, Object, Occupied, RequestId};
-use idempotency::{Fingerprint, Key, Request, Run, Scope};
+use idempotency::{Fingerprint, Key, KeyedRequest, Owner, Run};
 use schemars::{JsonSchema, Schema};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -187,10 +187,10 @@ async fn carry_out<P: Ports>(api: Arc<Api<P>>, caller: Caller, asked: Asked) -> 
         idempotency_key: Some(key.as_str().to_owned()),
         selection: asked.selection,
     };
-    let scope = format!("POST {} {}", caller.path, caller.principal.name);
+    let owner = format!("POST {} {}", caller.path, caller.principal.name);
     let fingerprint = Fingerprint::of_request(&Method::POST, caller.path, caller.body.as_bytes());
     let (operations, change, render) = (Arc::clone(&api), asked.change, asked.render);
-    guarded(&api, &scope, key, fingerprint, caller.occupied, move || async move {
+    guarded(&api, &owner, key, fingerprint, caller.occupied, move || async move {
         let now = operations.clock.now();
         let targets = operations.operations.select_dead_letters(&change, &action.selection).await;
         let targets = targets.map_err(|error| read_failed(&error))?;
@@ -205,7 +205,7 @@ async fn carry_out<P: Ports>(api: Arc<Api<P>>, caller: Caller, asked: Asked) -> 
 /// nothing of the request is left, which may be long after its client has disconnected.
 pub(crate) async fn guarded<P, F>(
     api: &Api<P>,
-    scope: &str,
+    owner: &str,
     key: Key,
     fingerprint: Fingerprint,
     occupied: Occupied,
@@ -215,8 +215,8 @@ where
     P: Ports,
     F: Future<Output = Result<Response, Problem>> + Send + 'static,
 {
-    let scope = Scope::new(scope).map_err(|error| bad_request(error.to_string()))?;
-    match api.keys.run_once_holding(Request { scope, key, fingerprint }, occupied, handler).await? {
+    let owner = Owner::new(owner).map_err(|error| bad_request(error.to_string()))?;
+    match api.keys.run_once_holding(KeyedRequest { owner, key, fingerprint }, occupied, handler).await? {
         Run::Handled(response) | Run::Replayed(response) => Ok(response),
         Run::InProgress => Err(in_progress(idempotency::RETRY_PAUSE)),
         Run::Conflict => Err(request_conflict()),

@@ -17,7 +17,7 @@ use domain::trace_parent::TraceParent;
 use http_server::problem::Problem;
 use http_server::tokens::Principal;
 use http_server::{JsonText, Occupied, RequestId, parse_apart};
-use idempotency::{Key, MAX_KEY_BYTES, MAX_SCOPE_BYTES};
+use idempotency::{Key, MAX_KEY_BYTES, MAX_OWNER_BYTES};
 
 use crate::params::Params;
 use crate::ports::{Api, Ports};
@@ -29,7 +29,7 @@ use crate::view::Accepted;
 /// The endpoint of submissions, which their idempotency keys belong to.
 pub const INTENTS_ENDPOINT: &str = "POST /v1/intents";
 // A key that cannot be claimed would fail its whole group.
-const _: () = assert!(INTENTS_ENDPOINT.len() + " ".len() + MAX_NAME <= MAX_SCOPE_BYTES);
+const _: () = assert!(INTENTS_ENDPOINT.len() + " ".len() + MAX_NAME <= MAX_OWNER_BYTES);
 const _: () = assert!(MAX_IDENTIFIER <= MAX_KEY_BYTES);
 /// The header with the trace of a request.
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");

@@ -34,7 +34,7 @@ use axum::extract::RawQuery;
 use axum::routing::{get, post};
 use bytes::Bytes;
 use http_server::BodyLimit;
-use http_server::tokens::Guard;
+use http_server::tokens::TokenGuard;
 
 pub use batch::is_undecided;
 pub use intents::{INTENTS_ENDPOINT, accepted_response};
@@ -42,7 +42,7 @@ pub use openapi::document;
 pub use ports::{Api, ApiSettings, Ports, ReceiptCounter};
 
 /// Builds the routes of the API. `guard` checks tokens.
-pub fn router<P: Ports>(api: Api<P>, guard: &Guard) -> Router {
+pub fn router<P: Ports>(api: Api<P>, guard: &TokenGuard) -> Router {
     let batch_limit = axum::Extension(BodyLimit(api.settings.max_batch_body_bytes));
     let document = Bytes::from(openapi::document(&api.settings).to_string());
     let operator = |routes| guard.protect(routes, problems::operators_only);

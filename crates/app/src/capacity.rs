@@ -6,7 +6,7 @@ mod costs;
 
 use serde::Serialize;
 
-pub use costs::{BYTES, Cost, Costs, MEASURED, MEASURED_PAYLOAD_BYTES, MICROS, RUN, Run};
+pub use costs::{BYTES, BenchmarkRun, Cost, Costs, MEASURED, MEASURED_PAYLOAD_BYTES, MICROS, RUN};
 
 /// The maximum of intents per second to plan for one installation: half of what it accepted in the measured
 /// run.

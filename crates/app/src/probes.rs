@@ -22,7 +22,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use http_server::{Refusal, Settings, Timeouts};
+use http_server::{ListenerRefusal, ListenerSettings, Timeouts};
 use serde_json::{Map, Value, json};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -67,17 +67,17 @@ impl Phase {
 type Detail = Box<dyn Fn() -> Value + Send + Sync>;
 
 /// Returns the response of `/stats`, or the reason why there is none. Called for each request.
-type Stats = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = Result<Value, String>> + Send>> + Send + Sync>;
+type StatsSource = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = Result<Value, String>> + Send>> + Send + Sync>;
 
 /// The state that the probes report. Clones share it.
 #[derive(Clone, Default)]
-pub struct ReadyState(Arc<Mutex<Inner>>);
+pub struct ReadyState(Arc<Mutex<ProbeState>>);
 
 #[derive(Default)]
-struct Inner {
+struct ProbeState {
     phase: Phase,
     details: Vec<(&'static str, Detail)>,
-    stats: Option<Stats>,
+    stats: Option<StatsSource>,
     exposition: Option<Exposition>,
 }
 
@@ -117,7 +117,7 @@ impl ReadyState {
         self.with(|inner| inner.exposition = exposition);
     }
 
-    fn with<T>(&self, use_it: impl FnOnce(&mut Inner) -> T) -> T {
+    fn with<T>(&self, use_it: impl FnOnce(&mut ProbeState) -> T) -> T {
         use_it(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -133,7 +133,7 @@ impl ReadyState {
 
 /// Serves the probes on `listener` until `stop`, then waits for requests in progress.
 pub async fn serve(listener: TcpListener, state: ReadyState, timeouts: Timeouts, stop: CancellationToken) {
-    let settings = Settings {
+    let settings = ListenerSettings {
         max_connections: MAX_CONNECTIONS,
         max_body_bytes: MAX_BODY_BYTES,
         max_buffered_bytes: MAX_BUFFERED_BYTES,
@@ -158,10 +158,10 @@ async fn read_body(request: Request, next: Next) -> Response {
     }
 }
 
-fn refuse(refused: Refusal) -> Response {
+fn refuse(refused: ListenerRefusal) -> Response {
     match refused {
-        Refusal::RequestTimeout => refusal(StatusCode::REQUEST_TIMEOUT, "request_timeout"),
-        Refusal::InvalidHead(_) => refusal(StatusCode::BAD_REQUEST, "bad_request"),
+        ListenerRefusal::RequestTimeout => refusal(StatusCode::REQUEST_TIMEOUT, "request_timeout"),
+        ListenerRefusal::InvalidHead(_) => refusal(StatusCode::BAD_REQUEST, "bad_request"),
         _ => refusal(StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
     }
 }

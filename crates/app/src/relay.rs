@@ -15,8 +15,8 @@ use std::time::Duration;
 use ambient::error_chain;
 use domain::ports::StoreError;
 use outbox::{
-    Content, Deadline, DeliveredEvent, Event, EventTypes, Progress, Publication, Publisher, PublisherOutage,
-    Recorded, Server, ServerId, ServerRecord,
+    Deadline, DeliveredEvent, Event, EventContent, EventTypes, Progress, Publication, Publisher,
+    PublisherOutage, RecordWrite, Server, ServerNumber, ServerRecord,
 };
 use pg::RawTimestamp;
 use store_redis::{
@@ -128,7 +128,7 @@ impl<M: Mapping> Publisher for StreamPublisher<M> {
     }
 
     async fn deadline(&self, after: Duration) -> Result<Deadline, PublisherOutage> {
-        let server = ServerId(self.streams.known_server());
+        let server = ServerNumber(self.streams.known_server());
         let unix_ms =
             self.streams.deadline(after).await.map_err(outage("could not read the clock of Redis"))?;
         Ok(Deadline { unix_ms, server })
@@ -179,7 +179,7 @@ impl<M: Mapping> Publisher for StreamPublisher<M> {
             },
         };
         let records = server.records.iter().map(record).collect();
-        Ok(Server { id: ServerId(server.number), records, seen: server.seen })
+        Ok(Server { id: ServerNumber(server.number), records, seen: server.seen })
     }
 
     async fn record_server(
@@ -188,7 +188,7 @@ impl<M: Mapping> Publisher for StreamPublisher<M> {
         server: &Server,
         types: &EventTypes,
         progress: Progress,
-    ) -> Result<Recorded, PublisherOutage> {
+    ) -> Result<RecordWrite, PublisherOutage> {
         let types = match types {
             EventTypes::All => None,
             EventTypes::Only(names) => Some(names.clone()),
@@ -202,7 +202,7 @@ impl<M: Mapping> Publisher for StreamPublisher<M> {
         let new = NewOutboxRecord { types, destination: self.mapping.destination(), progress };
         let recorded = self.streams.record_server(outbox, server.id.0, &server.seen, new).await;
         let is_written = recorded.map_err(outage("could not record which Redis server was compared"))?;
-        Ok(if is_written { Recorded::Written } else { Recorded::Changed })
+        Ok(if is_written { RecordWrite::Written } else { RecordWrite::Changed })
     }
 
     async fn has_markers(&self, events: &[DeliveredEvent]) -> Result<Vec<bool>, PublisherOutage> {
@@ -228,7 +228,7 @@ impl<M: Mapping> Publisher for StreamPublisher<M> {
 /// Returns payload and headers, or an error if they were too large to read.
 fn whole(event: &Event) -> Result<(&[u8], &str), String> {
     match &event.content {
-        Content::Whole { payload, headers } => Ok((payload, headers)),
-        Content::TooLarge { bytes } => Err(format!("entry_too_large: the event has {bytes} bytes")),
+        EventContent::Whole { payload, headers } => Ok((payload, headers)),
+        EventContent::TooLarge { bytes } => Err(format!("entry_too_large: the event has {bytes} bytes")),
     }
 }

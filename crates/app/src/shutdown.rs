@@ -64,9 +64,9 @@ pub struct Parts(Arc<Mutex<BTreeMap<&'static str, usize>>>);
 impl Parts {
     /// Counts `name` as running until the returned value is dropped.
     #[must_use]
-    pub fn enter(&self, name: &'static str) -> Part {
+    pub fn enter(&self, name: &'static str) -> RunningPart {
         self.change(name, |count| count + 1);
-        Part { parts: self.clone(), name }
+        RunningPart { parts: self.clone(), name }
     }
 
     /// The names of the running parts.
@@ -85,12 +85,12 @@ impl Parts {
 
 /// One running part. Dropping it marks the part as ended.
 #[derive(Debug)]
-pub struct Part {
+pub struct RunningPart {
     parts: Parts,
     name: &'static str,
 }
 
-impl Drop for Part {
+impl Drop for RunningPart {
     fn drop(&mut self) {
         self.parts.change(self.name, |count| count.saturating_sub(1));
     }

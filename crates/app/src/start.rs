@@ -51,7 +51,7 @@ const LOOKUP_CONNECTIONS: usize = 1;
 const LOCK_OPERATION_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// PostgreSQL and Redis, checked and ready for use.
-pub(crate) struct Stores {
+pub(crate) struct Backends {
     pub(crate) redis: RedisClient,
     pub(crate) pool: PgPool,
     pub(crate) postgres: PgStore,
@@ -61,7 +61,7 @@ pub(crate) struct Stores {
 }
 
 /// Runs the start sequence.
-pub(crate) async fn connect(config: &Config) -> anyhow::Result<Stores> {
+pub(crate) async fn connect(config: &Config) -> anyhow::Result<Backends> {
     let mut checks = DependencyStart::begin("PostgreSQL", START_TIMEOUT);
     let redis = connect_redis(&config.redis).await?;
     let mut streams = vec![
@@ -91,7 +91,7 @@ pub(crate) async fn connect(config: &Config) -> anyhow::Result<Stores> {
     let locks = open_locks(config)?;
     let tables = checks.until_in_time(|| locks.check_schema()).await;
     tables.with_context(|| format!("the tables of the locks at {dsn} could not be checked"))?;
-    Ok(Stores { redis, pool, postgres, locks, checks })
+    Ok(Backends { redis, pool, postgres, locks, checks })
 }
 
 /// Creates a Redis client, and waits until Redis responds.

@@ -1,8 +1,8 @@
 //! The named tasks of the service, in stages that stop one after the other.
 //!
 //! A task may end only after its stage is stopped. A task that panics or returns before that is a
-//! [`Failure`]: the process stops in order and exits with 1, so that the orchestrator restarts it. A process
-//! that continued without one of its loops would look healthy while it does half of its work.
+//! [`TaskFailure`]: the process stops in order and exits with 1, so that the orchestrator restarts it. A
+//! process that continued without one of its loops would look healthy while it does half of its work.
 //!
 //! A task that panics leaves the same state as a crash of the process at that point (ARCHITECTURE.md). The
 //! other stages still finish their work.
@@ -38,7 +38,7 @@ impl Stage {
 /// A task panicked, or ended before its stage was stopped.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{cause}")]
-pub struct Failure {
+pub struct TaskFailure {
     /// The name of the task.
     pub task: &'static str,
     /// `panicked: ` and the message, or a text about the early end.
@@ -75,7 +75,7 @@ impl Supervisor {
     }
 
     /// Waits until a task fails. Does not stop anything.
-    pub async fn failed(&mut self) -> Failure {
+    pub async fn failed(&mut self) -> TaskFailure {
         loop {
             match self.next_failure().await {
                 Some(Some(failure)) => return failure,
@@ -86,7 +86,7 @@ impl Supervisor {
     }
 
     /// Stops the stages one after the other, and waits for each. Returns the first failure, if there is one.
-    pub async fn stop(mut self) -> Result<(), Failure> {
+    pub async fn stop(mut self) -> Result<(), TaskFailure> {
         let mut first = Ok(());
         for stage in Stage::ALL {
             self.stops[stage as usize].cancel();
@@ -102,7 +102,7 @@ impl Supervisor {
     }
 
     /// Waits for the next task to end. Returns its failure, if any; `None` if no task runs.
-    async fn next_failure(&mut self) -> Option<Option<Failure>> {
+    async fn next_failure(&mut self) -> Option<Option<TaskFailure>> {
         let ended = self.tasks.join_next_with_id().await?;
         let id = ended.as_ref().map_or_else(JoinError::id, |(id, ())| *id);
         let (stage, task) = self.names.remove(&id)?;
@@ -114,7 +114,7 @@ impl Supervisor {
             Ok(_) if self.stops[stage as usize].is_cancelled() => return Some(None),
             Ok(_) => "ended before it was stopped".to_owned(),
         };
-        Some(Some(Failure { task, cause }))
+        Some(Some(TaskFailure { task, cause }))
     }
 }
 

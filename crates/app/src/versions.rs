@@ -8,27 +8,27 @@ use std::fmt;
 use store_redis::RedisVersion;
 
 /// The oldest PostgreSQL that supports every setting and statement of the service: `enable_incremental_sort`.
-const MIN_POSTGRES: Version = Version(13, 0);
+const MIN_POSTGRES: ServerVersion = ServerVersion(13, 0);
 /// The newest PostgreSQL with which the tests run.
 const TESTED_POSTGRES: u32 = 15;
 /// The oldest Redis that reports the deleted entries of a stream (`max-deleted-entry-id`). Without this,
 /// deleted entries would be published again.
-const MIN_REDIS: Version = Version(7, 0);
+const MIN_REDIS: ServerVersion = ServerVersion(7, 0);
 /// The newest Redis with which the tests run.
-const TESTED_REDIS: Version = Version(7, 0);
+const TESTED_REDIS: ServerVersion = ServerVersion(7, 0);
 
 /// A major and a minor number.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-struct Version(u32, u32);
+struct ServerVersion(u32, u32);
 
-impl Version {
+impl ServerVersion {
     /// Parses a `server_version_num` of PostgreSQL.
     fn of_postgres(number: u32) -> Self {
         Self(number / 10_000, number % 10_000)
     }
 }
 
-impl fmt::Display for Version {
+impl fmt::Display for ServerVersion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}", self.0, self.1)
     }
@@ -51,13 +51,13 @@ enum Support {
 pub(crate) struct TooOld {
     server: &'static str,
     found: String,
-    needed: Version,
+    needed: ServerVersion,
 }
 
 /// Checks PostgreSQL by its `server_version_num`, such as 150018. Warns if the version is not tested.
 pub(crate) fn check_postgres(number: u32) -> Result<(), TooOld> {
     require_postgres(number)?;
-    let found = Version::of_postgres(number);
+    let found = ServerVersion::of_postgres(number);
     if judge_postgres(found) == Support::Untested {
         warn("PostgreSQL", &found.to_string(), &TESTED_POSTGRES.to_string());
     }
@@ -66,7 +66,7 @@ pub(crate) fn check_postgres(number: u32) -> Result<(), TooOld> {
 
 /// Checks PostgreSQL without the warning, for a check that is repeated.
 pub(crate) fn require_postgres(number: u32) -> Result<(), TooOld> {
-    let found = Version::of_postgres(number);
+    let found = ServerVersion::of_postgres(number);
     match judge_postgres(found) {
         Support::Supported | Support::Untested => Ok(()),
         Support::TooOld => {
@@ -76,10 +76,10 @@ pub(crate) fn require_postgres(number: u32) -> Result<(), TooOld> {
 }
 
 /// Judges PostgreSQL by its major version, because minor versions only fix bugs.
-fn judge_postgres(found: Version) -> Support {
+fn judge_postgres(found: ServerVersion) -> Support {
     match found {
         _ if found < MIN_POSTGRES => Support::TooOld,
-        Version(major, _) if major > TESTED_POSTGRES => Support::Untested,
+        ServerVersion(major, _) if major > TESTED_POSTGRES => Support::Untested,
         _ => Support::Supported,
     }
 }
@@ -110,7 +110,7 @@ pub(crate) fn check_redis(version: Option<&RedisVersion>) -> Result<(), TooOld> 
 fn judge_redis(version: &RedisVersion) -> Support {
     let mut numbers = version.redis.split('.').map_while(|number| number.parse::<u32>().ok());
     let (Some(major), Some(minor)) = (numbers.next(), numbers.next()) else { return Support::Untested };
-    match Version(major, minor) {
+    match ServerVersion(major, minor) {
         found if found < MIN_REDIS => Support::TooOld,
         found if found > TESTED_REDIS || version.other.is_some() => Support::Untested,
         _ => Support::Supported,
@@ -135,7 +135,7 @@ mod tests {
             (160_000, Support::Untested),
             (180_006, Support::Untested),
         ] {
-            assert_eq!(judge_postgres(Version::of_postgres(number)), support, "{number}");
+            assert_eq!(judge_postgres(ServerVersion::of_postgres(number)), support, "{number}");
         }
         let error = check_postgres(120_022).expect_err("it is too old");
         assert_eq!(error.to_string(), "PostgreSQL is version 12.22, and 13.0 or later is needed");

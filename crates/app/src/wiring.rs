@@ -20,11 +20,11 @@ use crate::config::knob::Knob;
 use crate::config::{Http, Redis};
 use crate::probes::{self, Phase, ReadyState};
 use crate::shutdown::{Parts, Watchdog};
-use crate::supervisor::{Failure, Stage, Supervisor};
+use crate::supervisor::{Stage, Supervisor, TaskFailure};
 
 /// A process that has stopped.
 #[derive(Debug)]
-pub struct Stopped {
+pub struct StoppedProcess {
     /// The watchdog, still running. The caller keeps it until the last step before the process ends.
     pub watchdog: Watchdog,
     /// True if a task failed; the log has the cause.
@@ -65,7 +65,7 @@ async fn run_until_stopped(
     ready: &ReadyState,
     shutdown_timeout: Duration,
     stop: CancellationToken,
-) -> Stopped {
+) -> StoppedProcess {
     let failure = tokio::select! {
         () = stop.cancelled() => None,
         failure = supervisor.failed() => Some(failure),
@@ -79,9 +79,9 @@ async fn run_until_stopped(
     if let Err(failure) = &stopping {
         report(failure);
     }
-    Stopped { watchdog, failed: failure.is_some() || stopping.is_err() }
+    StoppedProcess { watchdog, failed: failure.is_some() || stopping.is_err() }
 }
 
-fn report(failure: &Failure) {
+fn report(failure: &TaskFailure) {
     tracing::error!(worker = failure.task, error = %failure, "a worker failed; the process stops and ends with 1");
 }

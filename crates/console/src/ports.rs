@@ -9,7 +9,7 @@ use domain::catalog::Catalog;
 use domain::operations::Budgets;
 use domain::ports::{ActivityQueries, LeaderLookup, Operations, Queries, SessionStore, StreamQueries};
 use http_server::TrustedProxies;
-use http_server::tokens::Tokens;
+use http_server::tokens::AccessTokens;
 use idempotency::{Idempotency, Store};
 
 use crate::attempts::Attempts;
@@ -54,7 +54,7 @@ pub struct Console<P: Ports> {
     /// The clock, for changes and explanations.
     pub clock: P::Clock,
     /// The tokens in force; a token with the role `operator` opens the console.
-    pub tokens: Tokens,
+    pub tokens: AccessTokens,
     /// Generates the ids of sessions.
     pub ids: Arc<dyn ambient::Tokens>,
     /// The trusted proxies, for the client address of a request.

@@ -74,7 +74,7 @@ pub struct Wait {
 
 /// The state of the first entry that a decision does not cover.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Rest {
+pub enum FirstUndecided {
     /// No such entry: the whole batch is decided.
     Nothing,
     /// Some of its users have not been looked up.
@@ -85,20 +85,20 @@ pub enum Rest {
 
 /// The decision about a batch.
 #[derive(Clone, Debug)]
-pub struct Decision<'a> {
+pub struct BatchDecision<'a> {
     /// The entries from the beginning of the batch, each with its outcome.
     pub decided: Vec<Decided<'a>>,
     /// The state of the first entry after them.
-    pub rest: Rest,
+    pub rest: FirstUndecided,
 }
 
-impl Decision<'_> {
+impl BatchDecision<'_> {
     /// True if an intent is not accepted because of a lookup, missing or unavailable. Its key must then be
     /// read before the decision is written: the outcome of a replay never depends on the directory's present
     /// state.
     pub fn depends_on_directory(&self) -> bool {
         let missing = |decided: &Decided<'_>| matches!(&decided.outcome, Outcome::Malformed(row) if row.rejection.code == FailureCode::RecipientNotFound);
-        matches!(self.rest, Rest::Waits(_)) || self.decided.iter().any(missing)
+        matches!(self.rest, FirstUndecided::Waits(_)) || self.decided.iter().any(missing)
     }
 
     /// True if the keys of the next batch should be read before it is decided. Duplicates and lookup failures
@@ -147,7 +147,7 @@ pub fn decide<'a>(
     users: &HashMap<String, Lookup>,
     policy: &Policy,
     schedule: Schedule,
-) -> Decision<'a> {
+) -> BatchDecision<'a> {
     let now = schedule.accepted_at;
     let mut taken_here: HashMap<IdempotencyKey, &str> = HashMap::new();
     let mut decided = Vec::new();
@@ -169,10 +169,12 @@ pub fn decide<'a>(
             None => {
                 let suffix = known.taken_ids.get(&entry.id).copied().unwrap_or(0);
                 match decide_new(intent, users, NotificationId::of(entry.id, suffix), policy, schedule) {
-                    Verdict::NotLookedUp => return Decision { decided, rest: Rest::NotLookedUp },
+                    Verdict::NotLookedUp => {
+                        return BatchDecision { decided, rest: FirstUndecided::NotLookedUp };
+                    }
                     Verdict::Waiting(cause) => {
                         let wait = Wait { entry_id: entry.id, cause };
-                        return Decision { decided, rest: Rest::Waits(wait) };
+                        return BatchDecision { decided, rest: FirstUndecided::Waits(wait) };
                     }
                     Verdict::NotFound(rejection) => {
                         Outcome::Malformed(entry.rejected(stream, rejection, now))
@@ -186,7 +188,7 @@ pub fn decide<'a>(
         };
         decided.push(Decided { entry, outcome });
     }
-    Decision { decided, rest: Rest::Nothing }
+    BatchDecision { decided, rest: FirstUndecided::Nothing }
 }
 
 /// The verdict on an intent whose key is free, whatever its source.
@@ -209,15 +211,17 @@ pub(crate) fn decide_new(
     schedule: Schedule,
 ) -> Verdict {
     match resolve(intent, users) {
-        Recipients::NotLookedUp => Verdict::NotLookedUp,
-        Recipients::Waiting(cause) => Verdict::Waiting(cause.to_owned()),
-        Recipients::NotFound(rejection) => Verdict::NotFound(rejection),
-        Recipients::Known(found) => Verdict::Accepted(new_acceptance(id, intent, &found, policy, schedule)),
+        RecipientLookups::NotLookedUp => Verdict::NotLookedUp,
+        RecipientLookups::Waiting(cause) => Verdict::Waiting(cause.to_owned()),
+        RecipientLookups::NotFound(rejection) => Verdict::NotFound(rejection),
+        RecipientLookups::Known(found) => {
+            Verdict::Accepted(new_acceptance(id, intent, &found, policy, schedule))
+        }
     }
 }
 
 /// An intent's recipients after their lookups.
-enum Recipients<'a> {
+enum RecipientLookups<'a> {
     /// All of them exist; empty for administrators.
     Known(Vec<(&'a str, &'a User)>),
     NotFound(Rejection),
@@ -228,22 +232,22 @@ enum Recipients<'a> {
 
 /// A missing recipient outweighs one that could not be looked up, because the intent is malformed either way.
 /// One that could not be looked up outweighs one that has not been looked up yet.
-fn resolve<'a>(intent: &'a Intent, users: &'a HashMap<String, Lookup>) -> Recipients<'a> {
+fn resolve<'a>(intent: &'a Intent, users: &'a HashMap<String, Lookup>) -> RecipientLookups<'a> {
     let ids = intent.audience.users();
     let mut found = Vec::with_capacity(ids.len());
     let (mut waiting, mut not_looked_up) = (None, false);
     for id in ids {
         match users.get(id) {
             Some(Lookup::Found(user)) => found.push((id.as_str(), user)),
-            Some(Lookup::Missing) => return Recipients::NotFound(not_found(id)),
+            Some(Lookup::Missing) => return RecipientLookups::NotFound(not_found(id)),
             Some(Lookup::Unavailable(cause)) => waiting = waiting.or(Some(cause.as_str())),
             None => not_looked_up = true,
         }
     }
     match waiting {
-        Some(cause) => Recipients::Waiting(cause),
-        None if not_looked_up => Recipients::NotLookedUp,
-        None => Recipients::Known(found),
+        Some(cause) => RecipientLookups::Waiting(cause),
+        None if not_looked_up => RecipientLookups::NotLookedUp,
+        None => RecipientLookups::Known(found),
     }
 }
 

@@ -7,14 +7,14 @@ const JITTER_SHARE: f64 = 0.2;
 
 /// The bounds of the delay.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Backoff {
+pub struct BackoffBounds {
     /// The delay after the first failure.
     pub min: Duration,
     /// The longest delay.
     pub max: Duration,
 }
 
-impl Backoff {
+impl BackoffBounds {
     /// Returns `min(max, min * 2^(failures-1))`, reduced by up to 20 %. `jitter` from 0 to 1 selects the
     /// share of these 20 %.
     pub fn delay(&self, failures: u32, jitter: f64) -> Duration {
@@ -29,7 +29,8 @@ impl Backoff {
 mod tests {
     use super::*;
 
-    const BACKOFF: Backoff = Backoff { min: Duration::from_secs(1), max: Duration::from_secs(300) };
+    const BACKOFF: BackoffBounds =
+        BackoffBounds { min: Duration::from_secs(1), max: Duration::from_secs(300) };
 
     #[test]
     fn the_delay_doubles_from_min_to_max_and_stays_there() {
@@ -48,7 +49,7 @@ mod tests {
     #[test]
     fn extreme_delays_do_not_overflow() {
         let ladder =
-            Backoff { min: Duration::from_secs(u64::MAX / 4), max: Duration::from_secs(u64::MAX / 4) };
+            BackoffBounds { min: Duration::from_secs(u64::MAX / 4), max: Duration::from_secs(u64::MAX / 4) };
         assert!(ladder.delay(40, 0.0) <= ladder.max);
     }
 }

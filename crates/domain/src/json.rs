@@ -24,7 +24,7 @@ pub const MAX_LEVELS: usize = 64;
 /// The error for a text that is not strict JSON.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{0}")]
-pub struct JsonError(String);
+pub struct StrictJsonError(String);
 
 const WIDE_INTEGER: &str = "an integer outside [-2^63, 2^64)";
 const REPEATED_KEY: &str = "a repeated key";
@@ -34,12 +34,12 @@ const BEYOND_DOUBLES: &str = "a number beyond the doubles";
 ///
 /// The following are also errors: a repeated key, more than [`MAX_LEVELS`] levels, an integer outside [-2^63,
 /// 2^64), a number beyond the doubles, a lone surrogate, and U+0000 in a string or key.
-pub fn parse(text: &str) -> Result<Value, JsonError> {
+pub fn parse(text: &str) -> Result<Value, StrictJsonError> {
     let mut reader = serde_json::Deserializer::from_str(text);
     let value = Strict { level: 0 }.deserialize(&mut reader).and_then(|value| reader.end().map(|()| value));
-    let value = value.map_err(|error| JsonError(error.to_string()))?;
+    let value = value.map_err(|error| StrictJsonError(error.to_string()))?;
     match has_wide_integer(text) {
-        true => Err(JsonError(WIDE_INTEGER.to_owned())),
+        true => Err(StrictJsonError(WIDE_INTEGER.to_owned())),
         false => Ok(value),
     }
 }
@@ -230,7 +230,7 @@ mod tests {
     use super::*;
 
     /// Returns the normal form of a text, or the parse error.
-    fn normal(text: &str) -> Result<String, JsonError> {
+    fn normal(text: &str) -> Result<String, StrictJsonError> {
         parse(text).map(|value| canonical(&value))
     }
 

@@ -77,7 +77,7 @@ impl DeadLetterChange {
 
 /// The new values of a route that is replayed at `now`. Its ids, recipient and last error are kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Replayed {
+pub struct ReplayedRoute {
     /// Always pending.
     pub status: RouteStatus,
     /// Always zero.
@@ -89,8 +89,8 @@ pub struct Replayed {
 }
 
 /// The new values of a dead letter of `channel` that is replayed at `now`.
-pub fn replay(channel: Channel, budgets: Budgets, now: Timestamp) -> Replayed {
-    Replayed {
+pub fn replay(channel: Channel, budgets: Budgets, now: Timestamp) -> ReplayedRoute {
+    ReplayedRoute {
         status: RouteStatus::Pending,
         attempt_count: 0,
         max_attempts: budgets.of(channel),
@@ -319,7 +319,7 @@ mod tests {
     fn a_replayed_route_is_pending_and_due_at_once_with_the_budget_of_its_channel() {
         let now = Timestamp::UNIX_EPOCH;
         for (channel, max_attempts) in [(Channel::Push, 3), (Channel::Email, 7)] {
-            let expected = Replayed {
+            let expected = ReplayedRoute {
                 status: RouteStatus::Pending,
                 attempt_count: 0,
                 max_attempts,

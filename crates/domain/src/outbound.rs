@@ -105,7 +105,7 @@ mod tests {
     use ambient::Timestamp;
 
     use super::*;
-    use crate::record::{Content, NotificationId};
+    use crate::record::{NotificationId, RecordContent};
     use crate::route::{RouteKey, Version};
 
     fn route(channel: Channel) -> LiveRoute {
@@ -123,7 +123,7 @@ mod tests {
             attempt_count: 1,
             max_attempts: 3,
             next_attempt_at: at,
-            content: Arc::new(Content {
+            content: Arc::new(RecordContent {
                 notification_type: "game.turn.ready".into(),
                 payload_json: r#"{"turn_number":54}"#.into(),
                 occurred_at: Timestamp::from_millis(1_775_121_700_000).expect("in range"),

@@ -36,10 +36,10 @@ pub use directory::UserDirectory;
 pub use election::{Election, Term, TermEnd};
 pub use error::{BoxError, StoreError, Swap, error_chain};
 pub use idempotency::{
-    Claim, ClaimRequest, ClaimToken, Guarded, IdempotencyStore, KeyCondition, ResponseToStore,
+    AbandonOutcome, IdempotencyStore, KeyClaim, KeyClaimRequest, KeyClaimToken, KeyCondition, ResponseToStore,
 };
 pub use operations::{ChunkReport, Operations, apply_change, apply_to_chunk};
-pub use publishing::{Append, Lease, LeaseStore, LeaseToken, Outbound};
+pub use publishing::{Append, LeaseOutcome, LeaseStore, LeaseToken, Outbound};
 pub use queries::{LeaderLookup, Queries, StreamQueries};
 pub use receipts::ReceiptStore;
 pub use replicas::{Activity, ActivityQueries, BlockedReport, ReplicaReport, ReplicaStore, WorkerReport};
@@ -51,7 +51,7 @@ pub use retention::{Cutoff, Expired, KeySweep, Removal, RetentionStore};
 pub use routes::{Completion, DueCursor, DueOrder, DuePage, RouteStore, RowLocks};
 pub use sessions::{SessionHash, SessionStore, SessionSweep, TokenHash};
 pub use step_down::StepDownStore;
-pub use streams::{IntentProducer, IntentStream, Read, ReadLimit};
+pub use streams::{IntentProducer, IntentStream, ReadLimit, StreamRead};
 pub use submissions::Submissions;
 
 pub use crate::accept::{Fate, Known, ProcessedTrace};

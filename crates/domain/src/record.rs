@@ -65,7 +65,7 @@ pub struct IdempotencyKey {
 
 /// The part of a record that is needed to publish its routes. All routes of the record share one copy.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Content {
+pub struct RecordContent {
     /// The name of a type in the catalogue, which is also the event type and the mail template.
     pub notification_type: String,
     /// The payload in normal form.
@@ -94,7 +94,7 @@ pub struct Record {
     /// The fingerprint of the intent, which distinguishes a duplicate from a conflict.
     pub fingerprint: String,
     /// The content that its routes publish.
-    pub content: Arc<Content>,
+    pub content: Arc<RecordContent>,
     /// `accepted_at` plus the idempotency TTL. It is reported, not enforced: the key is taken as long as the
     /// record exists.
     pub idempotency_expires_at: Timestamp,

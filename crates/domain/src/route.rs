@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use ambient::Timestamp;
 
-use crate::backoff::Backoff;
-use crate::record::{Content, NotificationId};
+use crate::backoff::BackoffBounds;
+use crate::record::{NotificationId, RecordContent};
 use crate::republish::Acknowledged;
 
 /// The delivery channel of a route.
@@ -252,7 +252,7 @@ pub struct LiveRoute {
     /// Due time.
     pub next_attempt_at: Timestamp,
     /// Content of the notification.
-    pub content: Arc<Content>,
+    pub content: Arc<RecordContent>,
 }
 
 /// A route whose entry is in its outbound stream.
@@ -309,7 +309,7 @@ impl LiveRoute {
     }
 
     /// Decides the consequence of an attempt that failed at `now`. `jitter` is a fraction from 0 to 1.
-    pub fn after_failure(&self, now: Timestamp, backoff: &Backoff, jitter: f64) -> AfterFailure {
+    pub fn after_failure(&self, now: Timestamp, backoff: &BackoffBounds, jitter: f64) -> AfterFailure {
         let attempt_count = self.attempt();
         if attempt_count >= self.max_attempts {
             return AfterFailure::DeadLetter { attempt_count: self.max_attempts };

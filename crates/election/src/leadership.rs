@@ -52,7 +52,7 @@ impl<N: Notice + Clone> Leadership<N> {
     }
 
     /// Campaigns once. Returns `None` if another process leads.
-    pub async fn campaign(&self) -> Result<Option<Term<N>>, LockError> {
+    pub async fn campaign(&self) -> Result<Option<RenewedTerm<N>>, LockError> {
         self.release_last_term().await?;
         let Some(guard) = self.locks.try_hold(&self.key, TERM).await? else { return Ok(None) };
         let (replica, leadership, fence) = (&*self.candidate, &*self.key, guard.fence());
@@ -60,7 +60,7 @@ impl<N: Notice + Clone> Leadership<N> {
             true => tracing::debug!(replica, leadership, fence, "leadership won"),
             false => tracing::info!(replica, leadership, fence, "leadership won"),
         }
-        Ok(Some(Term { leadership: self.clone(), guard }))
+        Ok(Some(RenewedTerm { leadership: self.clone(), guard }))
     }
 
     /// Waits until another campaign may succeed: until soon after the leader stepped down or its term ended,
@@ -106,12 +106,12 @@ impl<N: Notice + Clone> Leadership<N> {
 
 /// A leader's term, renewed in the background. Dropping it ends the term without a notice.
 #[derive(Debug)]
-pub struct Term<N> {
+pub struct RenewedTerm<N> {
     leadership: Leadership<N>,
     guard: Guard,
 }
 
-impl<N: Notice + Clone> Term<N> {
+impl<N: Notice + Clone> RenewedTerm<N> {
     /// Returns the fence, which is higher than that of every earlier term of this leadership.
     pub fn fence(&self) -> u64 {
         self.guard.fence()

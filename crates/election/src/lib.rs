@@ -16,5 +16,5 @@
 mod leadership;
 mod notice;
 
-pub use leadership::{CAMPAIGN_INTERVAL_MIN, LEADER_POLL_INTERVAL, Leadership, TERM, Term};
+pub use leadership::{CAMPAIGN_INTERVAL_MIN, LEADER_POLL_INTERVAL, Leadership, RenewedTerm, TERM};
 pub use notice::{NoNotice, Notice};

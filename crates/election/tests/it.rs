@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use election::{CAMPAIGN_INTERVAL_MIN, LEADER_POLL_INTERVAL, Leadership, NoNotice, Notice, TERM, Term};
+use election::{
+    CAMPAIGN_INTERVAL_MIN, LEADER_POLL_INTERVAL, Leadership, NoNotice, Notice, RenewedTerm, TERM,
+};
 use local_servers::{Postgres, PostgresOptions};
 use lock::{LockManager, TableNames};
 use pg::{Dsn, PgPool, PoolSettings};
@@ -100,7 +102,7 @@ fn candidate<N: Notice + Clone>(locks: &LockManager, name: &str, notice: N) -> L
     Leadership::new(locks.clone(), KEY, name, notice)
 }
 
-async fn win<N: Notice + Clone>(leadership: &Leadership<N>) -> Term<N> {
+async fn win<N: Notice + Clone>(leadership: &Leadership<N>) -> RenewedTerm<N> {
     leadership.campaign().await.expect("PostgreSQL serves").expect("no other process leads")
 }
 

@@ -27,7 +27,7 @@ const OWNER_DIVISOR: usize = 4;
 
 /// The bytes beyond the shares. Clones share them.
 #[derive(Debug, Clone)]
-pub(crate) struct Budget {
+pub(crate) struct ByteBudget {
     share: usize,
     available: Arc<watch::Sender<i64>>,
     /// Held by the reservation that is next.
@@ -59,7 +59,7 @@ impl Owners {
     }
 }
 
-impl Budget {
+impl ByteBudget {
     /// Creates a budget of `bytes` in total, of which `requests` shares are set aside.
     pub(crate) fn new(bytes: usize, requests: usize) -> Self {
         let share = MAX_SHARE_BYTES.min(bytes / SHARES_DIVISOR / requests.max(1));
@@ -123,11 +123,11 @@ impl Budget {
 
 /// The bytes that one request occupies; released on drop.
 #[derive(Debug)]
-pub(crate) struct Reservation(std::sync::Mutex<Held>);
+pub(crate) struct Reservation(std::sync::Mutex<HeldBytes>);
 
 #[derive(Debug)]
-struct Held {
-    budget: Budget,
+struct HeldBytes {
+    budget: ByteBudget,
     /// Bytes beyond the share.
     beyond: usize,
     /// Bytes that meanwhile count against the client's limit.
@@ -135,8 +135,8 @@ struct Held {
 }
 
 impl Reservation {
-    pub(crate) fn new(budget: Budget) -> Self {
-        Self(std::sync::Mutex::new(Held { budget, beyond: 0, owned: None }))
+    pub(crate) fn new(budget: ByteBudget) -> Self {
+        Self(std::sync::Mutex::new(HeldBytes { budget, beyond: 0, owned: None }))
     }
 
     /// The bytes that the request may occupy without a reservation.
@@ -188,11 +188,11 @@ impl Reservation {
     }
 
     /// Moves the reservation to another budget. It must hold nothing beyond its share.
-    pub(crate) fn move_to(&self, budget: Budget) {
+    pub(crate) fn move_to(&self, budget: ByteBudget) {
         self.held().budget = budget;
     }
 
-    fn held(&self) -> std::sync::MutexGuard<'_, Held> {
+    fn held(&self) -> std::sync::MutexGuard<'_, HeldBytes> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -219,8 +219,8 @@ mod tests {
     const SHARE: usize = MAX_SHARE_BYTES;
 
     /// A budget of `bytes` beyond the shares.
-    fn budget(bytes: usize) -> Budget {
-        Budget::with_share(SHARE, bytes)
+    fn budget(bytes: usize) -> ByteBudget {
+        ByteBudget::with_share(SHARE, bytes)
     }
 
     async fn waits(reservation: &Reservation, bytes: usize) -> bool {
@@ -232,7 +232,7 @@ mod tests {
         for (bytes, requests, share) in
             [(64 << 20, 1024, SHARE), (1 << 20, 1024, 256), (1 << 20, 0, SHARE), (0, 7, 0), (100, 1000, 0)]
         {
-            let budget = Budget::new(bytes, requests);
+            let budget = ByteBudget::new(bytes, requests);
             assert_eq!((budget.share, budget.available()), (share, signed(bytes - share * requests)));
         }
     }

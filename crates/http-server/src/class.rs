@@ -4,20 +4,20 @@ use std::sync::Arc;
 
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
 
-use crate::budget::Budget;
+use crate::budget::ByteBudget;
 
 /// A class of clients: places of requests in progress, and the bytes that their bodies and responses may
 /// occupy.
 #[derive(Debug)]
 pub(crate) struct Class {
     places: Arc<Semaphore>,
-    pub(crate) budget: Budget,
+    pub(crate) budget: ByteBudget,
 }
 
 impl Class {
     /// A class with this many places and bytes.
     pub(crate) fn new(places: usize, bytes: usize) -> Arc<Self> {
-        Arc::new(Self { places: Arc::new(Semaphore::new(places)), budget: Budget::new(bytes, places) })
+        Arc::new(Self { places: Arc::new(Semaphore::new(places)), budget: ByteBudget::new(bytes, places) })
     }
 
     /// Waits for a place, and, unless the request is a probe, until responses leave room.

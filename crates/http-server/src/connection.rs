@@ -31,12 +31,12 @@ const MAX_UNAUTHORIZED: u32 = 10;
 
 /// The state of a connection. Clones share it.
 #[derive(Debug, Clone)]
-pub(crate) struct Activity(Arc<Shared>);
+pub(crate) struct ConnectionActivity(Arc<ConnectionState>);
 
 #[derive(Debug)]
-struct Shared {
+struct ConnectionState {
     timeouts: Timeouts,
-    state: Mutex<State>,
+    state: Mutex<RequestsInProgress>,
     /// Notifies the driver that the deadline is now earlier than the one it waits for.
     earlier: Notify,
     unwanted: CancellationToken,
@@ -53,7 +53,7 @@ struct InProgress {
 }
 
 #[derive(Debug)]
-struct State {
+struct RequestsInProgress {
     /// Requests in the order in which they began. The first has the earliest deadline.
     in_progress: BTreeMap<u64, InProgress>,
     begun: u64,
@@ -73,7 +73,7 @@ struct State {
     armed: Instant,
 }
 
-impl State {
+impl RequestsInProgress {
     fn deadline(&self, timeouts: &Timeouts) -> Instant {
         let deadline = self.deadline_of_requests(timeouts);
         self.stalled_since.map_or(deadline, |since| deadline.min(since + STALL_TIMEOUT))
@@ -125,11 +125,11 @@ impl State {
     }
 }
 
-impl Activity {
+impl ConnectionActivity {
     /// Creates the state of a new connection.
     pub(crate) fn new(timeouts: Timeouts) -> Self {
         let now = Instant::now();
-        let state = State {
+        let state = RequestsInProgress {
             in_progress: BTreeMap::new(),
             begun: 0,
             is_known: false,
@@ -140,7 +140,7 @@ impl Activity {
             stalled_since: None,
             armed: now + timeouts.read_header,
         };
-        Self(Arc::new(Shared {
+        Self(Arc::new(ConnectionState {
             timeouts,
             state: Mutex::new(state),
             earlier: Notify::new(),
@@ -161,7 +161,7 @@ impl Activity {
 
     /// Reports that a head is complete. Returns the time of its first byte, and a guard to hold until the
     /// response is written.
-    pub(crate) fn begin(&self) -> (Instant, Progress) {
+    pub(crate) fn begin(&self) -> (Instant, RequestProgress) {
         self.change(|state| {
             let started = state.head_began().unwrap_or_else(Instant::now);
             state.head_since = None;
@@ -169,7 +169,7 @@ impl Activity {
             state.begun += 1;
             let deadline = started + self.0.timeouts.request + self.0.timeouts.idle;
             state.in_progress.insert(id, InProgress { since: started, deadline, refused_since: None });
-            (started, Progress { activity: self.clone(), id })
+            (started, RequestProgress { activity: self.clone(), id })
         })
     }
 
@@ -230,7 +230,7 @@ impl Activity {
         self.0.unwanted.cancel();
     }
 
-    /// Returns once [`Activity::make_room`] or [`Activity::retire`] was called.
+    /// Returns once [`ConnectionActivity::make_room`] or [`ConnectionActivity::retire`] was called.
     pub(crate) async fn unwanted(&self) {
         self.0.unwanted.cancelled().await;
     }
@@ -263,7 +263,7 @@ impl Activity {
         }
     }
 
-    fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+    fn change<T>(&self, change: impl FnOnce(&mut RequestsInProgress) -> T) -> T {
         let mut state = self.state();
         let outcome = change(&mut state);
         let is_earlier = state.deadline(&self.0.timeouts) < state.armed;
@@ -274,21 +274,21 @@ impl Activity {
         outcome
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, RequestsInProgress> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// A request in progress; ends on drop.
 #[derive(Debug)]
-pub(crate) struct Progress {
-    activity: Activity,
+pub(crate) struct RequestProgress {
+    activity: ConnectionActivity,
     id: u64,
 }
 
-impl Progress {
+impl RequestProgress {
     /// The connection of the request.
-    pub(crate) fn activity(&self) -> &Activity {
+    pub(crate) fn activity(&self) -> &ConnectionActivity {
         &self.activity
     }
 
@@ -302,7 +302,7 @@ impl Progress {
     }
 }
 
-impl Drop for Progress {
+impl Drop for RequestProgress {
     fn drop(&mut self) {
         self.activity.end(self.id);
     }
@@ -334,7 +334,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_client_that_takes_nothing_of_its_answer_is_cut_off_and_a_slow_one_is_not() {
         let hour = Duration::from_secs(3_600);
-        let activity = Activity::new(Timeouts { read_header: hour, request: hour, idle: hour });
+        let activity = ConnectionActivity::new(Timeouts { read_header: hour, request: hour, idle: hour });
         let (mut client, server) = tokio::io::duplex(1);
         let mut server = Watched::http2(server, activity.clone(), Frames::new(Fragments::default()));
         let _request = activity.begin();
@@ -356,8 +356,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_request_does_not_wake_the_task_that_waits_for_the_deadline() {
         let seconds = Duration::from_secs;
-        let activity =
-            Activity::new(Timeouts { read_header: seconds(10), request: seconds(30), idle: seconds(75) });
+        let activity = ConnectionActivity::new(Timeouts {
+            read_header: seconds(10),
+            request: seconds(30),
+            idle: seconds(75),
+        });
         let (wakes, mut passed) = (Arc::<Wakes>::default(), pin!(activity.passed()));
         let waker = Waker::from(Arc::clone(&wakes));
         let mut poll = || passed.as_mut().poll(&mut Context::from_waker(&waker));

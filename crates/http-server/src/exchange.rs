@@ -18,7 +18,7 @@ use tokio::time::Instant;
 
 use crate::budget::Reservation;
 use crate::class::Class;
-use crate::connection::Progress;
+use crate::connection::RequestProgress;
 use crate::stall::Stall;
 
 /// The bytes that a response occupies besides its body: its head, and the server library's state of its
@@ -44,10 +44,10 @@ pub(crate) enum BodyProgress {
 
 /// A request in progress. Clones share it; it is an extension of the request.
 #[derive(Debug, Clone)]
-pub(crate) struct Exchange(Arc<Shared>);
+pub(crate) struct Exchange(Arc<ExchangeState>);
 
 #[derive(Debug)]
-struct Shared {
+struct ExchangeState {
     max_body_bytes: usize,
     /// Name of the client's token.
     owner: Option<Arc<str>>,
@@ -57,25 +57,25 @@ struct Shared {
     reservation: Arc<Reservation>,
     /// The class among whose requests this one counts, and its place there.
     place: Mutex<(Arc<Class>, Option<OwnedSemaphorePermit>)>,
-    progress: Arc<Progress>,
+    progress: Arc<RequestProgress>,
     body: Mutex<BodyProgress>,
     /// Time for which the body had to wait for room.
     paused: Mutex<Duration>,
     /// The part of the body that the handler did not read.
     unread: Mutex<Option<Incoming>>,
-    route: OnceLock<Route>,
+    route: OnceLock<ServedRoute>,
 }
 
 /// The route that serves a request.
 #[derive(Debug)]
-pub(crate) enum Route {
+pub(crate) enum ServedRoute {
     /// A route of the router.
     Matched(MatchedPath),
     /// A route that a handler distinguishes by itself.
     Named(&'static str),
 }
 
-impl Route {
+impl ServedRoute {
     fn template(&self) -> &str {
         match self {
             Self::Matched(path) => path.as_str(),
@@ -89,7 +89,7 @@ impl Route {
 /// send.
 pub fn name_route(extensions: &Extensions, template: &'static str) {
     if let Some(exchange) = extensions.get::<Exchange>() {
-        exchange.set_route(Route::Named(template));
+        exchange.set_route(ServedRoute::Named(template));
     }
 }
 
@@ -130,9 +130,9 @@ pub async fn admit_known_client(extensions: &Extensions) {
 }
 
 impl Exchange {
-    pub(crate) fn new(max_body_bytes: usize, client: Client, progress: Progress) -> Self {
-        let Client { owner, class, known, place } = client;
-        Self(Arc::new(Shared {
+    pub(crate) fn new(max_body_bytes: usize, client: RequestClient, progress: RequestProgress) -> Self {
+        let RequestClient { owner, class, known, place } = client;
+        Self(Arc::new(ExchangeState {
             max_body_bytes,
             owner,
             known: (!Arc::ptr_eq(&class, &known)).then_some(known),
@@ -162,7 +162,7 @@ impl Exchange {
     }
 
     /// The request's guard on its connection.
-    pub(crate) fn progress(&self) -> &Arc<Progress> {
+    pub(crate) fn progress(&self) -> &Arc<RequestProgress> {
         &self.0.progress
     }
 
@@ -213,14 +213,14 @@ impl Exchange {
     }
 
     /// Sets the route that matched.
-    pub(crate) fn set_route(&self, route: Route) {
+    pub(crate) fn set_route(&self, route: ServedRoute) {
         // A nested router sets it again; the first one has the whole path.
         let _ = self.0.route.set(route);
     }
 
     /// The template of the route that matched, if any.
     pub(crate) fn route(&self) -> Option<&str> {
-        self.0.route.get().map(Route::template)
+        self.0.route.get().map(ServedRoute::template)
     }
 
     /// The rest of the body, if the handler did not read all of it.
@@ -251,7 +251,7 @@ impl Exchange {
 }
 
 /// The client of a request, and the request's place.
-pub(crate) struct Client {
+pub(crate) struct RequestClient {
     /// Name of the token.
     pub(crate) owner: Option<Arc<str>>,
     /// The class in which the request has its place.
@@ -305,7 +305,7 @@ impl Drop for RequestBody {
 /// The bytes that a response occupies until it is written. Until then its request counts as in progress.
 struct Occupancy {
     _reservation: Reservation,
-    _progress: Arc<Progress>,
+    _progress: Arc<RequestProgress>,
     /// Stall detection, with HTTP/2 only.
     stall: Option<Stall>,
 }
@@ -319,18 +319,18 @@ struct AnswerBody {
     rest: Bytes,
 }
 
-struct Counted {
+struct CountedBytes {
     bytes: Bytes,
     occupancy: Arc<Occupancy>,
 }
 
-impl AsRef<[u8]> for Counted {
+impl AsRef<[u8]> for CountedBytes {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
 }
 
-impl Drop for Counted {
+impl Drop for CountedBytes {
     fn drop(&mut self) {
         if let Some(stall) = &self.occupancy.stall {
             stall.written();
@@ -343,7 +343,7 @@ impl AnswerBody {
         if let Some(stall) = &self.occupancy.stall {
             stall.taken();
         }
-        Bytes::from_owner(Counted { bytes, occupancy: Arc::clone(&self.occupancy) })
+        Bytes::from_owner(CountedBytes { bytes, occupancy: Arc::clone(&self.occupancy) })
     }
 }
 

@@ -9,7 +9,7 @@ use std::task::Waker;
 
 /// The framing of a connection, shared by its stream and its service.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Framing(Arc<Mutex<State>>);
+pub(crate) struct Framing(Arc<Mutex<FramingState>>);
 
 /// The end of a request body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,8 +30,8 @@ pub(crate) struct Scanned {
 }
 
 #[derive(Debug, Default)]
-struct State {
-    part: Part,
+struct FramingState {
+    part: RequestPart,
     /// True if the target of the last head contains a `#`.
     has_fragment: bool,
     /// Waker of the reader, which waits for the service to begin the request whose head was handed on.
@@ -40,7 +40,7 @@ struct State {
 
 /// The part of a request to which the next byte belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Part {
+enum RequestPart {
     /// First line of a head, after this many spaces; `None` before its first byte.
     FirstLine(Option<u32>),
     /// Header lines; `is_empty` if the current line is empty so far.
@@ -57,7 +57,7 @@ enum Part {
     Trailers { is_empty: bool },
 }
 
-impl Default for Part {
+impl Default for RequestPart {
     fn default() -> Self {
         Self::FirstLine(None)
     }
@@ -68,9 +68,9 @@ impl Framing {
     pub(crate) fn begin(&self, body: BodyFraming) -> bool {
         let mut state = self.state();
         state.part = match body {
-            BodyFraming::Length(0) => Part::default(),
-            BodyFraming::Length(length) => Part::Body(length),
-            BodyFraming::Chunked => Part::ChunkSize(0, false),
+            BodyFraming::Length(0) => RequestPart::default(),
+            BodyFraming::Length(length) => RequestPart::Body(length),
+            BodyFraming::Chunked => RequestPart::ChunkSize(0, false),
         };
         if let Some(waker) = state.waker.take() {
             waker.wake();
@@ -82,18 +82,18 @@ impl Framing {
     pub(crate) fn scan(&self, bytes: &[u8], waker: &Waker) -> Scanned {
         let mut state = self.state();
         let (mut at, mut head_began) = (0, false);
-        while at < bytes.len() && state.part != Part::HeadDone {
+        while at < bytes.len() && state.part != RequestPart::HeadDone {
             let (skipped, next) = state.part.after(&bytes[at..]);
-            if state.part == Part::FirstLine(None) && next != state.part {
+            if state.part == RequestPart::FirstLine(None) && next != state.part {
                 (head_began, state.has_fragment) = (true, false);
             }
-            if bytes[at] == b'#' && state.part == Part::FirstLine(Some(1)) {
+            if bytes[at] == b'#' && state.part == RequestPart::FirstLine(Some(1)) {
                 state.has_fragment = true;
             }
-            let is_body = !matches!(state.part, Part::FirstLine(_) | Part::Headers { .. });
+            let is_body = !matches!(state.part, RequestPart::FirstLine(_) | RequestPart::Headers { .. });
             state.part = next;
             at += skipped;
-            if is_body && next == Part::default() {
+            if is_body && next == RequestPart::default() {
                 break;
             }
         }
@@ -103,12 +103,12 @@ impl Framing {
         Scanned { handed_on: at, head_began }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, FramingState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Part {
+impl RequestPart {
     /// The number of `bytes` that belong to this part, and the part after them. `bytes` must not be empty.
     fn after(self, bytes: &[u8]) -> (usize, Self) {
         let (first, is_end) = (bytes[0], bytes[0] == b'\n');

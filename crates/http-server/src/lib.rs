@@ -2,8 +2,8 @@
 //!
 //! [`serve`] accepts a bounded number of connections, from TCP ([`bind`]) or a Unix socket ([`bind_unix`]),
 //! with TLS if it has a certificate, and passes each request to an [`axum::Router`] under the limits of
-//! [`Settings`]. The crate also contains the parts that interfaces with tokens and JSON bodies have in
-//! common: [`problem`], [`tokens`], [`JsonBody`], [`RequestId`] and [`Started`].
+//! [`ListenerSettings`]. The crate also contains the parts that interfaces with tokens and JSON bodies have
+//! in common: [`problem`], [`tokens`], [`JsonBody`], [`RequestId`] and [`Started`].
 //!
 //! A request passes these checks in this order: path (404), method (405), token (401), rights of the token
 //! (403), rate limit (429), and media type (415), length (413) and form (400) of the body. The router makes
@@ -44,8 +44,8 @@ pub use listener::serve;
 pub use proxies::{Client, InvalidNetwork, Peer, TrustedProxies};
 pub use reload::ReloadError;
 pub use request_id::{RequestId, X_REQUEST_ID};
-pub use service::{Answered, Observer, Refusal, Settings};
-pub use socket::{Listener, bind};
+pub use service::{Answered, ListenerRefusal, ListenerSettings, ResponseObserver};
+pub use socket::{ConnectionSource, bind};
 pub use started::Started;
 pub use timeouts::Timeouts;
 pub use tls::Tls;

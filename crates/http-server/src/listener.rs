@@ -20,12 +20,12 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
-use crate::connection::Activity;
+use crate::connection::ConnectionActivity;
 use crate::frames::{Fragments, Frames};
 use crate::framing::{BodyFraming, Framing};
 use crate::proxies::Peer;
-use crate::service::{Service, Settings};
-use crate::socket::Listener;
+use crate::service::{HttpService, ListenerSettings};
+use crate::socket::ConnectionSource;
 use crate::stall::StreamExecutor;
 use crate::stream::Watched;
 
@@ -64,10 +64,15 @@ const HEAD_TIMEOUT: &[u8] = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\
 
 /// Serves `router` until `stop` and for the drain delay after it, then closes connections as they become
 /// idle. Returns when all are closed, at the latest after the drain timeout.
-pub async fn serve<L: Listener>(listener: L, router: Router, settings: Settings, stop: CancellationToken) {
+pub async fn serve<L: ConnectionSource>(
+    listener: L,
+    router: Router,
+    settings: ListenerSettings,
+    stop: CancellationToken,
+) {
     let (drain_delay, drain_timeout) = (settings.drain_delay, settings.drain_timeout);
-    let room = Room::new(settings.max_connections);
-    let service = Arc::new(Service::new(router, settings));
+    let room = ConnectionRoom::new(settings.max_connections);
+    let service = Arc::new(HttpService::new(router, settings));
     let drain = CancellationToken::new();
     let mut connections = JoinSet::new();
     let mut ended = pin!(async {
@@ -83,7 +88,8 @@ pub async fn serve<L: Listener>(listener: L, router: Router, settings: Settings,
         match accepted {
             Ok((stream, permit)) => {
                 let peer = Peer { addr: L::peer(&stream), tls: service.settings.tls.is_some() };
-                let connection = Connection::new(Arc::clone(&service), peer, &room, drain.clone(), permit);
+                let connection =
+                    OpenConnection::new(Arc::clone(&service), peer, &room, drain.clone(), permit);
                 connections.spawn(connection.serve(stream));
             }
             Err(error) => {
@@ -103,24 +109,27 @@ pub async fn serve<L: Listener>(listener: L, router: Router, settings: Settings,
 
 /// The open connections, and the room for further ones. Clones share it.
 #[derive(Clone)]
-struct Room {
+struct ConnectionRoom {
     permits: Arc<Semaphore>,
-    connections: Arc<Mutex<Connections>>,
+    connections: Arc<Mutex<OpenConnections>>,
 }
 
 #[derive(Default)]
-struct Connections {
+struct OpenConnections {
     made: u64,
-    open: HashMap<u64, Activity>,
+    open: HashMap<u64, ConnectionActivity>,
 }
 
-impl Room {
+impl ConnectionRoom {
     fn new(max_connections: usize) -> Self {
         Self { permits: Arc::new(Semaphore::new(max_connections)), connections: Arc::default() }
     }
 
     /// Accepts a connection and finds room for it; meanwhile further ones stay in the backlog.
-    async fn accept<L: Listener>(&self, listener: &L) -> io::Result<(L::Stream, OwnedSemaphorePermit)> {
+    async fn accept<L: ConnectionSource>(
+        &self,
+        listener: &L,
+    ) -> io::Result<(L::Stream, OwnedSemaphorePermit)> {
         let stream = listener.accept().await?;
         if let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() {
             return Ok((stream, permit));
@@ -144,7 +153,7 @@ impl Room {
         }
     }
 
-    fn enter(&self, activity: &Activity) -> u64 {
+    fn enter(&self, activity: &ConnectionActivity) -> u64 {
         let mut connections = self.connections();
         connections.made += 1;
         let number = connections.made;
@@ -152,23 +161,23 @@ impl Room {
         number
     }
 
-    fn connections(&self) -> std::sync::MutexGuard<'_, Connections> {
+    fn connections(&self) -> std::sync::MutexGuard<'_, OpenConnections> {
         self.connections.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// One connection; ends on drop.
-struct Connection {
-    service: Arc<Service>,
+struct OpenConnection {
+    service: Arc<HttpService>,
     peer: Peer,
-    activity: Activity,
+    activity: ConnectionActivity,
     drain: CancellationToken,
-    room: Room,
+    room: ConnectionRoom,
     number: u64,
     _permit: OwnedSemaphorePermit,
 }
 
-impl Drop for Connection {
+impl Drop for OpenConnection {
     fn drop(&mut self) {
         self.room.connections().open.remove(&self.number);
     }
@@ -176,20 +185,20 @@ impl Drop for Connection {
 
 /// The way in which a connection ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum End {
+enum ConnectionEnd {
     Closed,
     TimedOut,
 }
 
-impl Connection {
+impl OpenConnection {
     fn new(
-        service: Arc<Service>,
+        service: Arc<HttpService>,
         peer: Peer,
-        room: &Room,
+        room: &ConnectionRoom,
         drain: CancellationToken,
         permit: OwnedSemaphorePermit,
     ) -> Self {
-        let activity = Activity::new(service.settings.timeouts);
+        let activity = ConnectionActivity::new(service.settings.timeouts);
         let number = room.enter(&activity);
         Self { service, peer, activity, drain, room: room.clone(), number, _permit: permit }
     }
@@ -229,7 +238,9 @@ impl Connection {
             // until written.
             .writev(true)
             .serve_connection(io, service);
-        if self.drive(Pin::new(&mut connection)).await == End::TimedOut && self.activity.is_in_head() {
+        if self.drive(Pin::new(&mut connection)).await == ConnectionEnd::TimedOut
+            && self.activity.is_in_head()
+        {
             let mut io = connection.into_parts().io.into_inner();
             // Fails if the client is gone; the connection ends in either case.
             let _ = timeout(LAST_WORD_TIMEOUT, io.write_all(HEAD_TIMEOUT)).await;
@@ -263,7 +274,7 @@ impl Connection {
         self.drive(pin!(connection)).await;
     }
 
-    async fn drive<C>(&self, mut connection: Pin<&mut C>) -> End
+    async fn drive<C>(&self, mut connection: Pin<&mut C>) -> ConnectionEnd
     where
         C: GracefulConnection<Error = hyper::Error>,
     {
@@ -274,9 +285,9 @@ impl Connection {
                     if let Err(error) = outcome {
                         tracing::debug!(error = %error, "a connection failed");
                     }
-                    return End::Closed;
+                    return ConnectionEnd::Closed;
                 }
-                () = self.activity.passed() => return End::TimedOut,
+                () = self.activity.passed() => return ConnectionEnd::TimedOut,
                 () = self.drain.cancelled(), if !closing => {
                     closing = true;
                     connection.as_mut().graceful_shutdown();

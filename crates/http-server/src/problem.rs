@@ -15,7 +15,7 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value};
 
-use crate::Refusal;
+use crate::ListenerRefusal;
 
 /// The media type of a problem.
 pub const PROBLEM_JSON: &str = "application/problem+json";
@@ -158,23 +158,23 @@ pub fn with_fallbacks<S: Clone + Send + Sync + 'static>(router: Router<S>) -> Ro
 }
 
 /// The listener's own responses, for [`Settings::refuse`](crate::Settings).
-pub fn refuse(refusal: Refusal) -> Response {
+pub fn refuse(refusal: ListenerRefusal) -> Response {
     let problem = match refusal {
-        Refusal::RequestTimeout => {
+        ListenerRefusal::RequestTimeout => {
             Problem::new(REQUEST_TIMEOUT, "The request was not complete within the request timeout.")
         }
-        Refusal::AnswerTimeout { is_safe } => {
+        ListenerRefusal::AnswerTimeout { is_safe } => {
             let unknown = if is_safe { "" } else { " Whether the request took effect is not known." };
             Problem::new(UNAVAILABLE, format!("No response within the request timeout.{unknown}"))
         }
-        Refusal::Overloaded => {
+        ListenerRefusal::Overloaded => {
             Problem::new(UNAVAILABLE, "The service has more requests in progress than it can buffer.")
         }
-        Refusal::Panicked { is_safe } => {
+        ListenerRefusal::Panicked { is_safe } => {
             let unknown = if is_safe { "" } else { " Whether it took effect is not known." };
             Problem::new(UNAVAILABLE, format!("The request failed.{unknown}"))
         }
-        Refusal::InvalidHead(rule) => Problem::new(BAD_REQUEST, rule),
+        ListenerRefusal::InvalidHead(rule) => Problem::new(BAD_REQUEST, rule),
     };
     problem.into_response()
 }

@@ -46,11 +46,11 @@ pub(crate) struct Reloaded<T> {
     parse: Parse<T>,
     current: watch::Sender<Arc<T>>,
     /// The last version that was read, valid or not, so that each version is checked and logged once.
-    seen: Mutex<Seen>,
+    seen: Mutex<ContentHash>,
 }
 
 /// The hash of the files' content, or the error of reading them.
-type Seen = Result<[u8; 32], String>;
+type ContentHash = Result<[u8; 32], String>;
 
 impl<T: std::fmt::Debug> std::fmt::Debug for Reloaded<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -22,8 +22,8 @@ use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 use tower::ServiceExt;
 
 use crate::class::Class;
-use crate::connection::{Activity, Progress};
-use crate::exchange::{BodyProgress, Client, Exchange, Route};
+use crate::connection::{ConnectionActivity, RequestProgress};
+use crate::exchange::{BodyProgress, Exchange, RequestClient, ServedRoute};
 use crate::head;
 use crate::problem::PROBLEM_JSON;
 use crate::proxies::Peer;
@@ -32,7 +32,7 @@ use crate::sparse_log::SparseLog;
 use crate::started::Started;
 use crate::timeouts::Timeouts;
 use crate::tls::Tls;
-use crate::tokens::Tokens;
+use crate::tokens::AccessTokens;
 
 /// The most bytes of a body that no handler reads that are still received, so that the client can read its
 /// response.
@@ -56,7 +56,7 @@ const MAX_PROBLEM_BYTES: u64 = 256 * 1024;
 
 /// The limits of a listener, and its callbacks, certificate and tokens.
 #[derive(Clone)]
-pub struct Settings {
+pub struct ListenerSettings {
     /// Maximum number of connections at a time, and of requests in progress. When there is no room for a
     /// further connection, idle ones are closed; others wait in the backlog of the operating system.
     pub max_connections: usize,
@@ -74,23 +74,25 @@ pub struct Settings {
     /// Time for requests in progress after that.
     pub drain_timeout: Duration,
     /// The responses of the listener itself.
-    pub refuse: fn(Refusal) -> Response,
+    pub refuse: fn(ListenerRefusal) -> Response,
     /// Observer of every response to a request that was complete enough to have a path.
-    pub observe: Option<Observer>,
+    pub observe: Option<ResponseObserver>,
     /// Certificate; without one the listener serves plain HTTP/1.1.
     pub tls: Option<Tls>,
     /// Tokens of known clients; other clients share a small part of the room. `None`: every client is known.
-    pub tokens: Option<Tokens>,
+    pub tokens: Option<AccessTokens>,
 }
 
-impl fmt::Debug for Settings {
+impl fmt::Debug for ListenerSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Settings").field("max_connections", &self.max_connections).finish_non_exhaustive()
+        f.debug_struct("ListenerSettings")
+            .field("max_connections", &self.max_connections)
+            .finish_non_exhaustive()
     }
 }
 
 /// A callback for each response; must not block.
-pub type Observer = Arc<dyn Fn(Answered<'_>) + Send + Sync>;
+pub type ResponseObserver = Arc<dyn Fn(Answered<'_>) + Send + Sync>;
 
 /// A response as reported to the observer.
 #[derive(Debug, Clone, Copy)]
@@ -105,7 +107,7 @@ pub struct Answered<'a> {
 
 /// The reason why the listener responds in place of a handler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Refusal {
+pub enum ListenerRefusal {
     /// The request timeout passed while the handler waited for the client: 408. The connection is closed.
     RequestTimeout,
     /// The request timeout passed while the handler did something else: 503.
@@ -125,9 +127,9 @@ pub enum Refusal {
 }
 
 /// The state that the connections of a listener share.
-pub(crate) struct Service {
+pub(crate) struct HttpService {
     router: Router,
-    pub(crate) settings: Settings,
+    pub(crate) settings: ListenerSettings,
     known: Arc<Class>,
     /// Class of clients without a known token.
     unknown: Arc<Class>,
@@ -137,8 +139,8 @@ pub(crate) struct Service {
     crowded: SparseLog,
 }
 
-impl Service {
-    pub(crate) fn new(router: Router, settings: Settings) -> Self {
+impl HttpService {
+    pub(crate) fn new(router: Router, settings: ListenerSettings) -> Self {
         let places = (settings.max_connections / UNKNOWN_PLACES_DIVISOR).max(1);
         let unknown = Class::new(places, settings.max_buffered_bytes / UNKNOWN_BYTES_DIVISOR);
         Self {
@@ -156,7 +158,7 @@ impl Service {
         self: Arc<Self>,
         request: Request<Incoming>,
         peer: Peer,
-        activity: &Activity,
+        activity: &ConnectionActivity,
         has_fragment: bool,
     ) -> impl Future<Output = Result<Response, Infallible>> + use<> {
         let (started, progress) = activity.begin();
@@ -167,7 +169,7 @@ impl Service {
         self: Arc<Self>,
         mut request: Request<Incoming>,
         peer: Peer,
-        (started, progress): (Instant, Progress),
+        (started, progress): (Instant, RequestProgress),
         has_fragment: bool,
     ) -> Result<Response, Infallible> {
         request.extensions_mut().insert(peer);
@@ -176,8 +178,8 @@ impl Service {
         let (path, version) = (request.uri().path().to_owned(), request.version());
         let deadline = started + self.settings.timeouts.request;
         let client = match head::check(&request, has_fragment) {
-            Ok(()) => self.client(&request, &path, deadline).await.ok_or(Refusal::Overloaded),
-            Err(rule) => Err(Refusal::InvalidHead(rule)),
+            Ok(()) => self.client(&request, &path, deadline).await.ok_or(ListenerRefusal::Overloaded),
+            Err(rule) => Err(ListenerRefusal::InvalidHead(rule)),
         };
         let client = match client {
             Ok(client) => client,
@@ -200,7 +202,7 @@ impl Service {
             exchange.progress().activity().count_unauthorized();
         }
         if let Some(unread) = exchange.take_unread().filter(|_| version < Version::HTTP_2) {
-            if refusal == Some(Refusal::RequestTimeout) {
+            if refusal == Some(ListenerRefusal::RequestTimeout) {
                 response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             } else {
                 exchange.progress().refused();
@@ -212,7 +214,12 @@ impl Service {
     }
 
     /// The client of a request, and a place for it; `None` if no place was free by `deadline`.
-    async fn client(&self, request: &Request<Incoming>, path: &str, deadline: Instant) -> Option<Client> {
+    async fn client(
+        &self,
+        request: &Request<Incoming>,
+        path: &str,
+        deadline: Instant,
+    ) -> Option<RequestClient> {
         let principal = self.settings.tokens.as_ref().map(|tokens| tokens.principal(request.headers()));
         let class = if principal.as_ref().is_some_and(Option::is_none) { &self.unknown } else { &self.known };
         let is_probe = self.settings.probes.contains(&path);
@@ -228,7 +235,7 @@ impl Service {
             return None;
         };
         let owner = principal.flatten().map(|principal| principal.name);
-        Some(Client { owner, class: Arc::clone(class), known: Arc::clone(&self.known), place })
+        Some(RequestClient { owner, class: Arc::clone(class), known: Arc::clone(&self.known), place })
     }
 
     /// The response of the router, or the listener's response in its place.
@@ -238,7 +245,7 @@ impl Service {
         exchange: &Exchange,
         id: &RequestId,
         deadline: Instant,
-    ) -> (Response, Option<Refusal>) {
+    ) -> (Response, Option<ListenerRefusal>) {
         let (mut head, body) = request.into_parts();
         let is_safe = head.method.is_safe();
         head.extensions.insert(exchange.clone());
@@ -261,16 +268,16 @@ impl Service {
                     route = exchange.route(),
                     "a request handler panicked; the client got an error"
                 );
-                Refusal::Panicked { is_safe }
+                ListenerRefusal::Panicked { is_safe }
             }
             None => match exchange.body() {
                 // The wait for room took most of the time, not the client.
                 BodyProgress::Awaited if exchange.paused() > self.settings.timeouts.request / 2 => {
-                    Refusal::Overloaded
+                    ListenerRefusal::Overloaded
                 }
-                BodyProgress::Awaited => Refusal::RequestTimeout,
-                BodyProgress::Paused => Refusal::Overloaded,
-                BodyProgress::NotAwaited => Refusal::AnswerTimeout { is_safe },
+                BodyProgress::Awaited => ListenerRefusal::RequestTimeout,
+                BodyProgress::Paused => ListenerRefusal::Overloaded,
+                BodyProgress::NotAwaited => ListenerRefusal::AnswerTimeout { is_safe },
             },
         };
         ((self.settings.refuse)(refusal), Some(refusal))
@@ -301,7 +308,7 @@ async fn note_route(request: axum::extract::Request, next: Next) -> Response {
     let (exchange, route) =
         (request.extensions().get::<Exchange>(), request.extensions().get::<MatchedPath>());
     if let (Some(exchange), Some(route)) = (exchange, route) {
-        exchange.set_route(Route::Matched(route.clone()));
+        exchange.set_route(ServedRoute::Matched(route.clone()));
     }
     next.run(request).await
 }

@@ -13,7 +13,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream, lookup_host};
 pub(crate) const LISTEN_BACKLOG: u32 = 4_096;
 
 /// A source of connections for [`serve`](crate::serve).
-pub trait Listener: Send + Sync + 'static {
+pub trait ConnectionSource: Send + Sync + 'static {
     /// A connection.
     type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
     /// A guard that is kept until the last connection is closed.
@@ -29,7 +29,7 @@ pub trait Listener: Send + Sync + 'static {
     fn close(self) -> Self::Remains;
 }
 
-impl Listener for TcpListener {
+impl ConnectionSource for TcpListener {
     type Stream = TcpStream;
     type Remains = ();
 

@@ -10,10 +10,10 @@ const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Allows one line a minute, and counts the events that it stands for.
 #[derive(Debug, Default)]
-pub(crate) struct SparseLog(Mutex<State>);
+pub(crate) struct SparseLog(Mutex<LogState>);
 
 #[derive(Debug, Default)]
-struct State {
+struct LogState {
     last: Option<Instant>,
     unlogged: u64,
 }

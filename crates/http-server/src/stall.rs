@@ -22,10 +22,10 @@ tokio::task_local! {
 
 /// The progress of writing the response on one stream. Clones share it.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Stall(Arc<Mutex<State>>);
+pub(crate) struct Stall(Arc<Mutex<StallState>>);
 
 #[derive(Debug, Default)]
-struct State {
+struct StallState {
     /// Time since which nothing was written, while there is something to write.
     since: Option<Instant>,
     /// Number of pieces that the server library has taken and not written.
@@ -78,7 +78,7 @@ impl Stall {
         self.state().unwritten == 0
     }
 
-    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+    fn state(&self) -> std::sync::MutexGuard<'_, StallState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -101,19 +101,19 @@ where
     fn execute(&self, stream: F) {
         let (stall, log) = (Stall::default(), Arc::clone(&self.0));
         let running = Some(Box::pin(STALL.scope(stall.clone(), stream)));
-        tokio::spawn(Stream { running, stall, timer: None, log });
+        tokio::spawn(WatchedStream { running, stall, timer: None, log });
     }
 }
 
 /// A stream until it ends or stalls.
-struct Stream<F: Future> {
+struct WatchedStream<F: Future> {
     running: Option<Pin<Box<TaskLocalFuture<Stall, F>>>>,
     stall: Stall,
     timer: Option<Pin<Box<Sleep>>>,
     log: Arc<SparseLog>,
 }
 
-impl<F: Future<Output = ()>> Future for Stream<F> {
+impl<F: Future<Output = ()>> Future for WatchedStream<F> {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {

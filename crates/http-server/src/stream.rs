@@ -11,7 +11,7 @@ use std::task::{Context, Poll};
 use bytes::{Buf, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::connection::Activity;
+use crate::connection::ConnectionActivity;
 use crate::frames::Frames;
 use crate::framing::{Framing, Scanned};
 
@@ -19,34 +19,40 @@ use crate::framing::{Framing, Scanned};
 #[derive(Debug)]
 pub(crate) struct Watched<S> {
     stream: S,
-    activity: Activity,
+    activity: ConnectionActivity,
     is_stalled: bool,
-    protocol: Protocol,
+    protocol: HttpProtocol,
     /// Bytes that were received but not handed on.
     kept: BytesMut,
 }
 
 #[derive(Debug)]
-enum Protocol {
+enum HttpProtocol {
     Http1(Framing),
     Http2(Frames),
 }
 
 impl<S> Watched<S> {
     /// Wraps an HTTP/1.1 stream.
-    pub(crate) fn http1(stream: S, activity: Activity, framing: Framing) -> Self {
+    pub(crate) fn http1(stream: S, activity: ConnectionActivity, framing: Framing) -> Self {
         Self {
             stream,
             activity,
             is_stalled: false,
-            protocol: Protocol::Http1(framing),
+            protocol: HttpProtocol::Http1(framing),
             kept: BytesMut::new(),
         }
     }
 
     /// Wraps an HTTP/2 stream; beginnings of requests are not reported from its bytes.
-    pub(crate) fn http2(stream: S, activity: Activity, frames: Frames) -> Self {
-        Self { stream, activity, is_stalled: false, protocol: Protocol::Http2(frames), kept: BytesMut::new() }
+    pub(crate) fn http2(stream: S, activity: ConnectionActivity, frames: Frames) -> Self {
+        Self {
+            stream,
+            activity,
+            is_stalled: false,
+            protocol: HttpProtocol::Http2(frames),
+            kept: BytesMut::new(),
+        }
     }
 
     fn wrote(&mut self, outcome: Poll<std::io::Result<usize>>) -> Poll<std::io::Result<usize>> {
@@ -61,8 +67,8 @@ impl<S> Watched<S> {
     /// on.
     fn hold_back(&mut self, cx: &Context<'_>, buf: &mut ReadBuf<'_>, before: usize) -> bool {
         let framing = match &mut self.protocol {
-            Protocol::Http1(framing) => framing,
-            Protocol::Http2(frames) => {
+            HttpProtocol::Http1(framing) => framing,
+            HttpProtocol::Http2(frames) => {
                 frames.scan(&buf.filled()[before..]);
                 return true;
             }

@@ -22,14 +22,14 @@ use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 use tokio_util::sync::CancellationToken;
 
-pub use guard::{Charge, Guard, Rule};
+pub use guard::{Charge, Rule, TokenGuard};
 pub use issue::{Grant, NewToken, new_token};
 
 use crate::problem::{Problem, UNAUTHORIZED};
 pub use crate::reload::ReloadError;
 use crate::reload::Reloaded;
 
-/// The authenticated caller and its rights. Handlers behind a [`Guard`] extract it.
+/// The authenticated caller and its rights. Handlers behind a [`TokenGuard`] extract it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Principal {
     /// Name of the token: unique in the file, 1 to 128 bytes without control characters.
@@ -73,40 +73,40 @@ pub enum Access {
 
 /// The tokens in force. Clones share them, and use the new ones when the file changes.
 #[derive(Debug, Clone)]
-pub struct Tokens(Arc<Reloaded<TokenSet>>);
+pub struct AccessTokens(Arc<Reloaded<TokenSet>>);
 
 /// The tokens of one version of the file.
 #[derive(Debug, Default)]
-pub(crate) struct TokenSet(HashMap<TokenHash, Principal>);
+pub(crate) struct TokenSet(HashMap<TokenDigest, Principal>);
 
 /// The SHA-256 of a token. Compared in constant time; never shown.
 #[derive(Clone, Copy, Eq)]
-struct TokenHash([u8; 32]);
+struct TokenDigest([u8; 32]);
 
 /// Computes the SHA-256 of a token.
 pub fn token_sha256(token: &str) -> [u8; 32] {
     Sha256::digest(token.as_bytes()).into()
 }
 
-impl PartialEq for TokenHash {
+impl PartialEq for TokenDigest {
     fn eq(&self, other: &Self) -> bool {
         self.0.ct_eq(&other.0).into()
     }
 }
 
-impl Hash for TokenHash {
+impl Hash for TokenDigest {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.0.hash(state);
     }
 }
 
-impl std::fmt::Debug for TokenHash {
+impl std::fmt::Debug for TokenDigest {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("****")
     }
 }
 
-impl Tokens {
+impl AccessTokens {
     /// Reads the file, which must be valid. Errors name the file, the entry and the fix.
     pub fn load(path: &Path) -> Result<Self, ReloadError> {
         Reloaded::load(vec![path.to_owned()], |files| file::parse(&files[0])).map(Arc::new).map(Self)
@@ -132,7 +132,7 @@ impl Tokens {
     /// The owner of the token with this SHA-256: for callers that store the hash of a presented token, not
     /// the token.
     pub fn by_sha256(&self, sha256: &[u8; 32]) -> Option<Principal> {
-        self.0.current().0.get(&TokenHash(*sha256)).cloned()
+        self.0.current().0.get(&TokenDigest(*sha256)).cloned()
     }
 
     /// The tokens whose producer `known` lacks, by name, with the producer.

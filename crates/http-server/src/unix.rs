@@ -17,7 +17,7 @@ use rustix::fs::{Mode, OFlags};
 use tokio::net::{UnixListener, UnixSocket, UnixStream};
 use tokio::time::{Instant, sleep};
 
-use crate::socket::{LISTEN_BACKLOG, Listener};
+use crate::socket::{ConnectionSource, LISTEN_BACKLOG};
 
 /// The longest path of a Unix socket, in bytes: the limit of the kernel, without the NUL at its end.
 pub const MAX_SOCKET_PATH_BYTES: usize = 107;
@@ -83,7 +83,7 @@ pub async fn bind_unix(path: &Path, mode: u32) -> Result<BoundUnix, BindUnixErro
     Ok(BoundUnix { listener, file })
 }
 
-impl Listener for BoundUnix {
+impl ConnectionSource for BoundUnix {
     type Stream = UnixStream;
     type Remains = SocketFile;
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::routing::post;
 use http_server::problem::{refuse, with_fallbacks};
-use http_server::{JsonText, Settings, Timeouts, bind, serve};
+use http_server::{JsonText, ListenerSettings, Timeouts, bind, serve};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -47,7 +47,7 @@ async fn a_thousand_bodies_of_eight_mebibytes_at_once_stay_within_the_budget_and
         format!("{}", body.len())
     };
     let router = with_fallbacks(Router::new().route("/", post(take)));
-    let settings = Settings {
+    let settings = ListenerSettings {
         max_connections: CLIENTS,
         max_body_bytes: BODY_BYTES,
         max_buffered_bytes: BUFFERED_BYTES,

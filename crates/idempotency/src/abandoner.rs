@@ -40,13 +40,13 @@ impl<S> Clone for Abandoner<S> {
 
 #[derive(Default)]
 struct Queue {
-    waiting: Vec<Waiting>,
+    waiting: Vec<WaitingClaim>,
     /// The number of claims that the task has taken.
     taken: usize,
     is_running: bool,
 }
 
-struct Waiting {
+struct WaitingClaim {
     id: ClaimId,
     late_until: Instant,
     free_at: Instant,
@@ -66,7 +66,7 @@ impl<S: Store> Abandoner<S> {
         let (late_until, free_at) = (now + LATE_CLAIM_WINDOW, now + lock_ttl.as_duration());
         let mut queue = self.queue();
         let room = MAX_ABANDONED.saturating_sub(queue.waiting.len() + queue.taken);
-        let waiting = ids.into_iter().take(room).map(|id| Waiting { id, late_until, free_at });
+        let waiting = ids.into_iter().take(room).map(|id| WaitingClaim { id, late_until, free_at });
         queue.waiting.extend(waiting);
         if !queue.is_running && !queue.waiting.is_empty() {
             queue.is_running = true;
@@ -107,7 +107,7 @@ impl<S: Store> Abandoner<S> {
     }
 
     /// Takes all claims whose lock TTL has not passed; `None` ends the task.
-    fn take(&self) -> Option<Vec<Waiting>> {
+    fn take(&self) -> Option<Vec<WaitingClaim>> {
         let now = Instant::now();
         let mut queue = self.queue();
         queue.waiting.retain(|waiting| waiting.free_at > now);
@@ -117,7 +117,7 @@ impl<S: Store> Abandoner<S> {
     }
 
     /// Abandons the claims and leaves those that must be tried again.
-    async fn abandon(&self, waiting: &mut Vec<Waiting>) {
+    async fn abandon(&self, waiting: &mut Vec<WaitingClaim>) {
         let mut outcomes = Vec::with_capacity(waiting.len());
         for batch in waiting.chunks(MAX_ABANDON_BATCH) {
             let ids: Vec<ClaimId> = batch.iter().map(|waiting| waiting.id.clone()).collect();
@@ -142,13 +142,13 @@ mod tests {
     use ambient::RandomTokens;
 
     use super::*;
-    use crate::{Key, MemoryStore, Scope, Token};
+    use crate::{Key, MemoryStore, Owner, Token};
 
     #[tokio::test(start_paused = true)]
     async fn more_claims_than_fit_in_are_left_to_their_lock_ttl() {
         let abandoner = Abandoner::new(Arc::new(MemoryStore::new(1)), TaskTracker::new());
-        let (scope, key) = (Scope::new("s").expect("a scope"), Key::new("k").expect("a key"));
-        let id = || ClaimId { scope: scope.clone(), key: key.clone(), token: Token::next(&RandomTokens) };
+        let (owner, key) = (Owner::new("s").expect("an owner"), Key::new("k").expect("a key"));
+        let id = || ClaimId { owner: owner.clone(), key: key.clone(), token: Token::next(&RandomTokens) };
         for _ in 0..2 {
             abandoner.abandon_later((0..MAX_ABANDONED).map(|_| id()), LockTtl::default());
             assert_eq!(abandoner.waiting(), MAX_ABANDONED);

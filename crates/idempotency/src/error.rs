@@ -9,7 +9,7 @@ use pg::PgError;
 /// [`IdempotencyError::TimedOut`] it is unknown whether the operation was carried out.
 #[derive(Debug, thiserror::Error)]
 pub enum IdempotencyError {
-    /// An invalid scope, key, fingerprint, time or setting; nothing was sent.
+    /// An invalid owner, key, fingerprint, time or setting; nothing was sent.
     #[error("{0}")]
     InvalidArgument(String),
     /// The `MemoryStore` has reached its limit of keys, and none of them is expired. Nothing was

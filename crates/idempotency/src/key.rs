@@ -1,4 +1,4 @@
-//! The parts that identify a claim: scope, key and token.
+//! The parts that identify a claim: owner, key and token.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,19 +12,19 @@ use crate::IdempotencyError;
 pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 /// The maximum length of a key, in bytes.
 pub const MAX_KEY_BYTES: usize = 255;
-/// The maximum length of a scope, in bytes.
-pub const MAX_SCOPE_BYTES: usize = 255;
+/// The maximum length of an owner, in bytes.
+pub const MAX_OWNER_BYTES: usize = 255;
 
-/// The owner of a key, for example endpoint and authenticated client. Equal keys of two scopes are different
+/// The owner of a key, for example endpoint and authenticated client. Equal keys of two owners are different
 /// keys, so that no client can block or read the keys of another.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Scope(Arc<str>);
+pub struct Owner(Arc<str>);
 
-impl Scope {
-    /// Creates a scope of 1 to [`MAX_SCOPE_BYTES`] bytes of UTF-8 without NUL;
+impl Owner {
+    /// Creates an owner of 1 to [`MAX_OWNER_BYTES`] bytes of UTF-8 without NUL;
     /// [`IdempotencyError::InvalidArgument`] otherwise.
     pub fn new(text: &str) -> Result<Self, IdempotencyError> {
-        checked("a scope", text, MAX_SCOPE_BYTES).map(Self)
+        checked("an owner", text, MAX_OWNER_BYTES).map(Self)
     }
 
     /// Returns the text as given.
@@ -199,8 +199,8 @@ mod tests {
 
     #[test]
     fn what_postgresql_cannot_store_is_refused() {
-        assert!(Key::new("a\0b").is_err() && Scope::new("\0").is_err());
-        assert!(Scope::new("").is_err() && Scope::new(&"s".repeat(256)).is_err());
+        assert!(Key::new("a\0b").is_err() && Owner::new("\0").is_err());
+        assert!(Owner::new("").is_err() && Owner::new(&"s".repeat(256)).is_err());
     }
 
     #[test]

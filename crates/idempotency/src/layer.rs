@@ -13,12 +13,12 @@ use futures_util::future::BoxFuture;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use tower::{Layer, Service, ServiceExt};
 
-use crate::{Fingerprint, Idempotency, Key, Problem, Request, Run, Scope, Store};
+use crate::{Fingerprint, Idempotency, Key, KeyedRequest, Owner, Problem, Run, Store};
 
 /// The default limit of the body of a request with a key, in bytes.
 pub const DEFAULT_MAX_BODY_BYTES: usize = 1024 * 1024;
 
-type ScopeOf = dyn Fn(&Parts) -> Option<Scope> + Send + Sync;
+type OwnerOf = dyn Fn(&Parts) -> Option<Owner> + Send + Sync;
 type Respond = dyn Fn(&Problem, &Parts) -> Response<Body> + Send + Sync;
 
 /// Runs the service below it once for each idempotency key.
@@ -27,7 +27,7 @@ type Respond = dyn Fn(&Problem, &Parts) -> Response<Body> + Send + Sync;
 /// and requests without a key pass untouched. Trailers of a request with a key are dropped. The README has a
 /// table of the responses.
 pub struct IdempotencyLayer<S> {
-    shared: Arc<Shared<S>>,
+    shared: Arc<LayerState<S>>,
 }
 
 impl<S> Clone for IdempotencyLayer<S> {
@@ -36,10 +36,10 @@ impl<S> Clone for IdempotencyLayer<S> {
     }
 }
 
-struct Shared<S> {
+struct LayerState<S> {
     idempotency: Idempotency<S>,
     options: LayerOptions,
-    scope: Box<ScopeOf>,
+    owner: Box<OwnerOf>,
     respond: Box<Respond>,
 }
 
@@ -59,26 +59,26 @@ impl Default for LayerOptions {
 }
 
 impl<S: Store> IdempotencyLayer<S> {
-    /// Creates a layer whose keys belong to the scope that `scope` derives from a request, for example from
-    /// its endpoint and authenticated client. A request with a key and without a scope is rejected. Problems
+    /// Creates a layer whose keys belong to the owner that `owner` derives from a request, for example from
+    /// its endpoint and authenticated client. A request with a key and without an owner is rejected. Problems
     /// are sent as [`Problem::to_response`].
     pub fn new(
         idempotency: Idempotency<S>,
         options: LayerOptions,
-        scope: impl Fn(&Parts) -> Option<Scope> + Send + Sync + 'static,
+        owner: impl Fn(&Parts) -> Option<Owner> + Send + Sync + 'static,
     ) -> Self {
-        Self::build(idempotency, options, scope, Problem::to_response)
+        Self::build(idempotency, options, owner, Problem::to_response)
     }
 
     /// Does the same with the caller's own form of problems.
     pub fn build(
         idempotency: Idempotency<S>,
         options: LayerOptions,
-        scope: impl Fn(&Parts) -> Option<Scope> + Send + Sync + 'static,
+        owner: impl Fn(&Parts) -> Option<Owner> + Send + Sync + 'static,
         respond: impl Fn(&Problem, &Parts) -> Response<Body> + Send + Sync + 'static,
     ) -> Self {
-        let (scope, respond) = (Box::new(scope), Box::new(respond));
-        Self { shared: Arc::new(Shared { idempotency, options, scope, respond }) }
+        let (owner, respond) = (Box::new(owner), Box::new(respond));
+        Self { shared: Arc::new(LayerState { idempotency, options, owner, respond }) }
     }
 }
 
@@ -92,7 +92,7 @@ impl<S, Inner> Layer<Inner> for IdempotencyLayer<S> {
 
 /// The service that [`IdempotencyLayer`] creates.
 pub struct IdempotencyService<S, Inner> {
-    shared: Arc<Shared<S>>,
+    shared: Arc<LayerState<S>>,
     inner: Inner,
 }
 
@@ -157,7 +157,7 @@ where
     }
 }
 
-impl<S> Shared<S> {
+impl<S> LayerState<S> {
     /// Returns the key of a guarded request; `None` for a request that passes.
     fn key(&self, parts: &Parts) -> Result<Option<Key>, Problem> {
         if parts.method.is_safe() || parts.method == Method::CONNECT {
@@ -173,12 +173,12 @@ impl<S> Shared<S> {
     }
 
     /// Returns the request's claim data and its body.
-    async fn request<B>(&self, parts: &Parts, key: Key, body: B) -> Result<(Request, Bytes), Problem>
+    async fn request<B>(&self, parts: &Parts, key: Key, body: B) -> Result<(KeyedRequest, Bytes), Problem>
     where
         B: HttpBody<Data = Bytes>,
         B::Error: Into<BoxError>,
     {
-        let scope = (self.scope)(parts).ok_or(Problem::Forbidden)?;
+        let owner = (self.owner)(parts).ok_or(Problem::Forbidden)?;
         let max_bytes = self.options.max_body_bytes;
         if body.size_hint().lower() > max_bytes as u64 {
             return Err(Problem::BodyTooLarge { max_bytes });
@@ -192,6 +192,6 @@ impl<S> Shared<S> {
         let uri = parts.extensions.get::<OriginalUri>().map_or(&parts.uri, |original| &original.0);
         let path = uri.path_and_query().map_or_else(|| uri.path(), |path| path.as_str());
         let fingerprint = Fingerprint::of_request(&parts.method, path, &body);
-        Ok((Request { scope, key, fingerprint }, body))
+        Ok((KeyedRequest { owner, key, fingerprint }, body))
     }
 }

@@ -1,6 +1,6 @@
 //! Runs the request behind an idempotency key once, and replays its first response to repeats.
 //!
-//! **The promise.** For each key of a scope at most one claim is live at a time, by the clock of the store
+//! **The promise.** For each key of an owner at most one claim is live at a time, by the clock of the store
 //! alone. A request with a stored response is not processed again until the retention TTL ends, and its
 //! repeats get that response byte for byte. While it is processed, repeats are rejected with a request to
 //! wait. If the store cannot determine whether a request was processed, it is not processed. A claim whose
@@ -13,7 +13,7 @@
 //! concurrent repeats wait for the transaction.
 //!
 //! [`Store`] has the operations, on many keys at once; [`PostgresStore`] and `MemoryStore` (feature `memory`)
-//! implement them, [`Observed`] reports their outcomes. [`Idempotency`] runs one handler with them;
+//! implement them, [`ObservedStore`] reports their outcomes. [`Idempotency`] runs one handler with them;
 //! [`IdempotencyLayer`] does that for every request of an axum or tower service.
 //!
 //! It deliberately lacks: waiting for another attempt, automatic extension of a claim, and a sweeping
@@ -23,13 +23,13 @@
 //! # use std::sync::Arc;
 //! # use axum::{Router, routing::post};
 //! # async fn run(pool: pg::PgPool) -> Result<(), idempotency::IdempotencyError> {
-//! use idempotency::{Idempotency, IdempotencyLayer, LayerOptions, PostgresStore, Scope, Settings};
+//! use idempotency::{Idempotency, IdempotencyLayer, IdempotencySettings, LayerOptions, Owner, PostgresStore};
 //!
 //! let store = Arc::new(PostgresStore::new(pool));
 //! store.setup_schema().await?;
-//! let idempotency = Idempotency::new(store, Settings::default())?;
-//! let scope = |request: &axum::http::request::Parts| request.extensions.get::<Scope>().cloned();
-//! let layer = IdempotencyLayer::new(idempotency, LayerOptions::default(), scope);
+//! let idempotency = Idempotency::new(store, IdempotencySettings::default())?;
+//! let owner = |request: &axum::http::request::Parts| request.extensions.get::<Owner>().cloned();
+//! let layer = IdempotencyLayer::new(idempotency, LayerOptions::default(), owner);
 //! let app: Router = Router::new().route("/orders", post(async || "created")).layer(layer);
 //! # Ok(())
 //! # }
@@ -58,14 +58,14 @@ pub use abandoner::{Abandoner, MAX_ABANDONED};
 pub use answer::IDEMPOTENCY_REPLAYED;
 pub use error::IdempotencyError;
 pub use fingerprint::{Fingerprint, MAX_FINGERPRINT_BYTES};
-pub use key::{IDEMPOTENCY_KEY, Key, MAX_KEY_BYTES, MAX_SCOPE_BYTES, Scope, Token};
+pub use key::{IDEMPOTENCY_KEY, Key, MAX_KEY_BYTES, MAX_OWNER_BYTES, Owner, Token};
 pub use layer::{DEFAULT_MAX_BODY_BYTES, IdempotencyLayer, IdempotencyService, LayerOptions};
 #[cfg(feature = "memory")]
 pub use memory::MemoryStore;
-pub use observed::{Event, Observed, Observer, Operation, Outcome};
+pub use observed::{KeyEvent, KeyObserver, KeyOperation, ObservedOutcome, ObservedStore};
 pub use once::{
     DEFAULT_HANDLER_TIMEOUT, DEFAULT_MAX_CONCURRENT, DEFAULT_MAX_RESPONSE_BYTES, DEFAULT_STORE_TIMEOUT,
-    Idempotency, Request, Run, Settings, is_final,
+    Idempotency, IdempotencySettings, KeyedRequest, Run, is_final,
 };
 pub use postgres::{
     MAX_CLAIM_BATCH, MAX_CLAIM_ROUNDS, PostgresStore, SINGLE_LOCK_TIMEOUT, complete_free_in, complete_in,
@@ -74,7 +74,7 @@ pub use problem::{Problem, RETRY_PAUSE};
 pub use schema::{required_rights, schema_sql};
 pub use statements::PLANNER_PARAMETERS;
 pub use store::{
-    Answer, Claim, ClaimId, ClaimRequest, Completion, FreeCompletion, Guarded, KeyLookup, Store,
+    Answer, Claim, ClaimId, ClaimRequest, CompletionRequest, FreeCompletion, Guarded, KeyLookup, Store,
 };
 pub use ttl::{
     DEFAULT_LOCK_TTL, DEFAULT_RETENTION_TTL, LockTtl, MAX_LOCK_TTL, MAX_RETENTION_TTL, RetentionTtl,

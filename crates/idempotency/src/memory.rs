@@ -7,22 +7,22 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::time::Instant;
 
 use crate::{
-    Answer, Claim, ClaimId, ClaimRequest, Completion, Fingerprint, Guarded, IdempotencyError, Key, KeyLookup,
-    LockTtl, Scope, Store, Token,
+    Answer, Claim, ClaimId, ClaimRequest, CompletionRequest, Fingerprint, Guarded, IdempotencyError, Key,
+    KeyLookup, LockTtl, Owner, Store, Token,
 };
 
 /// A store in memory, with the clock of the tokio runtime. It keeps a bounded number of keys, and whole
-/// responses, whose size is bounded by [`crate::Settings::max_response_bytes`].
+/// responses, whose size is bounded by [`crate::IdempotencySettings::max_response_bytes`].
 #[derive(Debug)]
 pub struct MemoryStore {
     max_entries: usize,
-    entries: Mutex<Entries>,
+    entries: Mutex<KeyEntries>,
 }
 
-type Entries = HashMap<(Scope, Key), Entry>;
+type KeyEntries = HashMap<(Owner, Key), KeyEntry>;
 
 #[derive(Debug)]
-struct Entry {
+struct KeyEntry {
     token: Token,
     fingerprint: Fingerprint,
     /// The stored response; `None` while pending.
@@ -30,7 +30,7 @@ struct Entry {
     expires_at: Instant,
 }
 
-impl Entry {
+impl KeyEntry {
     fn is_live(&self, now: Instant) -> bool {
         self.expires_at >= now
     }
@@ -52,7 +52,7 @@ impl MemoryStore {
         Self { max_entries, entries: Mutex::default() }
     }
 
-    fn entries(&self) -> MutexGuard<'_, Entries> {
+    fn entries(&self) -> MutexGuard<'_, KeyEntries> {
         // No step between two states of the map can panic, so the map is consistent even if another thread
         // panicked.
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
@@ -63,12 +63,12 @@ impl MemoryStore {
         &self,
         elements: &[T],
         id: impl Fn(&T) -> &ClaimId,
-        change: impl Fn(&mut Entries, (Scope, Key), &T),
+        change: impl Fn(&mut KeyEntries, (Owner, Key), &T),
     ) -> Vec<Guarded> {
         let mut entries = self.entries();
         let outcome = |element| {
-            let ClaimId { scope, key, token } = id(element);
-            let key = (scope.clone(), key.clone());
+            let ClaimId { owner, key, token } = id(element);
+            let key = (owner.clone(), key.clone());
             if !entries.get(&key).is_some_and(|entry| entry.token == *token && entry.answer.is_none()) {
                 return Guarded::Fenced;
             }
@@ -82,8 +82,8 @@ impl MemoryStore {
 impl Store for MemoryStore {
     async fn lookup(&self, keys: &[KeyLookup]) -> Result<Vec<Option<Claim>>, IdempotencyError> {
         let (entries, now) = (self.entries(), Instant::now());
-        let lookup = |KeyLookup { scope, key, fingerprint }: &KeyLookup| {
-            let entry = entries.get(&(scope.clone(), key.clone())).filter(|entry| entry.is_live(now));
+        let lookup = |KeyLookup { owner, key, fingerprint }: &KeyLookup| {
+            let entry = entries.get(&(owner.clone(), key.clone())).filter(|entry| entry.is_live(now));
             entry.map(|entry| entry.tell(fingerprint, now))
         };
         Ok(keys.iter().map(lookup).collect())
@@ -94,7 +94,7 @@ impl Store for MemoryStore {
         let mut entries = self.entries();
         if entries.len().saturating_add(requests.len()) > self.max_entries {
             entries.retain(|_, entry| entry.is_live(now));
-            let keys = requests.iter().map(|request| (request.id.scope.clone(), request.id.key.clone()));
+            let keys = requests.iter().map(|request| (request.id.owner.clone(), request.id.key.clone()));
             let absent: std::collections::HashSet<_> =
                 keys.filter(|key| !entries.contains_key(key)).collect();
             if entries.len() + absent.len() > self.max_entries {
@@ -102,11 +102,11 @@ impl Store for MemoryStore {
             }
         }
         let claim = |request: &ClaimRequest| {
-            let key = (request.id.scope.clone(), request.id.key.clone());
+            let key = (request.id.owner.clone(), request.id.key.clone());
             if let Some(entry) = entries.get(&key).filter(|entry| entry.is_live(now)) {
                 return entry.tell(&request.fingerprint, now);
             }
-            let entry = Entry {
+            let entry = KeyEntry {
                 token: request.id.token,
                 fingerprint: request.fingerprint.clone(),
                 answer: None,
@@ -118,7 +118,7 @@ impl Store for MemoryStore {
         Ok(requests.iter().map(claim).collect())
     }
 
-    async fn complete(&self, completions: &[Completion]) -> Result<Vec<Guarded>, IdempotencyError> {
+    async fn complete(&self, completions: &[CompletionRequest]) -> Result<Vec<Guarded>, IdempotencyError> {
         let now = Instant::now();
         Ok(self.change(
             completions,
@@ -152,7 +152,7 @@ impl Store for MemoryStore {
     async fn sweep(&self, limit: u64) -> Result<u64, IdempotencyError> {
         let now = Instant::now();
         let mut entries = self.entries();
-        let mut expired: Vec<(Instant, (Scope, Key))> = entries
+        let mut expired: Vec<(Instant, (Owner, Key))> = entries
             .iter()
             .filter(|(_, entry)| !entry.is_live(now))
             .map(|(key, entry)| (entry.expires_at, key.clone()))

@@ -28,8 +28,8 @@ use tracing::Instrument;
 
 use crate::buffer::{Buffered, buffer};
 use crate::{
-    Abandoner, Answer, Claim, ClaimId, ClaimRequest, Completion, Fingerprint, Guarded, IdempotencyError, Key,
-    LockTtl, RetentionTtl, Scope, Store, Token,
+    Abandoner, Answer, Claim, ClaimId, ClaimRequest, CompletionRequest, Fingerprint, Guarded,
+    IdempotencyError, Key, LockTtl, Owner, RetentionTtl, Store, Token,
 };
 
 /// The default timeout of a handler.
@@ -45,7 +45,7 @@ const FIRST_RETRY_PAUSE: Duration = Duration::from_millis(50);
 
 /// The timeouts and limits of [`Idempotency`].
 #[derive(Clone, Copy, Debug)]
-pub struct Settings {
+pub struct IdempotencySettings {
     /// The time for which a key is blocked after a crash; at least the time of the handler and twice that of
     /// the store.
     pub lock_ttl: LockTtl,
@@ -62,7 +62,7 @@ pub struct Settings {
     pub max_concurrent: usize,
 }
 
-impl Default for Settings {
+impl Default for IdempotencySettings {
     fn default() -> Self {
         Self {
             lock_ttl: LockTtl::default(),
@@ -80,7 +80,7 @@ type StoreIf = dyn Fn(&Parts, &Bytes) -> bool + Send + Sync;
 
 /// Runs handlers once for each key of a store. Clones share everything.
 pub struct Idempotency<S> {
-    shared: Arc<Shared<S>>,
+    shared: Arc<OnceState<S>>,
 }
 
 impl<S> Clone for Idempotency<S> {
@@ -89,9 +89,9 @@ impl<S> Clone for Idempotency<S> {
     }
 }
 
-struct Shared<S> {
+struct OnceState<S> {
     store: Arc<S>,
-    settings: Settings,
+    settings: IdempotencySettings,
     store_if: Box<StoreIf>,
     tokens: Arc<dyn Tokens>,
     abandoner: Abandoner<S>,
@@ -103,9 +103,9 @@ struct Shared<S> {
 
 /// A request with an idempotency key.
 #[derive(Clone, Debug)]
-pub struct Request {
+pub struct KeyedRequest {
     /// The owner of the key.
-    pub scope: Scope,
+    pub owner: Owner,
     /// The idempotency key of the request.
     pub key: Key,
     /// The fingerprint of the request.
@@ -143,14 +143,14 @@ impl<S: Store> Idempotency<S> {
     ///
     /// Returns [`IdempotencyError::InvalidArgument`] if the lock TTL is shorter than the sum of the timeouts
     /// of claim, handler and completion.
-    pub fn new(store: Arc<S>, settings: Settings) -> Result<Self, IdempotencyError> {
+    pub fn new(store: Arc<S>, settings: IdempotencySettings) -> Result<Self, IdempotencyError> {
         Self::build(store, settings, |parts, _| is_final(parts.status), Arc::new(RandomTokens))
     }
 
     /// Does the same with the caller's own rule for storing responses and its own tokens.
     pub fn build(
         store: Arc<S>,
-        settings: Settings,
+        settings: IdempotencySettings,
         store_if: impl Fn(&Parts, &Bytes) -> bool + Send + Sync + 'static,
         tokens: Arc<dyn Tokens>,
     ) -> Result<Self, IdempotencyError> {
@@ -162,7 +162,7 @@ impl<S: Store> Idempotency<S> {
         }
         let tasks = TaskTracker::new();
         Ok(Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(OnceState {
                 abandoner: Abandoner::new(store.clone(), tasks.clone()),
                 permits: Arc::new(Semaphore::new(settings.max_concurrent.min(Semaphore::MAX_PERMITS))),
                 store_if: Box::new(store_if),
@@ -186,12 +186,13 @@ impl<S: Store> Idempotency<S> {
     /// it is resumed here.
     ///
     /// The response is returned once it is stored, or once storing has failed for
-    /// [`Settings::store_timeout`], because the handler has already had its effect. A response whose length
-    /// is not known when it begins (a stream), that is larger than [`Settings::max_response_bytes`], has
-    /// trailers or switches protocols is returned at once and not stored.
+    /// [`IdempotencySettings::store_timeout`], because the handler has already had its effect. A response
+    /// whose length is not known when it begins (a stream), that is larger than
+    /// [`IdempotencySettings::max_response_bytes`], has trailers or switches protocols is returned at once
+    /// and not stored.
     pub async fn run_once<F, E>(
         &self,
-        request: Request,
+        request: KeyedRequest,
         handler: impl FnOnce() -> F + Send + 'static,
     ) -> Result<Run, E>
     where
@@ -205,7 +206,7 @@ impl<S: Store> Idempotency<S> {
     /// if its client disconnected long before: for example a part of a budget that the request occupies.
     pub async fn run_once_holding<F, E>(
         &self,
-        request: Request,
+        request: KeyedRequest,
         held: impl Send + 'static,
         handler: impl FnOnce() -> F + Send + 'static,
     ) -> Result<Run, E>
@@ -231,13 +232,13 @@ impl<S: Store> Idempotency<S> {
     }
 }
 
-impl<S: Store> Shared<S> {
-    async fn run<F, E>(&self, request: Request, handler: impl FnOnce() -> F) -> Result<Run, E>
+impl<S: Store> OnceState<S> {
+    async fn run<F, E>(&self, request: KeyedRequest, handler: impl FnOnce() -> F) -> Result<Run, E>
     where
         F: Future<Output = Result<Response<Body>, E>>,
     {
-        let Request { scope, key, fingerprint } = request;
-        let id = ClaimId { scope, key, token: Token::next(&*self.tokens) };
+        let KeyedRequest { owner, key, fingerprint } = request;
+        let id = ClaimId { owner, key, token: Token::next(&*self.tokens) };
         let claim = self.claim(&id, fingerprint).await;
         self.log_claim(&claim);
         Ok(match claim {
@@ -330,10 +331,11 @@ impl<S: Store> Shared<S> {
         }
     }
 
-    /// Stores a response, with retries until [`Settings::store_timeout`] has passed. If that fails, the claim
-    /// is not abandoned: the request was processed, and the lock TTL blocks repeats as long as possible.
+    /// Stores a response, with retries until [`IdempotencySettings::store_timeout`] has passed. If that
+    /// fails, the claim is not abandoned: the request was processed, and the lock TTL blocks repeats as long
+    /// as possible.
     async fn complete(&self, id: ClaimId, answer: Answer) {
-        let completion = Completion { id, answer, retention_ttl: self.settings.retention_ttl };
+        let completion = CompletionRequest { id, answer, retention_ttl: self.settings.retention_ttl };
         let end = Instant::now() + self.settings.store_timeout;
         let mut pause = FIRST_RETRY_PAUSE;
         // An attempt whose outcome is unknown may have stored the response.
@@ -384,9 +386,9 @@ mod tests {
 
     #[test]
     fn a_lock_ttl_shorter_than_a_request_may_take_is_refused() {
-        let settings = |seconds| Settings {
+        let settings = |seconds| IdempotencySettings {
             lock_ttl: LockTtl::new(Duration::from_secs(seconds)).expect("valid"),
-            ..Settings::default()
+            ..IdempotencySettings::default()
         };
         let store = Arc::new(MemoryStore::new(1));
         assert!(Idempotency::new(store.clone(), settings(50)).is_ok());

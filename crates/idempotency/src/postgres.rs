@@ -17,12 +17,12 @@ use pg::{PgError, PgPool, PostgresBinderRef, Session, row};
 use tokio_postgres::Row;
 use tokio_postgres::types::FromSql;
 
-use self::found::{Found, read};
+use self::found::{FoundKey, read};
 pub use self::in_transaction::{complete_free_in, complete_in};
 use crate::schema::{required_rights, schema_sql};
 use crate::statements::ClaimCommit;
 use crate::{
-    Claim, ClaimId, ClaimRequest, Completion, Guarded, IdempotencyError, KeyLookup, LockTtl, Store,
+    Claim, ClaimId, ClaimRequest, CompletionRequest, Guarded, IdempotencyError, KeyLookup, LockTtl, Store,
     statements,
 };
 
@@ -103,7 +103,7 @@ impl Store for PostgresStore {
             let by_key = by_key(&rows)?;
             begin_again(&session, &by_key).await?;
             for lookup in batch {
-                let row = by_key.get(&(lookup.scope.as_str(), lookup.key.as_str()));
+                let row = by_key.get(&(lookup.owner.as_str(), lookup.key.as_str()));
                 let found = row.map(|row| read(row)).transpose()?;
                 claims.push(found.map(|found| found.for_fingerprint(&lookup.fingerprint)));
             }
@@ -132,7 +132,7 @@ impl Store for PostgresStore {
         Ok(claims)
     }
 
-    async fn complete(&self, completions: &[Completion]) -> Result<Vec<Guarded>, IdempotencyError> {
+    async fn complete(&self, completions: &[CompletionRequest]) -> Result<Vec<Guarded>, IdempotencyError> {
         let session = self.pool.session("store answers of idempotency keys").await?;
         // An element that is tried alone is copied; the parts of a response are shared.
         change(&session, completions, |some| {
@@ -158,7 +158,7 @@ impl Store for PostgresStore {
 }
 
 fn key_of(id: &ClaimId) -> (&str, &str) {
-    (id.scope.as_str(), id.key.as_str())
+    (id.owner.as_str(), id.key.as_str())
 }
 
 /// Claims or reads distinct keys. If some are locked, each key is tried alone.
@@ -166,7 +166,7 @@ async fn find(
     session: &Session,
     requests: &[&ClaimRequest],
     commit: ClaimCommit,
-) -> Result<Vec<Found>, IdempotencyError> {
+) -> Result<Vec<FoundKey>, IdempotencyError> {
     match ask(session, requests, commit).await {
         Err(IdempotencyError::Postgres(PgError::Locked { .. })) => {}
         answer => return answer,
@@ -174,7 +174,7 @@ async fn find(
     let mut found = Vec::with_capacity(requests.len());
     for request in requests {
         let one = alone(session, requests.len(), ask(session, &[request], commit)).await?;
-        found.push(one.and_then(|found| found.into_iter().next()).unwrap_or(Found::Busy));
+        found.push(one.and_then(|found| found.into_iter().next()).unwrap_or(FoundKey::Busy));
     }
     Ok(found)
 }
@@ -184,8 +184,8 @@ async fn ask(
     session: &Session,
     requests: &[&ClaimRequest],
     commit: ClaimCommit,
-) -> Result<Vec<Found>, IdempotencyError> {
-    let mut found = vec![Found::Busy; requests.len()];
+) -> Result<Vec<FoundKey>, IdempotencyError> {
+    let mut found = vec![FoundKey::Busy; requests.len()];
     let mut open: Vec<usize> = (0..requests.len()).collect();
     for _ in 0..MAX_CLAIM_ROUNDS {
         let asked: Vec<&ClaimRequest> = open.iter().map(|position| requests[*position]).collect();
@@ -205,7 +205,7 @@ async fn ask(
     Ok(found)
 }
 
-/// Indexes rows of [`statements::claim`] or [`statements::lookup`] by scope and key.
+/// Indexes rows of [`statements::claim`] or [`statements::lookup`] by owner and key.
 fn by_key(rows: &[Row]) -> Result<HashMap<(&str, &str), &Row>, IdempotencyError> {
     rows.iter().map(|row| Ok(((column(row, "scope")?, column(row, "key")?), row))).collect()
 }
@@ -295,7 +295,7 @@ mod tests {
     use pg::{Dsn, PoolSettings, SessionSettings};
 
     use super::*;
-    use crate::{Fingerprint, Key, Scope, Token};
+    use crate::{Fingerprint, Key, Owner, Token};
 
     #[tokio::test]
     async fn only_an_asynchronous_claim_commits_without_the_disk_and_only_its_own_transaction() {
@@ -312,7 +312,7 @@ mod tests {
         PostgresStore::new(pool.clone()).setup_schema().await.expect("the table is created");
         let request = |key: &str| ClaimRequest {
             id: ClaimId {
-                scope: Scope::new("s").expect("a scope"),
+                owner: Owner::new("s").expect("an owner"),
                 key: Key::new(key).expect("a key"),
                 token: Token::from([7; 16]),
             },

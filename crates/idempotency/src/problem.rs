@@ -17,7 +17,7 @@ pub const RETRY_PAUSE: Duration = Duration::from_secs(1);
 pub enum Problem {
     /// The header is missing although required, repeated or malformed, or the body could not be read.
     BadRequest(String),
-    /// The request has no scope: the client is unknown.
+    /// The request has no owner: the client is unknown.
     Forbidden,
     /// The body is too large to be compared with that of a repeat.
     BodyTooLarge {

@@ -19,7 +19,7 @@ mod held;
 pub use self::held::complete;
 pub(crate) use self::held::{abandon, extend};
 use crate::schema::{COMPLETED, IdempotencyKeys as Keys, PENDING};
-use crate::{ClaimRequest, Completion, FreeCompletion, KeyLookup};
+use crate::{ClaimRequest, CompletionRequest, FreeCompletion, KeyLookup};
 
 /// The planner settings that these statements need: each row is reached by an index, with a plan that does
 /// not depend on statistics, which are taken while the table is nearly empty.
@@ -62,7 +62,7 @@ const CONTENT: [Keys; 8] = [
 
 /// The steps of a statement.
 #[derive(Iden, Clone, Copy)]
-enum Step {
+enum ClaimStep {
     Claimed,
     Locked,
     Deleted,
@@ -70,7 +70,7 @@ enum Step {
 
 /// The names of the columns that a statement computes.
 #[derive(Iden, Clone, Copy)]
-enum Computed {
+enum ClaimColumn {
     FreeInMs,
     IsAhead,
 }
@@ -112,7 +112,7 @@ fn is_ahead() -> Expr {
 /// them too, or the holder ends its claim.
 pub(crate) fn begin_again<'a>(keys: impl Iterator<Item = (&'a str, &'a str)> + Clone) -> UpdateStatement {
     let given = Query::select()
-        .expr_as(by_bytes(keys.clone().map(|(scope, _)| scope)), Given::Scope)
+        .expr_as(by_bytes(keys.clone().map(|(owner, _)| owner)), Given::Scope)
         .expr_as(by_bytes(keys.map(|(_, key)| key)), Given::Key)
         .take();
     let ahead = Query::select()
@@ -148,12 +148,12 @@ pub enum ClaimCommit {
 
 /// Claims the free keys, and reads the others. The keys of `requests` are distinct.
 ///
-/// Returns a row for each key that was claimed, with only scope and key, and a row for each key that was live
+/// Returns a row for each key that was claimed, with only owner and key, and a row for each key that was live
 /// when the statement began. There is no row for a key that another transaction changed meanwhile: the caller
 /// tries again. A live key is only read, whatever other transactions do with it.
 pub(crate) fn claim(requests: &[&ClaimRequest], commit: ClaimCommit) -> SelectStatement {
     let given = Query::select()
-        .expr_as(by_bytes(requests.iter().map(|request| request.id.scope.as_str())), Given::Scope)
+        .expr_as(by_bytes(requests.iter().map(|request| request.id.owner.as_str())), Given::Scope)
         .expr_as(by_bytes(requests.iter().map(|request| request.id.key.as_str())), Given::Key)
         .expr_as(by_bytes(requests.iter().map(|request| request.id.token.to_text())), Given::Token)
         .expr_as(by_bytes(requests.iter().map(|request| request.fingerprint.as_str())), Given::Fingerprint)
@@ -163,15 +163,15 @@ pub(crate) fn claim(requests: &[&ClaimRequest], commit: ClaimCommit) -> SelectSt
         )
         .take();
     let claimed = Query::select()
-        .columns([(Step::Claimed, Keys::Scope), (Step::Claimed, Keys::Key)])
+        .columns([(ClaimStep::Claimed, Keys::Scope), (ClaimStep::Claimed, Keys::Key)])
         .expr_as(Expr::cust("NULL::text"), Keys::State)
         .expr_as(Expr::cust("NULL::text"), Keys::Fingerprint)
-        .expr_as(Expr::cust("NULL::bigint"), Computed::FreeInMs)
-        .expr_as(Expr::cust("NULL::boolean"), Computed::IsAhead)
+        .expr_as(Expr::cust("NULL::bigint"), ClaimColumn::FreeInMs)
+        .expr_as(Expr::cust("NULL::boolean"), ClaimColumn::IsAhead)
         .expr_as(Expr::cust("NULL::int"), Keys::ResponseStatus)
         .expr_as(Expr::cust("NULL::bytea"), Keys::ResponseHeaders)
         .expr_as(Expr::cust("NULL::bytea"), Keys::ResponseBody)
-        .from(Step::Claimed)
+        .from(ClaimStep::Claimed)
         .conditions(
             commit == ClaimCommit::Asynchronous,
             // Evaluated once for the statement, before its rows; the setting ends with the transaction.
@@ -184,7 +184,10 @@ pub(crate) fn claim(requests: &[&ClaimRequest], commit: ClaimCommit) -> SelectSt
         .take();
     let mut statement = claimed;
     statement.union(UnionType::All, live()).with_cte(
-        WithClause::new().cte(step(Given::Table, given)).cte(step(Step::Claimed, insert_free())).to_owned(),
+        WithClause::new()
+            .cte(step(Given::Table, given))
+            .cte(step(ClaimStep::Claimed, insert_free()))
+            .to_owned(),
     );
     statement.take()
 }
@@ -200,9 +203,9 @@ fn live() -> SelectStatement {
         ])
         .expr_as(
             Expr::cust("ceil(extract(epoch FROM idempotency_keys.expires_at - now()) * 1000)::bigint"),
-            Computed::FreeInMs,
+            ClaimColumn::FreeInMs,
         )
-        .expr_as(is_ahead(), Computed::IsAhead)
+        .expr_as(is_ahead(), ClaimColumn::IsAhead)
         .columns([
             (Keys::Table, Keys::ResponseStatus),
             (Keys::Table, Keys::ResponseHeaders),
@@ -217,7 +220,7 @@ fn live() -> SelectStatement {
 /// Reads the keys that are claimed or completed, by the primary key; no row for a free key.
 pub(crate) fn lookup(keys: &[KeyLookup]) -> SelectStatement {
     let given = Query::select()
-        .expr_as(by_bytes(keys.iter().map(|lookup| lookup.scope.as_str())), Given::Scope)
+        .expr_as(by_bytes(keys.iter().map(|lookup| lookup.owner.as_str())), Given::Scope)
         .expr_as(by_bytes(keys.iter().map(|lookup| lookup.key.as_str())), Given::Key)
         .take();
     let mut statement = live();
@@ -242,7 +245,7 @@ fn free() -> SelectStatement {
         .take()
 }
 
-/// Stores the responses of the free keys, by the primary key; returns scope and key of those. Waits for a
+/// Stores the responses of the free keys, by the primary key; returns owner and key of those. Waits for a
 /// transaction that is taking one of them, and then skips that key. The keys are distinct.
 ///
 /// For a transaction of the caller, [`pg::Session::prepare`] it and run it with [`pg::Session::change`]:
@@ -251,7 +254,7 @@ fn free() -> SelectStatement {
 pub fn complete_free(completions: &[FreeCompletion]) -> InsertStatement {
     let each = || completions.iter().map(|free| &free.completion);
     let given = Query::select()
-        .expr_as(by_bytes(each().map(|completion| completion.id.scope.as_str())), Given::Scope)
+        .expr_as(by_bytes(each().map(|completion| completion.id.owner.as_str())), Given::Scope)
         .expr_as(by_bytes(each().map(|completion| completion.id.key.as_str())), Given::Key)
         .expr_as(by_bytes(each().map(|completion| completion.id.token.to_text())), Given::Token)
         .expr_as(by_bytes(completions.iter().map(|free| free.fingerprint.as_str())), Given::Fingerprint)
@@ -270,7 +273,7 @@ pub fn complete_free(completions: &[FreeCompletion]) -> InsertStatement {
 }
 
 /// Adds the responses and their retention TTLs to the parameters.
-fn with_answers<'a, I: Iterator<Item = &'a Completion>>(
+fn with_answers<'a, I: Iterator<Item = &'a CompletionRequest>>(
     mut given: SelectStatement,
     completions: impl Fn() -> I,
 ) -> SelectStatement {

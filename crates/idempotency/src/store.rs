@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::{Fingerprint, IdempotencyError, Key, LockTtl, RetentionTtl, Scope, Token};
+use crate::{Fingerprint, IdempotencyError, Key, LockTtl, Owner, RetentionTtl, Token};
 
 /// The id of one claim of one key, as used by its holder.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct ClaimId {
     /// The owner of the key.
-    pub scope: Scope,
+    pub owner: Owner,
     /// The idempotency key.
     pub key: Key,
     /// The token of this attempt.
@@ -32,7 +32,7 @@ pub struct ClaimRequest {
 #[derive(Clone, Debug)]
 pub struct KeyLookup {
     /// The owner of the key.
-    pub scope: Scope,
+    pub owner: Owner,
     /// The idempotency key.
     pub key: Key,
     /// The fingerprint of the request.
@@ -65,7 +65,7 @@ pub enum Claim {
 
 /// A response to store for a key that the caller has claimed.
 #[derive(Clone, Debug)]
-pub struct Completion {
+pub struct CompletionRequest {
     /// The claim that is completed.
     pub id: ClaimId,
     /// The response that repeats get.
@@ -78,7 +78,7 @@ pub struct Completion {
 #[derive(Clone, Debug)]
 pub struct FreeCompletion {
     /// The key, response and retention TTL. The token must never have been used before.
-    pub completion: Completion,
+    pub completion: CompletionRequest,
     /// The fingerprint of the request.
     pub fingerprint: Fingerprint,
 }
@@ -133,7 +133,7 @@ pub trait Store: Send + Sync + 'static {
     /// completed unless another attempt has claimed the key, because the request was processed.
     fn complete(
         &self,
-        completions: &[Completion],
+        completions: &[CompletionRequest],
     ) -> impl Future<Output = Result<Vec<Guarded>, IdempotencyError>> + Send;
 
     /// Frees the keys at once.

@@ -22,7 +22,7 @@ use crate::process::{StartError, io_error};
 
 /// A fault in the responses for one user.
 #[derive(Clone, Debug)]
-pub enum Fault {
+pub enum UserFault {
     /// No response.
     Hang,
     /// A late response.
@@ -35,7 +35,7 @@ pub enum Fault {
 
 /// Behaviour of the directory under all requests together. The default responds to each of them at once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Load {
+pub struct DirectoryLoad {
     /// The time that a response takes. A refusal takes no time.
     pub latency: Duration,
     /// The largest number of requests served at a time; the others are refused with status 503.
@@ -45,7 +45,7 @@ pub struct Load {
     pub refuse_every: usize,
 }
 
-impl Default for Load {
+impl Default for DirectoryLoad {
     fn default() -> Self {
         Self { latency: Duration::ZERO, at_most: usize::MAX, refuse_every: 0 }
     }
@@ -54,31 +54,31 @@ impl Default for Load {
 /// A running stand-in. It stops when dropped.
 #[derive(Debug)]
 pub struct StandInDirectory {
-    shared: Shared,
+    shared: SharedUsers,
     addr: SocketAddr,
     server: Option<JoinHandle<()>>,
 }
 
 #[derive(Clone, Debug, Default)]
-struct Shared(Arc<Mutex<Users>>);
+struct SharedUsers(Arc<Mutex<KnownUsers>>);
 
 #[derive(Debug, Default)]
-struct Users {
+struct KnownUsers {
     /// True if users that were not set exist.
     everybody_exists: bool,
     known: HashMap<String, Option<(String, String)>>,
-    faults: HashMap<String, Fault>,
+    faults: HashMap<String, UserFault>,
     requests: HashMap<String, usize>,
-    load: Load,
+    load: DirectoryLoad,
     /// The number of requests so far, served or refused.
     arrived: usize,
     serving: usize,
     refusals: usize,
 }
 
-impl Shared {
+impl SharedUsers {
     /// No code panics while the lock is held.
-    fn lock(&self) -> MutexGuard<'_, Users> {
+    fn lock(&self) -> MutexGuard<'_, KnownUsers> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -87,7 +87,7 @@ impl StandInDirectory {
     /// Starts on a free port. Every user exists, as `<id>@example.com` with language `en`, unless configured
     /// otherwise.
     pub async fn start() -> Result<Self, StartError> {
-        let shared = Shared::default();
+        let shared = SharedUsers::default();
         shared.lock().everybody_exists = true;
         let listener = TcpListener::bind(("127.0.0.1", 0))
             .await
@@ -121,12 +121,12 @@ impl StandInDirectory {
     }
 
     /// Adds a fault to all following responses about this user.
-    pub fn set_fault(&self, id: &str, fault: Fault) {
+    pub fn set_fault(&self, id: &str, fault: UserFault) {
         self.shared.lock().faults.insert(id.to_owned(), fault);
     }
 
     /// Sets the load for all following responses.
-    pub fn set_load(&self, load: Load) {
+    pub fn set_load(&self, load: DirectoryLoad) {
         self.shared.lock().load = load;
     }
 
@@ -134,7 +134,7 @@ impl StandInDirectory {
     pub fn clear_faults(&self) {
         let mut users = self.shared.lock();
         users.faults.clear();
-        users.load = Load::default();
+        users.load = DirectoryLoad::default();
     }
 
     /// Returns the number of requests refused because of the load.
@@ -178,7 +178,7 @@ impl Drop for StandInDirectory {
     }
 }
 
-fn serve(listener: TcpListener, shared: Shared) -> JoinHandle<()> {
+fn serve(listener: TcpListener, shared: SharedUsers) -> JoinHandle<()> {
     let router = Router::new().route("/api/v1/internal/users/{user_id}", get(look_up)).with_state(shared);
     tokio::spawn(async move {
         // Aborted with the task that holds them: `axum::serve` would let open connections continue to
@@ -195,11 +195,11 @@ fn serve(listener: TcpListener, shared: Shared) -> JoinHandle<()> {
 }
 
 /// A request that is being served; dropped with it, also if the client disconnects.
-struct Serving(Shared);
+struct Serving(SharedUsers);
 
 impl Serving {
     /// Admits a request; `None` if it is refused.
-    fn admit(shared: &Shared) -> Option<Self> {
+    fn admit(shared: &SharedUsers) -> Option<Self> {
         let mut users = shared.lock();
         users.arrived += 1;
         let chosen = users.load.refuse_every > 0 && users.arrived.is_multiple_of(users.load.refuse_every);
@@ -218,7 +218,7 @@ impl Drop for Serving {
     }
 }
 
-async fn look_up(State(shared): State<Shared>, Path(id): Path<String>) -> Response {
+async fn look_up(State(shared): State<SharedUsers>, Path(id): Path<String>) -> Response {
     *shared.lock().requests.entry(id.clone()).or_default() += 1;
     let Some(_serving) = Serving::admit(&shared) else {
         return StatusCode::SERVICE_UNAVAILABLE.into_response();
@@ -235,10 +235,10 @@ async fn look_up(State(shared): State<Shared>, Path(id): Path<String>) -> Respon
     let mut shown_id = id.clone();
     match fault {
         None => {}
-        Some(Fault::Hang) => std::future::pending().await,
-        Some(Fault::Slow(time)) => tokio::time::sleep(time).await,
-        Some(Fault::WrongUser) => shown_id = format!("not-{id}"),
-        Some(Fault::Answer(status, body)) => {
+        Some(UserFault::Hang) => std::future::pending().await,
+        Some(UserFault::Slow(time)) => tokio::time::sleep(time).await,
+        Some(UserFault::WrongUser) => shown_id = format!("not-{id}"),
+        Some(UserFault::Answer(status, body)) => {
             let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
             return (status, [(CONTENT_TYPE, "application/json")], body).into_response();
         }

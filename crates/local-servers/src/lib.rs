@@ -14,7 +14,7 @@ mod process;
 mod redis;
 
 pub use binaries::{MissingBinary, postgres as postgres_program};
-pub use directory::{Fault, Load, StandInDirectory};
+pub use directory::{DirectoryLoad, StandInDirectory, UserFault};
 pub use pgbouncer::{PgBouncer, PgBouncerOptions};
 pub use postgres::{Postgres, PostgresOptions};
 pub use process::{StartError, free_port};

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use harness::wait_for;
-use local_servers::{Fault, Postgres, PostgresOptions, Redis, RedisOptions, StandInDirectory};
+use local_servers::{Postgres, PostgresOptions, Redis, RedisOptions, StandInDirectory, UserFault};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -286,16 +286,16 @@ async fn every_user_exists_unless_the_directory_is_configured_otherwise() {
 #[tokio::test]
 async fn a_fault_spoils_the_answers_about_its_user_only_and_until_it_is_cleared() {
     let (directory, mut http) = directory().await;
-    directory.set_fault("u1", Fault::Answer(503, r#"{"no":1}"#.to_owned()));
+    directory.set_fault("u1", UserFault::Answer(503, r#"{"no":1}"#.to_owned()));
     assert_eq!(http.look_up("u1").await, Some((503, r#"{"no":1}"#.to_owned())));
-    directory.set_fault("u1", Fault::WrongUser);
+    directory.set_fault("u1", UserFault::WrongUser);
     assert_eq!(http.look_up("u1").await, user("not-u1", "u1@example.com", "en"));
     let late = Duration::from_millis(200);
-    directory.set_fault("u1", Fault::Slow(late));
+    directory.set_fault("u1", UserFault::Slow(late));
     let began = Instant::now();
     assert_eq!(http.look_up("u1").await, user("u1", "u1@example.com", "en"));
     assert!(began.elapsed() >= late, "{:?}", began.elapsed());
-    directory.set_fault("u1", Fault::Hang);
+    directory.set_fault("u1", UserFault::Hang);
     let mut hanging = Http::to(&directory).await.expect("it listens");
     assert!(timeout(SILENCE, hanging.look_up("u1")).await.is_err(), "it answers");
     assert_eq!(http.look_up("u2").await, user("u2", "u2@example.com", "en"));

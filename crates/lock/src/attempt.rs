@@ -9,28 +9,28 @@ use std::sync::Arc;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
-use crate::key::Key;
-use crate::store::{Attempt, Store};
-use crate::telemetry::Operation;
+use crate::key::LockKey;
+use crate::store::{Attempt, LockStore};
+use crate::telemetry::LockOperation;
 use crate::{Acquisition, LockError, LockId};
 
 /// An attempt on its own task. If its grant may exist and no caller receives it, the grant is released.
 pub(crate) struct Pending {
-    store: Arc<Store>,
+    store: Arc<LockStore>,
     lock_id: LockId,
     attempt: Option<JoinHandle<Result<Attempt, LockError>>>,
     delivered: bool,
 }
 
 impl Pending {
-    pub(crate) fn start(store: Arc<Store>, key: Key, lock_id: LockId, ttl_ms: i64) -> Self {
+    pub(crate) fn start(store: Arc<LockStore>, key: LockKey, lock_id: LockId, ttl_ms: i64) -> Self {
         let (attempted, id) = (store.clone(), lock_id.clone());
         let attempt = Some(tokio::spawn(async move { attempted.acquire(&key, &id, ttl_ms).await }));
         Self { store, lock_id, attempt, delivered: false }
     }
 
     pub(crate) async fn outcome(mut self) -> Result<Acquisition, LockError> {
-        let aborted = LockError::Aborted { operation: Operation::Acquire };
+        let aborted = LockError::Aborted { operation: LockOperation::Acquire };
         let Some(attempt) = self.attempt.as_mut() else { return Err(aborted) };
         let ended = attempt.await;
         self.attempt = None;

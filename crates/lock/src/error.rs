@@ -5,7 +5,7 @@ use std::time::Duration;
 use pg::PgError;
 use tokio_postgres::error::SqlState;
 
-use crate::telemetry::Operation;
+use crate::telemetry::LockOperation;
 
 /// The error of an operation on a lock.
 #[derive(Debug, thiserror::Error)]
@@ -17,7 +17,7 @@ pub enum LockError {
     #[error("{operation} was aborted")]
     Aborted {
         /// The operation that was not started or not awaited.
-        operation: Operation,
+        operation: LockOperation,
     },
     /// Another client held the lock, or the database failed, for the whole time that the caller was willing
     /// to wait.

@@ -13,9 +13,9 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::store::Store;
-use crate::telemetry::Operation;
-use crate::{Extension, Grant, LockError, LockId, Release};
+use crate::store::LockStore;
+use crate::telemetry::LockOperation;
+use crate::{Extension, GrantedLock, LockError, LockId, Release};
 
 /// A held lock. Dropping it releases the lock in the background.
 #[derive(Debug)]
@@ -35,8 +35,8 @@ pub struct Guard {
 struct Explicit;
 
 impl Guard {
-    pub(crate) fn start(store: Arc<Store>, grant: Grant, schedule: RenewalSchedule) -> Self {
-        let Grant { lock_id, fence, asked_at, .. } = grant;
+    pub(crate) fn start(store: Arc<LockStore>, grant: GrantedLock, schedule: RenewalSchedule) -> Self {
+        let GrantedLock { lock_id, fence, asked_at, .. } = grant;
         let lost = CancellationToken::new();
         let (ends_tx, ends) = watch::channel(asked_at + schedule.trusted);
         let (stop, stopped) = oneshot::channel();
@@ -75,7 +75,7 @@ impl Guard {
     pub async fn release(self) -> Result<Release, LockError> {
         // The keeper ends early only if it panicked or the runtime shuts down: then the join fails.
         drop(self.stop.send(Explicit));
-        self.keeper.await.unwrap_or(Err(LockError::Aborted { operation: Operation::Release }))
+        self.keeper.await.unwrap_or(Err(LockError::Aborted { operation: LockOperation::Release }))
     }
 
     /// Releases the lock and waits for the release. A failure is logged where it occurs; the lease then
@@ -115,7 +115,7 @@ impl RenewalSchedule {
 /// Renews until the lease is lost or the guard is released, then releases. A lost lease is released too,
 /// because the server may still consider it live.
 async fn keep(
-    store: Arc<Store>,
+    store: Arc<LockStore>,
     lock_id: LockId,
     schedule: RenewalSchedule,
     asked_at: Instant,

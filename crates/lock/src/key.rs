@@ -15,7 +15,7 @@ pub const STORAGE_KEY_LIMIT: usize = 1700;
 
 /// A validated key, with the keys of its two rows.
 #[derive(Clone)]
-pub(crate) struct Key {
+pub(crate) struct LockKey {
     /// The caller's key, in NFC.
     pub(crate) user: String,
     /// The key of the lock's row.
@@ -24,7 +24,7 @@ pub(crate) struct Key {
     pub(crate) fence: String,
 }
 
-impl Key {
+impl LockKey {
     pub(crate) fn parse(text: &str) -> Result<Self, LockError> {
         let user: String = text.nfc().collect();
         if user.is_empty() {
@@ -139,22 +139,22 @@ mod tests {
     // L-08
     #[test]
     fn a_key_of_512_bytes_is_the_longest() {
-        assert!(Key::parse(&"a".repeat(512)).is_ok());
-        assert!(Key::parse(&"é".repeat(256)).is_ok());
+        assert!(LockKey::parse(&"a".repeat(512)).is_ok());
+        assert!(LockKey::parse(&"é".repeat(256)).is_ok());
         for text in ["a".repeat(513), "é".repeat(257)] {
-            let error = Key::parse(&text).err().expect("too long").to_string();
+            let error = LockKey::parse(&text).err().expect("too long").to_string();
             assert!(error.contains("exceeds maximum length"), "{error}");
         }
     }
 
     #[test]
     fn length_counts_after_normalisation() {
-        assert!(Key::parse(&"e\u{301}".repeat(256)).is_ok());
+        assert!(LockKey::parse(&"e\u{301}".repeat(256)).is_ok());
     }
 
     #[test]
     fn the_fence_key_is_derived_from_the_storage_key() {
-        let key = Key::parse("payment:123").expect("a key");
+        let key = LockKey::parse("payment:123").expect("a key");
         assert_eq!((key.storage.as_str(), key.fence.as_str()), ("payment:123", "fence:payment:123"));
     }
 }

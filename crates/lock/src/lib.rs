@@ -52,11 +52,11 @@ pub use guard::Guard;
 pub use key::{MAX_KEY_BYTES, STORAGE_KEY_LIMIT, hash_key, storage_key};
 pub use lock_id::LockId;
 pub use manager::{DEFAULT_TTL, Lease, LockManager, LockOptions, MAX_TTL, PURGE_BATCH};
-pub use outcome::{Acquisition, Extension, Grant, LockInfo, Release};
+pub use outcome::{Acquisition, Extension, GrantedLock, LockInfo, Release};
 pub use retry::{Backoff, Retry, RetryJitter};
 pub use schema::{MAX_TABLE_NAME_BYTES, TableNames, schema_sql};
 pub use statements::PLANNER_PARAMETERS;
-pub use telemetry::{Event, Observer, Operation, Outcome, Reason};
+pub use telemetry::{LockEvent, LockObserver, LockOperation, LockOutcome, Reason};
 
 /// The time for which a lease stays live after its end, in milliseconds. Not configurable, because all
 /// clients must agree on it.

@@ -11,13 +11,13 @@ use tokio_util::sync::CancellationToken;
 use crate::attempt::Pending;
 use crate::fence::FENCE_MAX;
 use crate::guard::{Guard, RenewalSchedule};
-use crate::key::Key;
+use crate::key::LockKey;
 use crate::retry::Retry;
 use crate::schema::TableNames;
 use crate::statements::{Selector, Statements};
-use crate::store::Store;
-use crate::telemetry::{Observer, Operation, Telemetry};
-use crate::{Acquisition, Extension, Grant, LockError, LockId, LockInfo, Release};
+use crate::store::LockStore;
+use crate::telemetry::{EventSink, LockObserver, LockOperation};
+use crate::{Acquisition, Extension, GrantedLock, LockError, LockId, LockInfo, Release};
 
 /// The default time to live of a lock.
 pub const DEFAULT_TTL: Duration = Duration::from_secs(30);
@@ -53,7 +53,7 @@ pub struct Lease {
 /// The locks of one pair of tables. Clones are cheap and share everything.
 #[derive(Clone)]
 pub struct LockManager {
-    store: Arc<Store>,
+    store: Arc<LockStore>,
     tokens: Arc<dyn Tokens>,
     jitter: Arc<dyn Jitter>,
     abort: Option<CancellationToken>,
@@ -69,17 +69,17 @@ impl LockManager {
     /// Creates a manager of locks in the tables `names`, which [`LockManager::setup_schema`] or a migration
     /// has created.
     pub fn new(pool: PgPool, names: TableNames) -> Self {
-        Self::build(pool, names, Telemetry::default())
+        Self::build(pool, names, EventSink::default())
     }
 
     /// Does the same with an `observer` of every operation.
-    pub fn observed(pool: PgPool, names: TableNames, observer: Arc<dyn Observer>) -> Self {
-        Self::build(pool, names, Telemetry(Some(observer)))
+    pub fn observed(pool: PgPool, names: TableNames, observer: Arc<dyn LockObserver>) -> Self {
+        Self::build(pool, names, EventSink(Some(observer)))
     }
 
-    fn build(pool: PgPool, names: TableNames, telemetry: Telemetry) -> Self {
+    fn build(pool: PgPool, names: TableNames, telemetry: EventSink) -> Self {
         let statements = Statements::new(&names);
-        let store = Arc::new(Store { pool, names, statements, telemetry, same_ttl: false });
+        let store = Arc::new(LockStore { pool, names, statements, telemetry, same_ttl: false });
         Self { store, tokens: Arc::new(RandomTokens), jitter: Arc::new(RandomJitter), abort: None }
     }
 
@@ -96,7 +96,7 @@ impl LockManager {
     /// in the future are shortened.
     #[must_use]
     pub fn with_same_ttl(&self) -> Self {
-        let store = Store { same_ttl: true, ..(*self.store).clone() };
+        let store = LockStore { same_ttl: true, ..(*self.store).clone() };
         Self { store: Arc::new(store), ..self.clone() }
     }
 
@@ -114,8 +114,8 @@ impl LockManager {
     ///
     /// If the caller stops waiting, or the response is lost, the lock is released in the background.
     pub async fn try_acquire(&self, key: &str, ttl: Duration) -> Result<Acquisition, LockError> {
-        let (key, ttl_ms) = (Key::parse(key)?, millis(ttl)?);
-        self.unless_aborted(Operation::Acquire, self.attempt(&key, ttl_ms)).await
+        let (key, ttl_ms) = (LockKey::parse(key)?, millis(ttl)?);
+        self.unless_aborted(LockOperation::Acquire, self.attempt(&key, ttl_ms)).await
     }
 
     /// Tries once to acquire `key`; the guard renews it. Returns `None` if another client holds it.
@@ -132,8 +132,9 @@ impl LockManager {
     /// Returns [`LockError::AcquisitionTimeout`] if that took too long. There is no queue: any waiter may be
     /// next.
     pub async fn hold(&self, key: &str, options: LockOptions) -> Result<Guard, LockError> {
-        let (key, ttl_ms) = (Key::parse(key)?, millis(options.ttl)?);
-        let grant = self.unless_aborted(Operation::Acquire, self.win(&key, ttl_ms, options.retry)).await?;
+        let (key, ttl_ms) = (LockKey::parse(key)?, millis(options.ttl)?);
+        let grant =
+            self.unless_aborted(LockOperation::Acquire, self.win(&key, ttl_ms, options.retry)).await?;
         Ok(self.guard(grant, RenewalSchedule::of(options.ttl, ttl_ms)))
     }
 
@@ -151,7 +152,7 @@ impl LockManager {
         let (fence, lost) = (guard.fence(), guard.lost());
         let work = work(Lease { fence, lost: lost.clone() });
         let held = async { lost.run_until_cancelled(work).await.ok_or(LockError::Lost { fence }) };
-        let outcome = self.unless_aborted(Operation::Work, held).await;
+        let outcome = self.unless_aborted(LockOperation::Work, held).await;
         guard.dispose().await;
         outcome
     }
@@ -159,7 +160,7 @@ impl LockManager {
     /// Sets the end of the lease of `lock_id` to `ttl` from now. Has no effect on a lease that has ended.
     pub async fn extend(&self, lock_id: &LockId, ttl: Duration) -> Result<Extension, LockError> {
         let ttl_ms = millis(ttl)?;
-        self.unless_aborted(Operation::Extend, self.store.extend(lock_id, ttl_ms)).await
+        self.unless_aborted(LockOperation::Extend, self.store.extend(lock_id, ttl_ms)).await
     }
 
     /// Ends the lease of `lock_id`. Once sent, it continues even if the caller stops waiting.
@@ -167,28 +168,28 @@ impl LockManager {
         let (store, lock_id) = (self.store.clone(), lock_id.clone());
         let release = async {
             let released = tokio::spawn(async move { store.release(&lock_id).await }).await;
-            released.unwrap_or(Err(LockError::Aborted { operation: Operation::Release }))
+            released.unwrap_or(Err(LockError::Aborted { operation: LockOperation::Release }))
         };
-        self.unless_aborted(Operation::Release, release).await
+        self.unless_aborted(LockOperation::Release, release).await
     }
 
     /// Returns the live lock of `key`, for people and dashboards: it may have ended when it is read.
     pub async fn lookup(&self, key: &str) -> Result<Option<LockInfo>, LockError> {
-        let key = Key::parse(key)?;
-        self.unless_aborted(Operation::Lookup, self.store.lookup(Selector::Key(&key))).await
+        let key = LockKey::parse(key)?;
+        self.unless_aborted(LockOperation::Lookup, self.store.lookup(Selector::Key(&key))).await
     }
 
     /// Returns the end of a lease of `key` that expired without a release, in milliseconds since 1970 by the
     /// server's clock. Returns `None` if the lease is live, or if its end is unknown: the lock was released
     /// or purged, or never acquired.
     pub async fn expired_at_ms(&self, key: &str) -> Result<Option<i64>, LockError> {
-        let key = Key::parse(key)?;
-        self.unless_aborted(Operation::Lookup, self.store.expired_at_ms(&key)).await
+        let key = LockKey::parse(key)?;
+        self.unless_aborted(LockOperation::Lookup, self.store.expired_at_ms(&key)).await
     }
 
     /// Returns the live lock of `lock_id`, with the same caution.
     pub async fn lookup_by_id(&self, lock_id: &LockId) -> Result<Option<LockInfo>, LockError> {
-        self.unless_aborted(Operation::Lookup, self.store.lookup(Selector::Id(lock_id))).await
+        self.unless_aborted(LockOperation::Lookup, self.store.lookup(Selector::Id(lock_id))).await
     }
 
     /// Returns true if a client holds `key`, with the same caution.
@@ -204,7 +205,7 @@ impl LockManager {
     /// Deletes at most [`PURGE_BATCH`] locks that expired over 2 s ago, and returns their number. Counters
     /// stay.
     pub async fn purge_expired(&self) -> Result<u64, LockError> {
-        self.unless_aborted(Operation::Purge, self.store.purge(PURGE_BATCH)).await
+        self.unless_aborted(LockOperation::Purge, self.store.purge(PURGE_BATCH)).await
     }
 
     /// Raises the fence counter of `key` to `floor`, never lowers it, and returns it.
@@ -212,18 +213,18 @@ impl LockManager {
     /// For a database that was restored from a backup: the protected data has seen higher fences than the
     /// restored counter.
     pub async fn raise_fence(&self, key: &str, floor: u64) -> Result<u64, LockError> {
-        let key = Key::parse(key)?;
+        let key = LockKey::parse(key)?;
         let floor = i64::try_from(floor).ok().filter(|&floor| floor <= FENCE_MAX as i64);
         let floor =
             floor.ok_or_else(|| LockError::InvalidArgument(format!("no fence is above {FENCE_MAX}")))?;
-        self.unless_aborted(Operation::RaiseFence, self.store.raise_counter(&key, floor)).await
+        self.unless_aborted(LockOperation::RaiseFence, self.store.raise_counter(&key, floor)).await
     }
 
-    fn guard(&self, grant: Grant, schedule: RenewalSchedule) -> Guard {
+    fn guard(&self, grant: GrantedLock, schedule: RenewalSchedule) -> Guard {
         Guard::start(self.store.clone(), grant, schedule)
     }
 
-    async fn win(&self, key: &Key, ttl_ms: i64, retry: Retry) -> Result<Grant, LockError> {
+    async fn win(&self, key: &LockKey, ttl_ms: i64, retry: Retry) -> Result<GrantedLock, LockError> {
         let (mut attempts, mut last) = (0, None);
         let won = tokio::time::timeout(retry.timeout, async {
             loop {
@@ -246,7 +247,7 @@ impl LockManager {
         }
     }
 
-    async fn attempt(&self, key: &Key, ttl_ms: i64) -> Result<Acquisition, LockError> {
+    async fn attempt(&self, key: &LockKey, ttl_ms: i64) -> Result<Acquisition, LockError> {
         Pending::start(self.store.clone(), key.clone(), LockId::from_bytes(self.tokens.next()), ttl_ms)
             .outcome()
             .await
@@ -254,7 +255,7 @@ impl LockManager {
 
     async fn unless_aborted<T>(
         &self,
-        operation: Operation,
+        operation: LockOperation,
         work: impl Future<Output = Result<T, LockError>>,
     ) -> Result<T, LockError> {
         match &self.abort {

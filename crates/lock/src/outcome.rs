@@ -8,7 +8,7 @@ use crate::LockId;
 
 /// A granted lock.
 #[derive(Clone, Debug)]
-pub struct Grant {
+pub struct GrantedLock {
     /// The id of the grant, needed to extend and to release it.
     pub lock_id: LockId,
     /// The fence, higher than that of every earlier grant of this key.
@@ -25,7 +25,7 @@ pub struct Grant {
 #[derive(Clone, Debug)]
 pub enum Acquisition {
     /// The caller holds the lock.
-    Acquired(Grant),
+    Acquired(GrantedLock),
     /// Another client holds it, or the caller itself by an earlier grant. No fence was consumed.
     Locked,
 }

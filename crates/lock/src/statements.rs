@@ -9,7 +9,7 @@ use sea_query::{
 };
 
 use crate::fence::{FENCE_DIGITS, FENCE_MAX};
-use crate::key::Key;
+use crate::key::LockKey;
 use crate::schema::{FenceCounters, Locks, TableNames};
 use crate::{LockId, TIME_TOLERANCE_MS};
 
@@ -43,7 +43,7 @@ pub(crate) struct Statements {
 /// The selector of a row of the locks.
 #[derive(Clone, Copy)]
 pub(crate) enum Selector<'a> {
-    Key(&'a Key),
+    Key(&'a LockKey),
     Id(&'a LockId),
 }
 
@@ -66,7 +66,7 @@ enum Counted {
 
 /// The two steps of one statement: lock the row, then change it.
 #[derive(Iden, Clone, Copy)]
-enum Step {
+enum LockStep {
     LockedRow,
     ChangedRow,
 }
@@ -115,11 +115,11 @@ impl LeaseLength {
 }
 
 fn is_locked_and_live() -> Expr {
-    let live = Query::select().column(Locks::LockId).from(Step::LockedRow).and_where(is_live()).take();
+    let live = Query::select().column(Locks::LockId).from(LockStep::LockedRow).and_where(is_live()).take();
     Expr::col(Locks::LockId).in_subquery(live)
 }
 
-fn is_counter_of(key: &Key) -> Expr {
+fn is_counter_of(key: &LockKey) -> Expr {
     Expr::col(FenceCounters::FenceKey).eq(bind::text(&key.fence))
 }
 
@@ -129,7 +129,7 @@ impl Statements {
     }
 
     /// Reads whether the lease is live, without waiting for another transaction.
-    pub(crate) fn peek(&self, key: &Key) -> SelectStatement {
+    pub(crate) fn peek(&self, key: &LockKey) -> SelectStatement {
         let which = Selector::Key(key);
         Query::select()
             .expr_as(is_live(), Computed::IsLive)
@@ -139,13 +139,13 @@ impl Statements {
     }
 
     /// Reads the same, and whether the lease was written by a clock that was ahead.
-    pub(crate) fn peek_ahead(&self, key: &Key, length: LeaseLength) -> SelectStatement {
+    pub(crate) fn peek_ahead(&self, key: &LockKey, length: LeaseLength) -> SelectStatement {
         self.peek(key).expr_as(length.is_ahead(), Computed::IsAhead).take()
     }
 
     /// Restarts a lease that was written by a clock that was ahead: it begins now, and ends when its holder
     /// expects it, or later, and not when the clock has caught up.
-    pub(crate) fn begin_again(&self, key: &Key, length: LeaseLength) -> UpdateStatement {
+    pub(crate) fn begin_again(&self, key: &LockKey, length: LeaseLength) -> UpdateStatement {
         Query::update()
             .table(self.locks.clone())
             .value(Locks::ExpiresAtMs, Expr::cust(NOW_MS).add(length.millis()))
@@ -157,18 +157,18 @@ impl Statements {
 
     /// Blocks acquisition of the key by other implementations, which read the rows without locking them,
     /// until the transaction ends.
-    pub(crate) fn lock_key(&self, key: &Key) -> SelectStatement {
+    pub(crate) fn lock_key(&self, key: &LockKey) -> SelectStatement {
         let hash = Func::cust("hashtext").arg(bind::text(&key.storage));
         Query::select().expr(Func::cust("pg_advisory_xact_lock").arg(hash)).take()
     }
 
     /// Does the same as [`Statements::peek`], locking the row until the transaction ends.
-    pub(crate) fn lock_row(&self, key: &Key) -> SelectStatement {
+    pub(crate) fn lock_row(&self, key: &LockKey) -> SelectStatement {
         self.peek(key).lock(LockType::Update).take()
     }
 
     /// Inserts the counter of a key that was never locked.
-    pub(crate) fn ensure_counter(&self, key: &Key) -> InsertStatement {
+    pub(crate) fn ensure_counter(&self, key: &LockKey) -> InsertStatement {
         Query::insert()
             .into_table(self.counters.clone())
             .columns([FenceCounters::FenceKey, FenceCounters::Fence, FenceCounters::KeyDebug])
@@ -178,7 +178,7 @@ impl Statements {
     }
 
     /// Locks the counter until the transaction ends, so that one client at a time acquires a key.
-    pub(crate) fn lock_counter(&self, key: &Key) -> SelectStatement {
+    pub(crate) fn lock_counter(&self, key: &LockKey) -> SelectStatement {
         Query::select()
             .column(FenceCounters::Fence)
             .from(self.counters.clone())
@@ -189,7 +189,7 @@ impl Statements {
 
     /// Raises the counter and grants, or does neither; the caller has locked both rows. Returns a row if it
     /// was granted.
-    pub(crate) fn grant(&self, key: &Key, id: &LockId, ttl_ms: i64) -> InsertStatement {
+    pub(crate) fn grant(&self, key: &LockKey, id: &LockId, ttl_ms: i64) -> InsertStatement {
         let live = self.peek(key).and_where(is_live()).take();
         let count = Query::update()
             .table(self.counters.clone())
@@ -272,18 +272,18 @@ impl Statements {
             .and_where(Selector::Id(id).matches())
             .lock(LockType::Update)
             .take();
-        let part = |name: Step, query: SubQueryStatement| {
+        let part = |name: LockStep, query: SubQueryStatement| {
             CommonTableExpression::new().table_name(name).query(query).to_owned()
         };
-        let present = Query::select().column(Locks::LockId).from(Step::LockedRow).take();
-        let ends = Query::select().column(Locks::ExpiresAtMs).from(Step::ChangedRow).take();
+        let present = Query::select().column(Locks::LockId).from(LockStep::LockedRow).take();
+        let ends = Query::select().column(Locks::ExpiresAtMs).from(LockStep::ChangedRow).take();
         Query::select()
             .expr_as(Expr::exists(present), Computed::IsPresent)
             .expr_as(Expr::SubQuery(None, Box::new(ends.into())), Locks::ExpiresAtMs)
             .with_cte(
                 WithClause::new()
-                    .cte(part(Step::LockedRow, locked.into()))
-                    .cte(part(Step::ChangedRow, change.into()))
+                    .cte(part(LockStep::LockedRow, locked.into()))
+                    .cte(part(LockStep::ChangedRow, change.into()))
                     .to_owned(),
             )
             .take()
@@ -303,7 +303,7 @@ impl Statements {
     }
 
     /// Reads the end of a row's lease, and whether it is live; by the primary key.
-    pub(crate) fn lease_end(&self, key: &Key) -> SelectStatement {
+    pub(crate) fn lease_end(&self, key: &LockKey) -> SelectStatement {
         Query::select()
             .column(Locks::ExpiresAtMs)
             .expr_as(is_live(), Computed::IsLive)
@@ -333,7 +333,7 @@ impl Statements {
     }
 
     /// Raises a counter to `floor`, never lowers it, and returns it.
-    pub(crate) fn raise_counter(&self, key: &Key, floor: i64) -> InsertStatement {
+    pub(crate) fn raise_counter(&self, key: &LockKey, floor: i64) -> InsertStatement {
         let current = Expr::col((self.counters.clone(), FenceCounters::Fence));
         let higher = Func::greatest([current, Expr::cust("excluded.fence")]);
         Query::insert()
@@ -361,7 +361,7 @@ mod tests {
     // L-11
     #[test]
     fn a_lease_is_granted_by_the_clock_after_the_wait() {
-        let key = Key::parse("k").expect("a key");
+        let key = LockKey::parse("k").expect("a key");
         let text = statements().grant(&key, &LockId::from_bytes([0; 16]), 1).to_string(PostgresQueryBuilder);
         assert!(text.contains("clock_timestamp()") && !text.to_lowercase().contains("now()"), "{text}");
     }

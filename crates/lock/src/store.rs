@@ -17,13 +17,13 @@ use tokio_postgres::Row;
 use tokio_postgres::types::FromSql;
 
 use crate::fence::{FENCE_MAX, FENCE_WARN};
-use crate::key::{Key, hash_key};
+use crate::key::{LockKey, hash_key};
 use crate::schema::{DELETE, TableNames, schema_sql};
 use crate::statements::{LeaseLength, Selector, Statements};
-use crate::telemetry::{Event, Operation, Outcome, Reason, Telemetry};
-use crate::{Extension, Grant, LockError, LockId, LockInfo, Release};
+use crate::telemetry::{EventSink, LockEvent, LockOperation, LockOutcome, Reason};
+use crate::{Extension, GrantedLock, LockError, LockId, LockInfo, Release};
 
-/// The advisory lock of [`Store::setup_schema`]: "fencelck" in ASCII.
+/// The advisory lock of [`LockStore::setup_schema`]: "fencelck" in ASCII.
 const SETUP_LOCK: i64 = 0x66_65_6e_63_65_6c_63_6b;
 /// The number of attempts to release an abandoned lock, which has no caller that could retry.
 const ABANDONED_RELEASE_ATTEMPTS: u32 = 3;
@@ -33,7 +33,7 @@ const ABANDONED_RELEASE_PAUSE: Duration = Duration::from_millis(200);
 /// The outcome of one attempt to acquire.
 #[derive(Debug)]
 pub(crate) enum Attempt {
-    Granted(Grant),
+    Granted(GrantedLock),
     Locked,
     /// The attempt failed after it was sent: the lock may have been granted.
     Unknown(LockError),
@@ -41,24 +41,29 @@ pub(crate) enum Attempt {
 
 /// The locks in two tables of one database.
 #[derive(Clone)]
-pub(crate) struct Store {
+pub(crate) struct LockStore {
     pub(crate) pool: PgPool,
     pub(crate) names: TableNames,
     pub(crate) statements: Statements,
-    pub(crate) telemetry: Telemetry,
+    pub(crate) telemetry: EventSink,
     /// True if all clients acquire a key for the same time.
     pub(crate) same_ttl: bool,
 }
 
-impl Store {
-    pub(crate) async fn acquire(&self, key: &Key, id: &LockId, ttl_ms: i64) -> Result<Attempt, LockError> {
+impl LockStore {
+    pub(crate) async fn acquire(
+        &self,
+        key: &LockKey,
+        id: &LockId,
+        ttl_ms: i64,
+    ) -> Result<Attempt, LockError> {
         let attempt = self.try_acquire(key, id, ttl_ms).await;
-        self.telemetry.report(|| Event {
-            operation: Operation::Acquire,
+        self.telemetry.report(|| LockEvent {
+            operation: LockOperation::Acquire,
             outcome: match &attempt {
-                Ok(Attempt::Granted(_)) => Outcome::Done,
-                Ok(Attempt::Locked) => Outcome::Refused(Reason::Locked),
-                Ok(Attempt::Unknown(error)) | Err(error) => Outcome::Failed(error),
+                Ok(Attempt::Granted(_)) => LockOutcome::Done,
+                Ok(Attempt::Locked) => LockOutcome::Refused(Reason::Locked),
+                Ok(Attempt::Unknown(error)) | Err(error) => LockOutcome::Failed(error),
             },
             key_hash: Some(hash_key(&key.user)),
             lock_id_hash: Some(id.hash()),
@@ -66,7 +71,7 @@ impl Store {
         attempt
     }
 
-    async fn try_acquire(&self, key: &Key, id: &LockId, ttl_ms: i64) -> Result<Attempt, LockError> {
+    async fn try_acquire(&self, key: &LockKey, id: &LockId, ttl_ms: i64) -> Result<Attempt, LockError> {
         let session = self.pool.session("acquire a lock").await?;
         let length = if self.same_ttl { LeaseLength::Millis(ttl_ms) } else { LeaseLength::OfGrant };
         let found = session.query(&self.statements.peek_ahead(key, length)).await?;
@@ -119,12 +124,12 @@ impl Store {
             tracing::warn!(key_hash = hash_key(&key.user), fence, "the fences of this key are running out");
         }
         let expires_at_ms = column(row, "expires_at_ms")?;
-        Ok(Attempt::Granted(Grant { lock_id: id.clone(), fence, expires_at_ms, asked_at }))
+        Ok(Attempt::Granted(GrantedLock { lock_id: id.clone(), fence, expires_at_ms, asked_at }))
     }
 
     pub(crate) async fn extend(&self, id: &LockId, ttl_ms: i64) -> Result<Extension, LockError> {
         let changed = self.change("extend a lock", &self.statements.extend(id, ttl_ms)).await;
-        self.report(Operation::Extend, id, &changed);
+        self.report(LockOperation::Extend, id, &changed);
         Ok(match changed? {
             Ok(expires_at_ms) => Extension::Extended { expires_at_ms },
             Err(_) => Extension::NotHeld,
@@ -133,7 +138,7 @@ impl Store {
 
     pub(crate) async fn release(&self, id: &LockId) -> Result<Release, LockError> {
         let changed = self.change("release a lock", &self.statements.release(id)).await;
-        self.report(Operation::Release, id, &changed);
+        self.report(LockOperation::Release, id, &changed);
         Ok(match changed? {
             Ok(_) => Release::Released,
             Err(_) => Release::NotHeld,
@@ -167,13 +172,18 @@ impl Store {
         })
     }
 
-    fn report<T>(&self, operation: Operation, id: &LockId, changed: &Result<Result<T, Reason>, LockError>) {
-        self.telemetry.report(|| Event {
+    fn report<T>(
+        &self,
+        operation: LockOperation,
+        id: &LockId,
+        changed: &Result<Result<T, Reason>, LockError>,
+    ) {
+        self.telemetry.report(|| LockEvent {
             operation,
             outcome: match changed {
-                Ok(Ok(_)) => Outcome::Done,
-                Ok(Err(reason)) => Outcome::Refused(*reason),
-                Err(error) => Outcome::Failed(error),
+                Ok(Ok(_)) => LockOutcome::Done,
+                Ok(Err(reason)) => LockOutcome::Refused(*reason),
+                Err(error) => LockOutcome::Failed(error),
             },
             key_hash: None,
             lock_id_hash: Some(id.hash()),
@@ -186,12 +196,12 @@ impl Store {
             Selector::Key(key) => (Some(key), None),
             Selector::Id(id) => (None, Some(id)),
         };
-        self.telemetry.report(|| Event {
-            operation: Operation::Lookup,
+        self.telemetry.report(|| LockEvent {
+            operation: LockOperation::Lookup,
             outcome: match &found {
-                Ok(Some(_)) => Outcome::Done,
-                Ok(None) => Outcome::Refused(Reason::NotFound),
-                Err(error) => Outcome::Failed(error),
+                Ok(Some(_)) => LockOutcome::Done,
+                Ok(None) => LockOutcome::Refused(Reason::NotFound),
+                Err(error) => LockOutcome::Failed(error),
             },
             key_hash: key_hash.map(|key| hash_key(&key.user)),
             lock_id_hash: lock_id_hash.map(LockId::hash),
@@ -213,7 +223,7 @@ impl Store {
         }))
     }
 
-    pub(crate) async fn expired_at_ms(&self, key: &Key) -> Result<Option<i64>, LockError> {
+    pub(crate) async fn expired_at_ms(&self, key: &LockKey) -> Result<Option<i64>, LockError> {
         let session = self.pool.session("look up an expired lock").await?;
         let rows = session.query(&self.statements.lease_end(key)).await?;
         let Some(row) = rows.first().filter(|_| !is_live(&rows).unwrap_or(false)) else { return Ok(None) };
@@ -225,7 +235,7 @@ impl Store {
         Ok(session.execute(&self.statements.purge(limit)).await?)
     }
 
-    pub(crate) async fn raise_counter(&self, key: &Key, floor: i64) -> Result<u64, LockError> {
+    pub(crate) async fn raise_counter(&self, key: &LockKey, floor: i64) -> Result<u64, LockError> {
         let session = self.pool.session("raise a fence counter").await?;
         let rows = session.query(&self.statements.raise_counter(key, floor)).await?;
         let fence: i64 = rows.first().map_or(Ok(floor), |row| column(row, "fence"))?;
@@ -246,7 +256,7 @@ impl Store {
 
     pub(crate) async fn check_schema(&self) -> Result<(), LockError> {
         let session = self.pool.session("check the tables of the locks").await?.checking();
-        let (key, id) = (Key::parse("check")?, LockId::from_bytes([0; 16]));
+        let (key, id) = (LockKey::parse("check")?, LockId::from_bytes([0; 16]));
         let statements = &self.statements;
         let inserts = [
             statements.ensure_counter(&key),

@@ -8,7 +8,7 @@ use crate::LockError;
 
 /// The kind of an operation on a lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Operation {
+pub enum LockOperation {
     /// One attempt to acquire.
     Acquire,
     /// A release, by the caller or by a guard that was dropped.
@@ -25,7 +25,7 @@ pub enum Operation {
     Work,
 }
 
-impl fmt::Display for Operation {
+impl fmt::Display for LockOperation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Acquire => "acquire",
@@ -52,7 +52,7 @@ pub enum Reason {
 
 /// The outcome of an operation.
 #[derive(Debug)]
-pub enum Outcome<'a> {
+pub enum LockOutcome<'a> {
     /// The operation had its effect.
     Done,
     /// The operation had no effect, for an expected reason.
@@ -63,11 +63,11 @@ pub enum Outcome<'a> {
 
 /// A finished operation.
 #[derive(Debug)]
-pub struct Event<'a> {
+pub struct LockEvent<'a> {
     /// The kind of operation.
-    pub operation: Operation,
+    pub operation: LockOperation,
     /// Its outcome.
-    pub outcome: Outcome<'a>,
+    pub outcome: LockOutcome<'a>,
     /// [`crate::hash_key`] of the key, if the operation has one.
     pub key_hash: Option<String>,
     /// [`crate::hash_key`] of the lock id, if there is one.
@@ -77,17 +77,17 @@ pub struct Event<'a> {
 /// Observes every operation, on the task that performs it, so it must return at once.
 ///
 /// A panic in it is caught; an observer cannot change the operation.
-pub trait Observer: Send + Sync {
+pub trait LockObserver: Send + Sync {
     /// Called when an operation has ended.
-    fn observe(&self, event: &Event<'_>);
+    fn observe(&self, event: &LockEvent<'_>);
 }
 
 /// An observer, or none: without one, events are not created.
 #[derive(Clone, Default)]
-pub(crate) struct Telemetry(pub(crate) Option<Arc<dyn Observer>>);
+pub(crate) struct EventSink(pub(crate) Option<Arc<dyn LockObserver>>);
 
-impl Telemetry {
-    pub(crate) fn report<'a>(&self, event: impl FnOnce() -> Event<'a>) {
+impl EventSink {
+    pub(crate) fn report<'a>(&self, event: impl FnOnce() -> LockEvent<'a>) {
         if let Some(observer) = &self.0 {
             // A panic has been written to standard error by the panic hook; there is nothing to add.
             drop(catch_unwind(AssertUnwindSafe(|| observer.observe(&event()))));

@@ -4,7 +4,7 @@ use pg::sql::Written;
 use pg::{Session, bind};
 
 use crate::row_id::column;
-use crate::schema::{COLUMNS, INDEXES, Index};
+use crate::schema::{COLUMNS, INDEXES, TableIndex};
 use crate::{OutboxError, TableName};
 
 /// The rights on the table that a relay needs.
@@ -63,7 +63,7 @@ pub(crate) async fn check(session: &Session, table: &TableName) -> Result<Checke
     }
     let found = found_indexes(session, table).await?;
     let missing = INDEXES.iter().filter(|index| !found.iter().any(|found| found.is_valid(index)));
-    let statement = |index: &Index| {
+    let statement = |index: &TableIndex| {
         let create = index.create(table, "CONCURRENTLY ");
         // An index whose creation failed blocks a second attempt under its name.
         let in_the_way = found.iter().any(|found| found.name == index.name(table) && !found.valid);
@@ -81,26 +81,26 @@ pub(crate) async fn indexes(session: &Session, table: &TableName) -> Result<Inde
     Ok(decisive(&found_indexes(session, table).await?))
 }
 
-fn decisive(found: &[Found]) -> Indexes {
-    let is_there = |index: &Index| found.iter().any(|found| found.is_valid(index));
+fn decisive(found: &[FoundIndex]) -> Indexes {
+    let is_there = |index: &TableIndex| found.iter().any(|found| found.is_valid(index));
     Indexes {
-        key_order: is_there(&Index::KEY_ORDER),
-        dead: is_there(&Index::DEAD),
-        delivered: is_there(&Index::DELIVERED),
+        key_order: is_there(&TableIndex::KEY_ORDER),
+        dead: is_there(&TableIndex::DEAD),
+        delivered: is_there(&TableIndex::DELIVERED),
     }
 }
 
 /// An index of the table, with its columns as the server writes them.
-struct Found {
+struct FoundIndex {
     name: String,
     columns: Vec<String>,
     predicate: String,
     valid: bool,
 }
 
-impl Found {
+impl FoundIndex {
     /// True if it can replace `index`, whatever its name.
-    fn is_valid(&self, index: &Index) -> bool {
+    fn is_valid(&self, index: &TableIndex) -> bool {
         self.valid
             && self
                 .columns
@@ -112,7 +112,7 @@ impl Found {
     }
 }
 
-async fn found_indexes(session: &Session, table: &TableName) -> Result<Vec<Found>, OutboxError> {
+async fn found_indexes(session: &Session, table: &TableName) -> Result<Vec<FoundIndex>, OutboxError> {
     let text = "
         SELECT c.relname::text AS name, i.indisvalid AND i.indisready AS valid,
                coalesce(pg_get_expr(i.indpred, i.indrelid), '') AS predicate,
@@ -121,7 +121,7 @@ async fn found_indexes(session: &Session, table: &TableName) -> Result<Vec<Found
         WHERE i.indrelid = to_regclass($1)";
     let rows = session.query_once(&Written::new(text, [name(table)])).await?;
     let read = |row| {
-        Ok(Found {
+        Ok(FoundIndex {
             name: column(row, "name")?,
             columns: column(row, "columns")?,
             predicate: column(row, "predicate")?,

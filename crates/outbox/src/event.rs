@@ -24,7 +24,7 @@ pub struct Event {
     /// Events with the same key are published in order; empty for none, also if the column is NULL.
     pub partition_key: String,
     /// Payload and headers.
-    pub content: Content,
+    pub content: EventContent,
     /// The number of earlier failed attempts.
     pub attempts: u32,
     /// The start of the producer's transaction, unless the producer set another time; `None` if outside the
@@ -34,7 +34,7 @@ pub struct Event {
 
 /// The payload and headers of an event.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Content {
+pub enum EventContent {
     /// Payload and headers, complete.
     Whole {
         /// The column `payload`, byte for byte.

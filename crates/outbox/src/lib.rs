@@ -40,25 +40,26 @@ pub use check::Checked;
 pub use enqueue::{NewEvent, enqueue, enqueue_on};
 pub use error::OutboxError;
 pub(crate) use event::REAPED;
-pub use event::{Content, Event, MAX_ERROR_CHARS};
+pub use event::{Event, EventContent, MAX_ERROR_CHARS};
 #[cfg(feature = "memory")]
 pub use memory::MemoryStorage;
 pub use postgres::PostgresStorage;
 pub use publisher::{
-    Deadline, Progress, Publication, Publisher, PublisherOutage, Recorded, Server, ServerId, ServerRecord,
+    Deadline, Progress, Publication, Publisher, PublisherOutage, RecordWrite, Server, ServerNumber,
+    ServerRecord,
 };
-pub use relay::{Observer, Relay, RelayId, RelayIdError, RelaySettings, RelayState, RelayStatus};
+pub use relay::{Relay, RelayId, RelayIdError, RelayObserver, RelaySettings, RelayState, RelayStatus};
 pub use retry::RetryPolicy;
 pub use schema::{ChannelName, ChannelNameError, notify_sql, schema_sql};
 pub use statements::PLANNER_PARAMETERS;
 pub use storage::{
-    Claim, ClaimRequest, ClaimToken, DeliveredCursor, DeliveredEvent, DeliveredPage, EventTypes, Failure,
-    FailureKind, Marked, NewestCursor, NewestPage, Position, ReapRequest, Reaped, RequeuedDelivered, Stats,
-    Storage,
+    BatchClaim, ClaimToken, ClaimedRows, DeliveredCursor, DeliveredEvent, DeliveredPage, EventTypes,
+    FailedEvent, FailureKind, Marked, NewestCursor, NewestPage, Position, ReapRequest, Reaped,
+    RequeuedDelivered, Stats, Storage,
 };
 pub use table::{TableName, TableNameError};
 
 /// Compiles the examples of the README.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
-struct Readme;
+mod readme {}

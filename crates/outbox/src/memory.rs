@@ -12,18 +12,18 @@ use pg::RawTimestamp;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use self::row::{Row, Status, choose, is_of};
+use self::row::{EventRow, EventStatus, choose, is_of};
 use crate::{
-    Claim, ClaimRequest, ClaimToken, DeliveredCursor, DeliveredEvent, DeliveredPage, EventTypes, Failure,
-    FailureKind, Marked, NewEvent, NewestCursor, NewestPage, OutboxError, Position, REAPED, ReapRequest,
-    Reaped, RequeuedDelivered, Stats, Storage, StoredEvent,
+    BatchClaim, ClaimToken, ClaimedRows, DeliveredCursor, DeliveredEvent, DeliveredPage, EventTypes,
+    FailedEvent, FailureKind, Marked, NewEvent, NewestCursor, NewestPage, OutboxError, Position, REAPED,
+    ReapRequest, Reaped, RequeuedDelivered, Stats, Storage, StoredEvent,
 };
 
 /// An outbox in memory; clones share it. Its clock starts at a given time and advances with the runtime's
 /// clock.
 #[derive(Clone, Debug)]
 pub struct MemoryStorage {
-    rows: Arc<Mutex<BTreeMap<Uuid, Row>>>,
+    rows: Arc<Mutex<BTreeMap<Uuid, EventRow>>>,
     /// Events that another transaction has locked.
     locked: Arc<Mutex<HashSet<Uuid>>>,
     start: Timestamp,
@@ -44,8 +44,8 @@ impl MemoryStorage {
     /// Adds an event, like a producer's commit. `created_at` is the start of the producer's transaction. An
     /// existing event with this id is not changed.
     pub fn insert(&self, event: NewEvent, created_at: Timestamp) {
-        let row = Row {
-            status: Status::Pending,
+        let row = EventRow {
+            status: EventStatus::Pending,
             attempts: 0,
             last_error: String::new(),
             available_at: event.available_at.unwrap_or(created_at),
@@ -62,10 +62,10 @@ impl MemoryStorage {
         let rows = self.rows();
         let row = rows.get(&event_id)?;
         let status = match row.status {
-            Status::Pending => "PENDING",
-            Status::Delivering => "DELIVERING",
-            Status::Delivered => "DELIVERED",
-            Status::Dead => "DEAD",
+            EventStatus::Pending => "PENDING",
+            EventStatus::Delivering => "DELIVERING",
+            EventStatus::Delivered => "DELIVERED",
+            EventStatus::Dead => "DEAD",
         };
         Some(StoredEvent {
             event_id,
@@ -90,8 +90,8 @@ impl MemoryStorage {
     /// Marks events claimed under `token` as DELIVERED, like a transaction that began at `begun` and commits
     /// now.
     pub fn commit_mark(&self, token: &ClaimToken, event_ids: &[Uuid], begun: Timestamp) -> Vec<Marked> {
-        let mark = |row: &mut Row, _: &Uuid| {
-            (row.status, row.locked, row.updated_at) = (Status::Delivered, None, begun);
+        let mark = |row: &mut EventRow, _: &Uuid| {
+            (row.status, row.locked, row.updated_at) = (EventStatus::Delivered, None, begun);
         };
         self.mark(token, event_ids, |id| *id, mark)
     }
@@ -100,7 +100,7 @@ impl MemoryStorage {
         self.locked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn rows(&self) -> MutexGuard<'_, BTreeMap<Uuid, Row>> {
+    fn rows(&self) -> MutexGuard<'_, BTreeMap<Uuid, EventRow>> {
         self.rows.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -110,7 +110,7 @@ impl MemoryStorage {
         token: &ClaimToken,
         elements: &[T],
         id: impl Fn(&T) -> Uuid,
-        change: impl Fn(&mut Row, &T),
+        change: impl Fn(&mut EventRow, &T),
     ) -> Vec<Marked> {
         let (mut rows, locked) = (self.rows(), self.locked());
         let mut mark = |element: &T| match rows.get_mut(&id(element)) {
@@ -134,14 +134,14 @@ impl Storage for MemoryStorage {
         let (now, rows) = (Self::now(self), self.rows());
         let next = rows
             .values()
-            .filter(|row| row.status == Status::Pending && is_of(types, row))
+            .filter(|row| row.status == EventStatus::Pending && is_of(types, row))
             .filter(|row| after.is_none_or(|after| row.position() > *after))
             .map(|row| row.available_at)
             .min();
         Ok(next.map(|at| at.saturating_since(now)))
     }
 
-    async fn claim_batch(&self, request: &ClaimRequest) -> Result<Claim, OutboxError> {
+    async fn claim_batch(&self, request: &BatchClaim) -> Result<ClaimedRows, OutboxError> {
         let now = Self::now(self);
         let mut rows = self.rows();
         let chosen = choose(&rows, now, request);
@@ -150,13 +150,13 @@ impl Storage for MemoryStorage {
             // Cannot fail: they were found above, under the same lock.
             let row = rows.get_mut(&id).expect("a row that was found");
             (row.status, row.locked, row.updated_at) =
-                (Status::Delivering, Some((request.token.clone(), now)), now);
+                (EventStatus::Delivering, Some((request.token.clone(), now)), now);
             events.push(row.claimed(request.max_event_bytes));
         }
-        Ok(Claim { events, next: chosen.next, of_reaped: chosen.of_reaped })
+        Ok(ClaimedRows { events, next: chosen.next, of_reaped: chosen.of_reaped })
     }
 
-    async fn first_claimable(&self, request: &ClaimRequest) -> Result<Option<Uuid>, OutboxError> {
+    async fn first_claimable(&self, request: &BatchClaim) -> Result<Option<Uuid>, OutboxError> {
         Ok(choose(&self.rows(), Self::now(self), request).events.first().copied())
     }
 
@@ -171,7 +171,7 @@ impl Storage for MemoryStorage {
     async fn mark_failed_batch(
         &self,
         token: &ClaimToken,
-        failures: &[Failure],
+        failures: &[FailedEvent],
     ) -> Result<Vec<Marked>, OutboxError> {
         let now = Self::now(self);
         Ok(self.mark(
@@ -195,7 +195,7 @@ impl Storage for MemoryStorage {
             event_ids,
             |id| *id,
             |row, _| {
-                (row.status, row.locked, row.updated_at) = (Status::Pending, None, now);
+                (row.status, row.locked, row.updated_at) = (EventStatus::Pending, None, now);
             },
         ))
     }
@@ -207,13 +207,13 @@ impl Storage for MemoryStorage {
     ) -> Result<Reaped, OutboxError> {
         let now = Self::now(self);
         let (mut rows, locked) = (self.rows(), self.locked());
-        let ended = |row: &&mut Row| {
+        let ended = |row: &&mut EventRow| {
             is_of(&request.types, row)
                 && !locked.contains(&row.event.event_id)
                 && !request.except.contains(&row.event.event_id)
                 && row.locked.as_ref().is_some_and(|(_, at)| *at < now - request.lease_timeout)
         };
-        let mut expired: Vec<&mut Row> = rows.values_mut().filter(ended).collect();
+        let mut expired: Vec<&mut EventRow> = rows.values_mut().filter(ended).collect();
         expired.sort_by_key(|row| row.locked.as_ref().map(|(_, at)| *at));
         expired.truncate(request.limit as usize);
         let count = expired.len() as u64;
@@ -238,7 +238,7 @@ impl Storage for MemoryStorage {
         _: Option<NewestCursor>,
     ) -> Result<NewestPage, OutboxError> {
         let rows = self.rows();
-        let ours = rows.values().filter(|row| row.status == Status::Delivered && is_of(types, row));
+        let ours = rows.values().filter(|row| row.status == EventStatus::Delivered && is_of(types, row));
         Ok(NewestPage { newest: ours.map(|row| row.updated_at.into()).max(), next: None })
     }
 
@@ -254,9 +254,11 @@ impl Storage for MemoryStorage {
             Some(DeliveredCursor::After(at, id)) => (event.delivered_at, event.event_id) > (at, id),
             _ => true,
         };
-        let ours = rows.values().filter(|row| row.status == Status::Delivered && is_of(types, row));
-        let mut events: Vec<DeliveredEvent> =
-            ours.map(Row::delivered).filter(|event| event.delivered_at >= since && is_after(event)).collect();
+        let ours = rows.values().filter(|row| row.status == EventStatus::Delivered && is_of(types, row));
+        let mut events: Vec<DeliveredEvent> = ours
+            .map(EventRow::delivered)
+            .filter(|event| event.delivered_at >= since && is_after(event))
+            .collect();
         events.sort_by_key(|event| (event.delivered_at, event.event_id));
         events.truncate(limit as usize);
         let last = events.last().filter(|_| events.len() >= limit as usize);
@@ -269,7 +271,8 @@ impl Storage for MemoryStorage {
         let mut outcome = RequeuedDelivered::default();
         for event in events {
             let row = rows.get_mut(&event.event_id);
-            let Some(row) = row.filter(|row| row.status == Status::Delivered && row.delivered() == *event)
+            let Some(row) =
+                row.filter(|row| row.status == EventStatus::Delivered && row.delivered() == *event)
             else {
                 continue;
             };
@@ -277,7 +280,8 @@ impl Storage for MemoryStorage {
                 outcome.locked.push(event.event_id);
                 continue;
             }
-            (row.status, row.attempts, row.available_at, row.updated_at) = (Status::Pending, 0, now, now);
+            (row.status, row.attempts, row.available_at, row.updated_at) =
+                (EventStatus::Pending, 0, now, now);
             row.last_error.clear();
             outcome.requeued.push(event.event_id);
         }
@@ -293,18 +297,18 @@ impl Storage for MemoryStorage {
 
     async fn stats(&self, types: &EventTypes, limit: u64) -> Result<Stats, OutboxError> {
         let (now, rows) = (Self::now(self), self.rows());
-        let count = |of: &dyn Fn(&Row) -> bool| {
+        let count = |of: &dyn Fn(&EventRow) -> bool| {
             limit.min(rows.values().filter(|row| is_of(types, row) && of(row)).count() as u64)
         };
         let due = rows.values().filter(|row| is_of(types, row) && row.is_due(now));
         let oldest = due.map(|row| row.created_at).min();
-        let pending = |row: &Row| row.status == Status::Pending;
+        let pending = |row: &EventRow| row.status == EventStatus::Pending;
         Ok(Stats {
             pending: count(&|row| row.is_due(now) && row.attempts == 0),
             retrying: count(&|row| pending(row) && row.attempts > 0),
             scheduled: count(&|row| pending(row) && !row.is_due(now) && row.attempts == 0),
-            delivering: count(&|row| row.status == Status::Delivering),
-            dead: count(&|row| row.status == Status::Dead),
+            delivering: count(&|row| row.status == EventStatus::Delivering),
+            dead: count(&|row| row.status == EventStatus::Dead),
             oldest_age: oldest.map(|at| now.saturating_since(at)).unwrap_or_default(),
         })
     }

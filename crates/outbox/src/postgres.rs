@@ -25,11 +25,11 @@ use self::delivered::one;
 pub(crate) use self::delivered::requeue_as_read;
 use crate::check::{self, Checked, Indexes};
 use crate::row_id::{RowId, column};
-use crate::statements::{self, Claiming, Locks, Purpose};
+use crate::statements::{self, Claiming, LockedRows, Purpose};
 use crate::{
-    Claim, ClaimRequest, ClaimToken, Content, DeliveredCursor, DeliveredEvent, DeliveredPage, Event,
-    EventTypes, Failure, FailureKind, Marked, NewestCursor, NewestPage, OutboxError, Position, ReapRequest,
-    Reaped, RequeuedDelivered, Stats, Storage, TableName,
+    BatchClaim, ClaimToken, ClaimedRows, DeliveredCursor, DeliveredEvent, DeliveredPage, Event, EventContent,
+    EventTypes, FailedEvent, FailureKind, Marked, NewestCursor, NewestPage, OutboxError, Position,
+    ReapRequest, Reaped, RequeuedDelivered, Stats, Storage, TableName,
 };
 
 /// The time for which the list of existing indexes is cached.
@@ -86,7 +86,7 @@ impl PostgresStorage {
     async fn run_claim(
         &self,
         purpose: Purpose,
-        request: &ClaimRequest,
+        request: &BatchClaim,
     ) -> Result<(Session, Vec<Row>), OutboxError> {
         let claiming = if self.indexes().await?.key_order { Claiming::ByKeyIndex } else { Claiming::ByScan };
         let session = self.pool.session("claim events of the outbox").await?;
@@ -108,14 +108,14 @@ impl PostgresStorage {
         operation: &'static str,
         token: &ClaimToken,
         event_ids: &[Uuid],
-        build: impl Fn(Locks) -> Written,
+        build: impl Fn(LockedRows) -> Written,
     ) -> Result<Vec<Marked>, OutboxError> {
         if event_ids.is_empty() {
             return Ok(Vec::new());
         }
         let session = self.pool.session(operation).await?;
-        let rows = match wait_and_mark(&session, &build(Locks::Wait)).await {
-            Err(PgError::Locked { .. }) => session.query(&build(Locks::Skip)).await,
+        let rows = match wait_and_mark(&session, &build(LockedRows::Wait)).await {
+            Err(PgError::Locked { .. }) => session.query(&build(LockedRows::Skip)).await,
             done => done,
         };
         let applied = ids(&rows?)?;
@@ -158,13 +158,13 @@ impl Storage for PostgresStorage {
         Ok(millis.map(|millis| Duration::from_millis(millis.max(0).unsigned_abs())))
     }
 
-    async fn claim_batch(&self, request: &ClaimRequest) -> Result<Claim, OutboxError> {
+    async fn claim_batch(&self, request: &BatchClaim) -> Result<ClaimedRows, OutboxError> {
         let (session, rows) = self.run_claim(Purpose::Take, request).await?;
         drop(session);
         read_claim(&rows)
     }
 
-    async fn first_claimable(&self, request: &ClaimRequest) -> Result<Option<Uuid>, OutboxError> {
+    async fn first_claimable(&self, request: &BatchClaim) -> Result<Option<Uuid>, OutboxError> {
         let (session, rows) = self.run_claim(Purpose::Look, request).await?;
         drop(session);
         Ok(read_claim(&rows)?.events.first().map(|event| event.event_id))
@@ -182,7 +182,7 @@ impl Storage for PostgresStorage {
     async fn mark_failed_batch(
         &self,
         token: &ClaimToken,
-        failures: &[Failure],
+        failures: &[FailedEvent],
     ) -> Result<Vec<Marked>, OutboxError> {
         let statement = |locks| statements::fail(&self.table, token, failures, locks);
         let event_ids: Vec<Uuid> = failures.iter().map(|failure| failure.event_id).collect();
@@ -271,9 +271,9 @@ pub(crate) fn read_stats(session: &Session, rows: &[Row]) -> Result<Stats, Outbo
 }
 
 /// Reads the rows of [`statements::claim`].
-fn read_claim(rows: &[Row]) -> Result<Claim, OutboxError> {
+fn read_claim(rows: &[Row]) -> Result<ClaimedRows, OutboxError> {
     let Some((head, rows)) = rows.split_first() else {
-        return Ok(Claim { events: Vec::new(), next: None, of_reaped: false });
+        return Ok(ClaimedRows { events: Vec::new(), next: None, of_reaped: false });
     };
     let reached: Option<RowId> = column(head, "event_id")?;
     let next = match reached {
@@ -291,17 +291,21 @@ fn read_claim(rows: &[Row]) -> Result<Claim, OutboxError> {
         .collect::<Result<HashMap<Uuid, Event>, OutboxError>>()?;
     let of_reaped = column::<Option<bool>>(head, "of_reaped")?.unwrap_or(false);
     // An id without a row would mean that another transaction changed it while locked, which cannot happen.
-    Ok(Claim { events: order.iter().filter_map(|RowId(id)| events.remove(id)).collect(), next, of_reaped })
+    Ok(ClaimedRows {
+        events: order.iter().filter_map(|RowId(id)| events.remove(id)).collect(),
+        next,
+        of_reaped,
+    })
 }
 
 fn read_event(row: &Row) -> Result<Event, OutboxError> {
     let payload: Option<&[u8]> = column(row, "payload")?;
     let content = match payload {
-        Some(payload) => Content::Whole {
+        Some(payload) => EventContent::Whole {
             payload: Bytes::copy_from_slice(payload),
             headers: column::<Option<String>>(row, "headers")?.unwrap_or_default(),
         },
-        None => Content::TooLarge { bytes: column::<i64>(row, "bytes")?.max(0).unsigned_abs() },
+        None => EventContent::TooLarge { bytes: column::<i64>(row, "bytes")?.max(0).unsigned_abs() },
     };
     Ok(Event {
         event_id: column::<RowId>(row, "event_id")?.0,

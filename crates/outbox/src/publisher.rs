@@ -10,7 +10,7 @@ use crate::{DeliveredEvent, Event, EventTypes};
 
 /// A server that the publisher has met, numbered in the order of their first contact.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
-pub struct ServerId(pub u64);
+pub struct ServerNumber(pub u64);
 
 /// A time by the publisher's own clock, after which the publisher refuses to publish for a claim. Any server
 /// other than `server` also refuses.
@@ -19,7 +19,7 @@ pub struct Deadline {
     /// The time, in milliseconds since the Unix epoch.
     pub unix_ms: u64,
     /// The server whose clock it is.
-    pub server: ServerId,
+    pub server: ServerNumber,
 }
 
 /// The extent to which an outbox was compared with a server, by the clock of the outbox.
@@ -64,7 +64,7 @@ impl ServerRecord {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Server {
     /// Its identity.
-    pub id: ServerId,
+    pub id: ServerNumber,
     /// The records that it holds, at most one for each set of types.
     pub records: Vec<ServerRecord>,
     /// The raw value of the records as read, used to detect changes.
@@ -77,7 +77,7 @@ impl Server {
         let progress = Progress::Settled(RawTimestamp::INFINITY);
         let records =
             vec![ServerRecord { types: EventTypes::All, is_own: true, has_own_markers: true, progress }];
-        Self { id: ServerId(0), records, seen: Arc::default() }
+        Self { id: ServerNumber(0), records, seen: Arc::default() }
     }
 
     /// Returns the record of relays that carry these types.
@@ -89,7 +89,7 @@ impl Server {
 /// The outcome of writing a record.
 #[must_use]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Recorded {
+pub enum RecordWrite {
     /// The record was written.
     Written,
     /// The record was not written: the server was replaced, or its records differ from those that were read.
@@ -160,8 +160,8 @@ pub trait Publisher: Send + Sync + 'static {
         _server: &Server,
         _types: &EventTypes,
         _progress: Progress,
-    ) -> impl Future<Output = Result<Recorded, PublisherOutage>> + Send {
-        async { Ok(Recorded::Written) }
+    ) -> impl Future<Output = Result<RecordWrite, PublisherOutage>> + Send {
+        async { Ok(RecordWrite::Written) }
     }
 
     /// Returns for each of the events whether the publisher has a published marker.

@@ -130,7 +130,7 @@ impl RelayStatus {
 }
 
 /// Observes a relay. Every method must return at once.
-pub trait Observer: Send + Sync + 'static {
+pub trait RelayObserver: Send + Sync + 'static {
     /// Called when a claim took this many events; never 0.
     fn claimed(&self, events: usize);
     /// Called when this many events were marked: `delivered`, `failed`, `dead` or `released`.
@@ -148,7 +148,7 @@ pub trait Observer: Send + Sync + 'static {
 }
 
 /// An observer that ignores everything.
-impl Observer for () {
+impl RelayObserver for () {
     fn claimed(&self, _: usize) {}
     fn marked(&self, _: &'static str, _: usize) {}
     fn published(&self, _: Duration) {}

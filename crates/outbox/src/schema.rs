@@ -25,7 +25,7 @@ const MAX_IDENTIFIER_BYTES: usize = 63;
 
 /// An index of the table.
 #[derive(Debug)]
-pub(crate) struct Index {
+pub(crate) struct TableIndex {
     /// The suffix of its name.
     suffix: &'static str,
     columns: &'static str,
@@ -36,7 +36,7 @@ pub(crate) struct Index {
     pub(crate) statuses: &'static [&'static str],
 }
 
-impl Index {
+impl TableIndex {
     /// Orders pending events by their due time.
     const QUEUE: Self = Self {
         suffix: "processing_queue",
@@ -101,8 +101,8 @@ impl Index {
 }
 
 /// All indexes of the table.
-pub(crate) const INDEXES: &[Index] =
-    &[Index::QUEUE, Index::KEY_ORDER, Index::LEASES, Index::DELIVERED, Index::DEAD];
+pub(crate) const INDEXES: &[TableIndex] =
+    &[TableIndex::QUEUE, TableIndex::KEY_ORDER, TableIndex::LEASES, TableIndex::DELIVERED, TableIndex::DEAD];
 
 /// Returns `<prefix>_<table>_<suffix>`. The default table is called `openoutbox` there, and a name that is
 /// too long ends in its own hash.
@@ -167,7 +167,7 @@ $migration$;
 }
 
 /// Checks the catalog first, because `IF NOT EXISTS` would lock the table before its check.
-fn create_if_missing(table: &TableName, index: &Index) -> String {
+fn create_if_missing(table: &TableName, index: &TableIndex) -> String {
     format!(
         "    IF NOT EXISTS (SELECT FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
                    WHERE i.indrelid = to_regclass('{}') AND c.relname = '{}') THEN

@@ -23,7 +23,7 @@ pub(crate) use delivered::{
     blocks, identity, list_delivered, list_delivered_by_key, newest_delivered, newest_delivered_by_key,
     oldest_claim_until, requeue_as_read, still_as_read,
 };
-pub(crate) use mark::{Locks, deliver, fail, mark_begin, release, still_held};
+pub(crate) use mark::{LockedRows, deliver, fail, mark_begin, release, still_held};
 pub(crate) use reap::{begin_again, expired_leases, reap};
 pub(crate) use stats::{count_dead_of_blocks, stats, stats_capped};
 

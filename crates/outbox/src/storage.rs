@@ -85,7 +85,7 @@ pub struct Position {
 
 /// A request to claim due events.
 #[derive(Clone, Debug)]
-pub struct ClaimRequest {
+pub struct BatchClaim {
     /// The token under which the rows are claimed.
     pub token: ClaimToken,
     /// The event types.
@@ -113,7 +113,7 @@ pub(crate) const REAPED_SHIFT: u32 = 4;
 /// The result of a claim.
 #[must_use]
 #[derive(Clone, PartialEq, Debug)]
-pub struct Claim {
+pub struct ClaimedRows {
     /// The events that are now DELIVERING under the token; those of one partition key in their order.
     pub events: Vec<Event>,
     /// The last position examined; `None` if nothing is due after it.
@@ -124,7 +124,7 @@ pub struct Claim {
 
 /// A failed attempt of a claimed event.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Failure {
+pub struct FailedEvent {
     /// The event.
     pub event_id: Uuid,
     /// The number of its failed attempts, this one included.
@@ -280,12 +280,15 @@ pub trait Storage: Send + Sync + 'static {
     /// one waits for its next attempt. Events that were reaped are claimed apart from others, in groups that
     /// shrink with their failed attempts. The first claimable event decides which of the two kinds is
     /// claimed.
-    fn claim_batch(&self, request: &ClaimRequest) -> impl Future<Output = Result<Claim, OutboxError>> + Send;
+    fn claim_batch(
+        &self,
+        request: &BatchClaim,
+    ) -> impl Future<Output = Result<ClaimedRows, OutboxError>> + Send;
 
     /// Returns the first event that this claim would take. Changes nothing.
     fn first_claimable(
         &self,
-        request: &ClaimRequest,
+        request: &BatchClaim,
     ) -> impl Future<Output = Result<Option<Uuid>, OutboxError>> + Send;
 
     /// Marks events as DELIVERED. Returns one outcome for each id, in their order.
@@ -299,7 +302,7 @@ pub trait Storage: Send + Sync + 'static {
     fn mark_failed_batch(
         &self,
         token: &ClaimToken,
-        failures: &[Failure],
+        failures: &[FailedEvent],
     ) -> impl Future<Output = Result<Vec<Marked>, OutboxError>> + Send;
 
     /// Makes events PENDING as before the claim.

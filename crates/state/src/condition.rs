@@ -35,7 +35,7 @@ pub struct WriteConditions {
 
 /// The parts of a row that the preconditions of a write need.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Seen {
+pub(crate) struct CurrentRow {
     pub(crate) version: Version,
     /// The member `status` if it is a string.
     pub(crate) status: Option<String>,
@@ -56,7 +56,7 @@ impl VersionCondition {
 impl WriteConditions {
     /// The outcome of a write to this row, or to a missing row, if a condition does not hold; `None` if all
     /// hold.
-    pub(crate) fn refusal(&self, row: Option<&Seen>) -> Option<Write> {
+    pub(crate) fn refusal(&self, row: Option<&CurrentRow>) -> Option<Write> {
         if !self.version.holds(row.map(|row| row.version)) {
             return Some(Write::VersionMismatch);
         }
@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn a_version_that_does_not_match_is_reported_before_a_status_that_does_not() {
-        let row = Seen { version: Version(7), status: Some("running".to_owned()) };
+        let row = CurrentRow { version: Version(7), status: Some("running".to_owned()) };
         let status = |status: &str| Some(StatusCondition(status.into()));
         let current = Some("running".to_owned());
         for (version, wanted, seen, expected) in [

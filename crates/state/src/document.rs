@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ambient::Timestamp;
 
 use crate::json::Json;
-use crate::room::Held;
+use crate::room::ReservedRoom;
 use crate::{Key, StateError};
 
 /// The version of a document. It comes from one sequence for each table and never repeats, not even for a key
@@ -21,7 +21,7 @@ pub struct Value {
     text: Arc<str>,
     /// The length of the text as PostgreSQL writes it.
     stored_bytes: usize,
-    held: Held,
+    held: ReservedRoom,
 }
 
 impl Value {
@@ -32,7 +32,7 @@ impl Value {
         let stored_bytes = Json::check(text).map_err(|error| StateError::InvalidValue(error.to_string()))?;
         // Cannot fail: JSON is UTF-8.
         let text = std::str::from_utf8(text).expect("JSON is UTF-8").into();
-        Ok(Self { text, stored_bytes, held: Held::default() })
+        Ok(Self { text, stored_bytes, held: ReservedRoom::default() })
     }
 
     /// The text as a tree, which takes many times the memory of the text. [`StateError::InvalidValue`] if the
@@ -43,16 +43,16 @@ impl Value {
 
     /// A value that the store read back; the database has validated it.
     pub(crate) fn from_store(text: &str) -> Self {
-        Self { text: text.into(), stored_bytes: text.len(), held: Held::default() }
+        Self { text: text.into(), stored_bytes: text.len(), held: ReservedRoom::default() }
     }
 
     /// The same value, counted as part of `held`.
-    pub(crate) fn within(self, held: &Held) -> Self {
+    pub(crate) fn within(self, held: &ReservedRoom) -> Self {
         Self { held: held.clone(), ..self }
     }
 
     /// The reserved room that counts this value.
-    pub(crate) fn held(&self) -> &Held {
+    pub(crate) fn held(&self) -> &ReservedRoom {
         &self.held
     }
 

@@ -32,14 +32,14 @@ use axum::response::{IntoResponse, Response};
 use http_server::{is_compressed, name_route};
 use tokio::time::timeout;
 
-pub use self::access::Access;
+pub use self::access::AllowedClients;
 pub use self::error::refuse;
 pub use self::target::OPERATIONS;
 
 use self::availability::{Availability, Need};
 use self::body::MediaTypes;
 use self::error::ApiError;
-use self::target::{Operation, Target};
+use self::target::{HttpOperation, RequestTarget};
 use crate::{StateError, Store};
 
 /// The time after the statement timeout within which a response is sent: the store's own error arrives within
@@ -48,20 +48,20 @@ const ANSWER_MARGIN: Duration = Duration::from_millis(900);
 
 /// The parts that serve requests.
 #[derive(Debug)]
-pub struct Service<S> {
+pub struct StateService<S> {
     /// The documents.
     pub store: Arc<S>,
     /// The access rules.
-    pub access: Access,
+    pub access: AllowedClients,
     /// The time limit of a statement of the store; a response follows at most a second later.
     pub statement_timeout: Duration,
 }
 
 /// The routes, for a listener whose `refuse` is [`refuse`].
-pub fn router<S: Store>(service: Service<S>) -> Router {
-    let Service { store, access, statement_timeout } = service;
+pub fn router<S: Store>(service: StateService<S>) -> Router {
+    let StateService { store, access, statement_timeout } = service;
     let answer_within = statement_timeout.saturating_add(ANSWER_MARGIN);
-    let http = Arc::new(Http { store, access, answer_within, availability: Availability::default() });
+    let http = Arc::new(HttpState { store, access, answer_within, availability: Availability::default() });
     Router::new().fallback(move |request: Request| {
         let http = Arc::clone(&http);
         async move { http.answer(request).await.unwrap_or_else(IntoResponse::into_response) }
@@ -69,30 +69,30 @@ pub fn router<S: Store>(service: Service<S>) -> Router {
 }
 
 /// The state that all requests share.
-struct Http<S> {
+struct HttpState<S> {
     store: Arc<S>,
-    access: Access,
+    access: AllowedClients,
     answer_within: Duration,
     availability: Availability,
 }
 
-impl<S: Store> Http<S> {
+impl<S: Store> HttpState<S> {
     async fn answer(&self, request: Request) -> Result<Response, ApiError> {
         let (head, body) = request.into_parts();
-        let target = Target::of(&head.method, head.uri.path())?;
+        let target = RequestTarget::of(&head.method, head.uri.path())?;
         name_route(&head.extensions, target.operation.name());
         let scope = self.access.admit(&head.headers, target.operation)?;
         let answered = match target.operation {
-            Operation::Healthz => params::none(head.uri.query()).map(|()| answer::ok()),
-            Operation::Readyz => self.readyz(&head).await,
-            Operation::Get => self.get(&scope, &head, target.rest).await,
-            Operation::Head => self.head(&scope, &head, target.rest).await,
-            Operation::Put => self.put(&scope, &head, body, target.rest).await,
-            Operation::Patch => self.patch(&scope, &head, body, target.rest).await,
-            Operation::Delete => self.delete(&scope, &head, target.rest).await,
-            Operation::List => self.list(&scope, &head).await,
-            Operation::BatchGet => self.batch_get(&scope, &head, body).await,
-            Operation::Query => self.query(&scope, &head, body).await,
+            HttpOperation::Healthz => params::none(head.uri.query()).map(|()| answer::ok()),
+            HttpOperation::Readyz => self.readyz(&head).await,
+            HttpOperation::Get => self.get(&scope, &head, target.rest).await,
+            HttpOperation::Head => self.head(&scope, &head, target.rest).await,
+            HttpOperation::Put => self.put(&scope, &head, body, target.rest).await,
+            HttpOperation::Patch => self.patch(&scope, &head, body, target.rest).await,
+            HttpOperation::Delete => self.delete(&scope, &head, target.rest).await,
+            HttpOperation::List => self.list(&scope, &head).await,
+            HttpOperation::BatchGet => self.batch_get(&scope, &head, body).await,
+            HttpOperation::Query => self.query(&scope, &head, body).await,
         };
         answered.map_err(|error| if target.operation.writes() { error } else { error.of_reading() })
     }

@@ -38,7 +38,7 @@ pub use document::{Document, Value, Version};
 pub use error::StateError;
 pub use index_spec::{IndexSpec, IndexSpecErrors, MAX_DECLARED_INDEXES};
 pub use key::{Key, MAX_KEY_BYTES, Prefix};
-pub use members::{Member, Members};
+pub use members::{DocumentMembers, MemberValue};
 #[cfg(feature = "memory")]
 pub use memory::MemoryStore;
 pub use postgres::{
@@ -56,4 +56,4 @@ pub use table::{MAX_TABLE_NAME_BYTES, TableName, TableNameError};
 /// Compiles the examples of the README.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
-struct Readme;
+mod readme {}

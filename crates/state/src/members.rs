@@ -6,7 +6,7 @@ use crate::{Document, Key, StateError, Value};
 
 /// The value of a document's member.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Member {
+pub enum MemberValue {
     /// The document has no such member.
     Absent,
     /// A value, as PostgreSQL writes it.
@@ -17,21 +17,21 @@ pub enum Member {
 
 /// Some members of one document.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Members {
+pub struct DocumentMembers {
     /// The document's key.
     pub key: Key,
     /// The members in the order of the requested names; `None` if the document is not an object.
-    pub members: Option<Vec<Member>>,
+    pub members: Option<Vec<MemberValue>>,
 }
 
-impl Members {
+impl DocumentMembers {
     /// The members of a document that was read whole.
     pub(crate) fn of(document: &Document, names: &[&str], max_bytes: usize) -> Result<Self, StateError> {
         let json = document.value.to_json()?;
         let member = |name: &&str| match json.get(name).map(Value::from) {
-            None => Member::Absent,
-            Some(value) if value.as_str().len() > max_bytes => Member::TooLarge,
-            Some(value) => Member::Value(value),
+            None => MemberValue::Absent,
+            Some(value) if value.as_str().len() > max_bytes => MemberValue::TooLarge,
+            Some(value) => MemberValue::Value(value),
         };
         let is_object = matches!(json, Json::Object(_));
         let members = is_object.then(|| names.iter().map(member).collect());
@@ -39,7 +39,7 @@ impl Members {
     }
 }
 
-impl Member {
+impl MemberValue {
     /// The member as the statement returns it: NULL for a missing one, and no text for one that is too large.
     pub(crate) fn from_column(text: Option<&str>) -> Self {
         match text {

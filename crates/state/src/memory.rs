@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use ambient::{Clock, SystemClock};
 
-use crate::condition::Seen;
+use crate::condition::CurrentRow;
 use crate::postgres::{MAX_VALUE_BYTES, max_stored_bytes, merged};
 use crate::query::Query;
 use crate::store::if_fitting;
@@ -19,28 +19,28 @@ use crate::{
 /// Documents in memory; clones share them. It keeps the promises of [`crate::PostgresStore`].
 #[derive(Clone)]
 pub struct MemoryStore {
-    table: Arc<Mutex<Table>>,
+    table: Arc<Mutex<DocumentRows>>,
     clock: Arc<dyn Clock>,
     max_stored_bytes: usize,
 }
 
 #[derive(Default)]
-struct Table {
+struct DocumentRows {
     rows: BTreeMap<Key, Document>,
     last_version: i64,
 }
 
-impl Table {
+impl DocumentRows {
     fn next_version(&mut self) -> Version {
         self.last_version += 1;
         Version(self.last_version)
     }
 
-    fn seen(&self, key: &Key) -> Option<Seen> {
+    fn seen(&self, key: &Key) -> Option<CurrentRow> {
         let document = self.rows.get(key)?;
         let status =
             document.value.to_json().ok().and_then(|json| json.get("status")?.as_str().map(str::to_owned));
-        Some(Seen { version: document.version, status })
+        Some(CurrentRow { version: document.version, status })
     }
 }
 
@@ -79,11 +79,11 @@ impl MemoryStore {
         Ok(())
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
+    fn table(&self) -> MutexGuard<'_, DocumentRows> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn store(&self, table: &mut Table, key: &Key, value: Value) -> Version {
+    fn store(&self, table: &mut DocumentRows, key: &Key, value: Value) -> Version {
         let (version, now) = (table.next_version(), self.clock.now());
         let old = table.rows.get(key);
         let document = Document {

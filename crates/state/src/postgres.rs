@@ -22,14 +22,14 @@ pub(crate) use self::writing::merged;
 pub use self::in_transaction::{
     delete_many_in, get_many_in, insert_many_in, lock_many_in, prepare_many_in, put_many_in,
 };
-use self::operation::{Operation, Reading, deadline_of};
+use self::operation::{ManyRead, StoreOperation, deadline_of};
 use self::rows::{in_order, last_of_each, members_in_order};
-use crate::condition::Seen;
+use crate::condition::CurrentRow;
 use crate::query::{Query, compile};
-use crate::room::{Held, MAX_UNCOUNTED_BYTES, MAX_UNCOUNTED_DOCUMENT, Room};
+use crate::room::{MAX_UNCOUNTED_BYTES, MAX_UNCOUNTED_DOCUMENT, ReservedRoom, Room};
 use crate::store::{KeyPage, PROBE_KEY, if_fitting};
 use crate::{
-    Delete, Document, IndexSpec, Key, MAX_ANSWER_BYTES, MAX_KEY_BYTES, Members, Page, Patch, Prefix,
+    Delete, Document, DocumentMembers, IndexSpec, Key, MAX_ANSWER_BYTES, MAX_KEY_BYTES, Page, Patch, Prefix,
     StateError, Store, TableName, Value, Version, VersionCondition, Write, WriteConditions, statements,
 };
 
@@ -120,19 +120,19 @@ impl PostgresStore {
         operation.query(&statements::upsert_many(&self.table, &last_of_each(documents))).await.map(drop)
     }
 
-    async fn operation(&self, name: &'static str) -> Result<Operation<'_>, StateError> {
-        Operation::open(&self.pool, &self.table, name, deadline_of(&self.pool)).await
+    async fn operation(&self, name: &'static str) -> Result<StoreOperation<'_>, StateError> {
+        StoreOperation::open(&self.pool, &self.table, name, deadline_of(&self.pool)).await
     }
 
-    async fn list_operation(&self, name: &'static str) -> Result<Operation<'_>, StateError> {
-        Operation::open(&self.list_pool, &self.table, name, deadline_of(&self.list_pool)).await
+    async fn list_operation(&self, name: &'static str) -> Result<StoreOperation<'_>, StateError> {
+        StoreOperation::open(&self.list_pool, &self.table, name, deadline_of(&self.list_pool)).await
     }
 
     /// Reads the document's state from a row of a conditional statement; `None` if there was no document.
-    fn seen(&self, row: &Row) -> Result<Option<Seen>, StateError> {
+    fn seen(&self, row: &Row) -> Result<Option<CurrentRow>, StateError> {
         let version: Option<i64> = self.column(row, "version")?;
         let status = self.column(row, "status")?;
-        Ok(version.map(|version| Seen { version: Version(version), status }))
+        Ok(version.map(|version| CurrentRow { version: Version(version), status }))
     }
 
     /// A column of the first row.
@@ -181,10 +181,11 @@ impl Store for PostgresStore {
         let all: Vec<&Key> = keys.iter().collect();
         let mut counted = self.counted();
         for _ in 0..MAX_READS {
-            let operation = Operation::open(&self.list_pool, &self.table, "get documents", deadline).await?;
+            let operation =
+                StoreOperation::open(&self.list_pool, &self.table, "get documents", deadline).await?;
             let most = counted.held.as_ref().map_or(MAX_UNCOUNTED_DOCUMENT, |_| self.max_stored_bytes);
             let statement = statements::get_many(&self.table, &all, most);
-            if let Reading::Read { found, .. } = operation.read_many(&statement, &mut counted).await? {
+            if let ManyRead::Read { found, .. } = operation.read_many(&statement, &mut counted).await? {
                 let held = counted.held.unwrap_or_default();
                 let documents = found.into_iter().map(|found| {
                     let document = found.document(self.max_stored_bytes)?;
@@ -203,7 +204,7 @@ impl Store for PostgresStore {
         keys: &[Key],
         names: &[&str],
         max_bytes: usize,
-    ) -> Result<Vec<Members>, StateError> {
+    ) -> Result<Vec<DocumentMembers>, StateError> {
         let operation = self.list_operation("get members of documents").await?;
         let rows = operation.query(&statements::get_members(&self.table, keys, names, max_bytes)).await?;
         members_in_order(&self.table, keys, &rows)
@@ -224,16 +225,17 @@ impl Store for PostgresStore {
         conditions: &WriteConditions,
     ) -> Result<Patch, StateError> {
         let deadline = deadline_of(&self.pool);
-        let (mut most, mut _held) = (MAX_UNCOUNTED_DOCUMENT, Held::default());
+        let (mut most, mut _held) = (MAX_UNCOUNTED_DOCUMENT, ReservedRoom::default());
         for _ in 0..MAX_READS {
-            let operation = Operation::open(&self.pool, &self.table, "patch a document", deadline).await?;
+            let operation =
+                StoreOperation::open(&self.pool, &self.table, "patch a document", deadline).await?;
             match self.patch_within(&operation, key, patch, conditions, most).await? {
                 Ok(outcome) => return Ok(outcome),
                 Err(bytes) if bytes <= self.max_stored_bytes => {
                     drop(operation);
                     // Room for the merged value. The previous room is released first: an operation that
                     // waits for room holds none.
-                    _held = Held::default();
+                    _held = ReservedRoom::default();
                     _held = self.room.take(bytes + patch.as_str().len(), deadline).await?;
                     most = bytes;
                 }
@@ -278,7 +280,7 @@ impl Store for PostgresStore {
         let bytes = limit as usize * MAX_KEY_BYTES;
         let held = match bytes > MAX_UNCOUNTED_BYTES {
             true => self.room.take(bytes, deadline_of(&self.list_pool)).await?,
-            false => Held::default(),
+            false => ReservedRoom::default(),
         };
         let operation = self.list_operation("list keys").await?;
         let statement = statements::list(&self.table, prefix, after, limit.saturating_add(1));
@@ -297,7 +299,7 @@ impl Store for PostgresStore {
         let mut counted = self.counted();
         for _ in 0..MAX_READS {
             let operation =
-                Operation::open(&self.query_pool, &self.table, "query documents", deadline).await?;
+                StoreOperation::open(&self.query_pool, &self.table, "query documents", deadline).await?;
             if let Some(page) = self.query_within(&operation, &query, &mut counted).await? {
                 return Ok(page);
             }

@@ -1,8 +1,8 @@
 //! The query language: parsed from JSON, evaluated in memory, compiled to SQL. Both ways return the same rows
 //! in the same order whatever the documents contain, and neither ever fails because of a document.
 //!
-//! A [`Filter`] does not depend on the table: [`Names`] defines the valid names, [`compile::Target`] the SQL
-//! that each stands for. So other tables can be searched in the same language.
+//! A [`Filter`] does not depend on the table: [`Names`] defines the valid names, [`compile::FilterTarget`]
+//! the SQL that each stands for. So other tables can be searched in the same language.
 
 pub mod compile;
 mod containment;
@@ -16,13 +16,13 @@ mod parse;
 mod run;
 mod sort;
 
-pub use cursor::Position;
+pub use cursor::CursorPosition;
 pub use filter::{
     Comparison, Condition, Filter, Group, MAX_CONDITIONS, MAX_CONTAINED_ELEMENTS, MAX_ELEMENTS,
     MAX_LOGIC_LEVELS, MAX_QUERY_VALUES, Operand, Test,
 };
 pub use instant::Instant;
-pub use parse::{Members, NameKind, Names};
+pub use parse::{MemberNames, NameKind, Names};
 pub use sort::{MAX_SORT_TERMS, SortName, SortTerm, SortValue};
 
 use crate::{Key, Prefix, StateError, Version};
@@ -48,7 +48,7 @@ pub struct Query {
     /// True if the number of documents is requested in addition to the page.
     pub matched: bool,
     /// The document after which the page begins.
-    position: Option<Position>,
+    position: Option<CursorPosition>,
     /// The fingerprint of prefix, filter and order.
     fingerprint: [u8; 32],
 }
@@ -61,14 +61,14 @@ impl Query {
 
     /// The document after which the page begins, if known: if [`Query::row_needed`], not before
     /// [`Query::with_row`].
-    pub fn position(&self) -> Option<&Position> {
+    pub fn position(&self) -> Option<&CursorPosition> {
         self.position.as_ref()
     }
 
     /// The document that must be read before the query can continue: some of its values were too large for
     /// the cursor.
     pub fn row_needed(&self) -> Option<(&Key, Version)> {
-        self.position.as_ref().and_then(Position::row_needed)
+        self.position.as_ref().and_then(CursorPosition::row_needed)
     }
 
     /// Takes the values that the cursor lacks from the document. [`StateError::InvalidQuery`] if the document

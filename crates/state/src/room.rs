@@ -28,18 +28,18 @@ pub(crate) struct Room {
 
 /// A reserved part of the room, or nothing; released when its last clone is dropped.
 #[derive(Clone, Default, Debug)]
-pub(crate) struct Held {
+pub(crate) struct ReservedRoom {
     _units: Option<Arc<OwnedSemaphorePermit>>,
 }
 
 /// All are equal: reserved room is not a part of a document's value.
-impl PartialEq for Held {
+impl PartialEq for ReservedRoom {
     fn eq(&self, _: &Self) -> bool {
         true
     }
 }
 
-impl Eq for Held {}
+impl Eq for ReservedRoom {}
 
 impl Room {
     pub(crate) fn new(bytes: usize) -> Self {
@@ -48,20 +48,24 @@ impl Room {
     }
 
     /// Waits for room for `bytes`, at most for the whole room. [`StateError::NoRoom`] after the deadline.
-    pub(crate) async fn take(&self, bytes: usize, deadline: Option<Instant>) -> Result<Held, StateError> {
+    pub(crate) async fn take(
+        &self,
+        bytes: usize,
+        deadline: Option<Instant>,
+    ) -> Result<ReservedRoom, StateError> {
         let taken = Arc::clone(&self.free).acquire_many_owned(self.units_of(bytes));
         let taken = match deadline {
             None => taken.await,
             Some(deadline) => timeout_at(deadline, taken).await.map_err(|_| StateError::NoRoom)?,
         };
         // Cannot fail: the semaphore is never closed.
-        taken.map(|units| Held { _units: Some(Arc::new(units)) }).map_err(|_| StateError::NoRoom)
+        taken.map(|units| ReservedRoom { _units: Some(Arc::new(units)) }).map_err(|_| StateError::NoRoom)
     }
 
     /// Reserves room only if it is free now.
-    pub(crate) fn try_take(&self, bytes: usize) -> Option<Held> {
+    pub(crate) fn try_take(&self, bytes: usize) -> Option<ReservedRoom> {
         let taken = Arc::clone(&self.free).try_acquire_many_owned(self.units_of(bytes));
-        taken.ok().map(|units| Held { _units: Some(Arc::new(units)) })
+        taken.ok().map(|units| ReservedRoom { _units: Some(Arc::new(units)) })
     }
 
     fn units_of(&self, bytes: usize) -> u32 {

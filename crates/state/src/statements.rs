@@ -325,18 +325,18 @@ pub(crate) fn page(
     table: &TableName,
     query: &Query,
     target: &compile::Table,
-    (reading, most): (compile::Reading, usize),
+    (reading, most): (compile::ReadPlan, usize),
 ) -> Result<SelectStatement, StateError> {
     let (columns, name) =
         (Expr::cust("key, value, version, created_at, updated_at"), Alias::new(table.as_str()));
     let mut page = compile::page(query, target, reading)?;
     page.expr(columns.clone());
     match reading {
-        compile::Reading::Walk(keys) => {
+        compile::ReadPlan::Walk(keys) => {
             let walked = compile::walked(query, keys).expr(columns).from(name).take();
             page.from_subquery(walked, Alias::new("walked"));
         }
-        compile::Reading::Planned | compile::Reading::Whole => drop(page.from(name)),
+        compile::ReadPlan::Planned | compile::ReadPlan::Whole => drop(page.from(name)),
     }
     let columns = Expr::cust("key, value::text AS text, version, created_at, updated_at");
     let texts = Statement::select().expr(columns).from_subquery(page, Alias::new("page")).offset(0).take();

@@ -1,10 +1,10 @@
 //! The interface of a store, and its results.
 
 use crate::query::Query;
-use crate::room::Held;
+use crate::room::ReservedRoom;
 use crate::{
-    Delete, Document, Key, Members, Patch, Prefix, StateError, Value, Version, VersionCondition, Write,
-    WriteConditions,
+    Delete, Document, DocumentMembers, Key, Patch, Prefix, StateError, Value, Version, VersionCondition,
+    Write, WriteConditions,
 };
 
 /// The most bytes that the values of one response have together, as text, so that no request makes a process
@@ -37,7 +37,7 @@ pub struct KeyPage {
     pub keys: Vec<Key>,
     /// The last key if there are more after it.
     pub next_after: Option<Key>,
-    pub(crate) held: Held,
+    pub(crate) held: ReservedRoom,
 }
 
 impl KeyPage {
@@ -46,7 +46,7 @@ impl KeyPage {
         let limit = limit as usize;
         let is_more = keys.len() > limit;
         keys.truncate(limit);
-        Self { next_after: keys.last().filter(|_| is_more).cloned(), keys, held: Held::default() }
+        Self { next_after: keys.last().filter(|_| is_more).cloned(), keys, held: ReservedRoom::default() }
     }
 }
 
@@ -92,10 +92,10 @@ pub trait Store: Send + Sync + 'static {
         keys: &[Key],
         names: &[&str],
         max_bytes: usize,
-    ) -> impl Future<Output = Result<Vec<Members>, StateError>> + Send {
+    ) -> impl Future<Output = Result<Vec<DocumentMembers>, StateError>> + Send {
         async move {
             let documents = self.get_many(keys).await?;
-            documents.iter().map(|document| Members::of(document, names, max_bytes)).collect()
+            documents.iter().map(|document| DocumentMembers::of(document, names, max_bytes)).collect()
         }
     }
 

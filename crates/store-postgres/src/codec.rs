@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ambient::Timestamp;
 use domain::ports::{DuePage, StoreError};
-use domain::record::{Content, NotificationId};
+use domain::record::{NotificationId, RecordContent};
 use domain::route::{Channel, LiveRoute, RouteKey, UnknownName, Version};
 use pg::row::{Column, ColumnError};
 use tokio_postgres::Row;
@@ -181,7 +181,7 @@ impl LiveColumns {
         let sibling = neighbour.filter(|neighbour| neighbour.key.notification_id == key.notification_id);
         let content = match sibling {
             Some(sibling) => Arc::clone(&sibling.content),
-            None => Arc::new(Content {
+            None => Arc::new(RecordContent {
                 notification_type: self.notification_type.get(row, &name)?,
                 payload_json: self.payload_json.get(row, &name)?,
                 occurred_at: self.occurred_at.instant(row, &name)?,

@@ -1,4 +1,4 @@
-//! The keys of submissions and their stored responses, in the table of the crate `idempotency`: the scope is
+//! The keys of submissions and their stored responses, in the table of the crate `idempotency`: the owner is
 //! the endpoint and the producer, the fingerprint that of the intent.
 //!
 //! Claims are a transaction of their own. Responses are stored by the transaction of acceptance
@@ -9,14 +9,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use domain::ports::{
-    Claim, ClaimRequest, ClaimToken, Guarded, IdempotencyStore, KeyCondition, KeySweep, ResponseToStore,
-    StoreError,
+    AbandonOutcome, IdempotencyStore, KeyClaim, KeyClaimRequest, KeyClaimToken, KeyCondition, KeySweep,
+    ResponseToStore, StoreError,
 };
 use domain::record::IdempotencyKey;
 use domain::submission::{AcceptedRequest, StoredResponse};
 use idempotency::{
-    Answer, ClaimId, Completion, Fingerprint, FreeCompletion, IdempotencyError, Key, KeyLookup, LockTtl,
-    PostgresStore, RetentionTtl, Scope, Store, Token,
+    Answer, ClaimId, CompletionRequest, Fingerprint, FreeCompletion, IdempotencyError, Key, KeyLookup,
+    LockTtl, Owner, PostgresStore, RetentionTtl, Store, Token,
 };
 
 use crate::PgStore;
@@ -27,11 +27,14 @@ use crate::records::{accepted_of, accepted_requests};
 const BUSY_RETRY: Duration = Duration::from_secs(1);
 
 impl IdempotencyStore for PgStore {
-    async fn lookup_keys(&self, keys: &[(&IdempotencyKey, &str)]) -> Result<Vec<Option<Claim>>, StoreError> {
+    async fn lookup_keys(
+        &self,
+        keys: &[(&IdempotencyKey, &str)],
+    ) -> Result<Vec<Option<KeyClaim>>, StoreError> {
         const OPERATION: &str = "look up idempotency keys";
         let lookup = |(key, fingerprint): &(&IdempotencyKey, &str)| {
-            let (scope, key) = self.endpoint.scope_and_key(key)?;
-            Ok(KeyLookup { scope, key, fingerprint: Fingerprint::new(fingerprint)? })
+            let (owner, key) = self.endpoint.owner_and_key(key)?;
+            Ok(KeyLookup { owner, key, fingerprint: Fingerprint::new(fingerprint)? })
         };
         let lookups: Vec<_> = keys.iter().map(lookup).collect::<Result<_, _>>().map_err(failed(OPERATION))?;
         let claims = self.keys().lookup(&lookups).await.map_err(failed(OPERATION))?;
@@ -40,11 +43,11 @@ impl IdempotencyStore for PgStore {
 
     async fn claim_keys(
         &self,
-        requests: &[ClaimRequest<'_>],
+        requests: &[KeyClaimRequest<'_>],
         lock_ttl: Duration,
-    ) -> Result<Vec<Claim>, StoreError> {
+    ) -> Result<Vec<KeyClaim>, StoreError> {
         const OPERATION: &str = "claim idempotency keys";
-        let request = |request: &ClaimRequest<'_>| {
+        let request = |request: &KeyClaimRequest<'_>| {
             Ok(idempotency::ClaimRequest {
                 id: self.endpoint.claim_id(request.key, request.token)?,
                 fingerprint: Fingerprint::new(request.fingerprint)?,
@@ -59,16 +62,16 @@ impl IdempotencyStore for PgStore {
 
     async fn abandon_keys(
         &self,
-        claims: &[(IdempotencyKey, ClaimToken)],
-    ) -> Result<Vec<Guarded>, StoreError> {
+        claims: &[(IdempotencyKey, KeyClaimToken)],
+    ) -> Result<Vec<AbandonOutcome>, StoreError> {
         const OPERATION: &str = "abandon idempotency keys";
-        let id = |(key, token): &(IdempotencyKey, ClaimToken)| self.endpoint.claim_id(key, *token);
+        let id = |(key, token): &(IdempotencyKey, KeyClaimToken)| self.endpoint.claim_id(key, *token);
         let ids: Vec<_> = claims.iter().map(id).collect::<Result<_, _>>().map_err(failed(OPERATION))?;
         let outcomes = self.keys().abandon(&ids).await.map_err(failed(OPERATION))?;
         let guarded = |outcome| match outcome {
-            idempotency::Guarded::Applied => Guarded::Applied,
-            idempotency::Guarded::Fenced => Guarded::Fenced,
-            idempotency::Guarded::Busy => Guarded::Busy,
+            idempotency::Guarded::Applied => AbandonOutcome::Applied,
+            idempotency::Guarded::Fenced => AbandonOutcome::Fenced,
+            idempotency::Guarded::Busy => AbandonOutcome::Busy,
         };
         Ok(outcomes.into_iter().map(guarded).collect())
     }
@@ -99,7 +102,7 @@ impl PgStore {
 #[derive(Default)]
 pub(crate) struct Completions {
     /// The input of [`idempotency::statements::complete`].
-    pub(crate) claimed: Vec<Completion>,
+    pub(crate) claimed: Vec<CompletionRequest>,
     /// The input of [`idempotency::statements::complete_free`].
     pub(crate) free: Vec<FreeCompletion>,
 }
@@ -118,11 +121,11 @@ impl Completions {
         let token = match condition {
             KeyCondition::Claimed(token) => *token,
             // No claim ever has this token: a completed key is claimed under no token.
-            KeyCondition::Free => ClaimToken([0; 16]),
+            KeyCondition::Free => KeyClaimToken([0; 16]),
         };
         let body = Bytes::copy_from_slice(&response.body);
         let kept_for = record.idempotency_expires_at.saturating_since(record.content.accepted_at);
-        let completion = Completion {
+        let completion = CompletionRequest {
             id: endpoint.claim_id(&record.idempotency_key, token)?,
             answer: Answer { status: response.status, headers: Bytes::new(), body },
             retention_ttl: RetentionTtl::new(kept_for)?,
@@ -138,30 +141,30 @@ impl Completions {
     }
 }
 
-/// The HTTP endpoint of the submissions, which precedes the producer in the scope of their keys.
+/// The HTTP endpoint of the submissions, which precedes the producer in the owner of their keys.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Endpoint(pub(crate) &'static str);
 
 impl Endpoint {
-    fn claim_id(self, key: &IdempotencyKey, token: ClaimToken) -> Result<ClaimId, IdempotencyError> {
-        let (scope, key) = self.scope_and_key(key)?;
-        Ok(ClaimId { scope, key, token: Token::from(token.0) })
+    fn claim_id(self, key: &IdempotencyKey, token: KeyClaimToken) -> Result<ClaimId, IdempotencyError> {
+        let (owner, key) = self.owner_and_key(key)?;
+        Ok(ClaimId { owner, key, token: Token::from(token.0) })
     }
 
-    fn scope_and_key(self, key: &IdempotencyKey) -> Result<(Scope, Key), IdempotencyError> {
-        Ok((Scope::new(&format!("{} {}", self.0, key.producer))?, Key::new(&key.key)?))
+    fn owner_and_key(self, key: &IdempotencyKey) -> Result<(Owner, Key), IdempotencyError> {
+        Ok((Owner::new(&format!("{} {}", self.0, key.producer))?, Key::new(&key.key)?))
     }
 }
 
-fn from_stored(claim: idempotency::Claim) -> Claim {
+fn from_stored(claim: idempotency::Claim) -> KeyClaim {
     match claim {
-        idempotency::Claim::New => Claim::New,
-        idempotency::Claim::Pending { free_in, .. } => Claim::Pending(free_in),
-        idempotency::Claim::Busy => Claim::Pending(BUSY_RETRY),
+        idempotency::Claim::New => KeyClaim::New,
+        idempotency::Claim::Pending { free_in, .. } => KeyClaim::Pending(free_in),
+        idempotency::Claim::Busy => KeyClaim::Pending(BUSY_RETRY),
         idempotency::Claim::Completed(Answer { status, body, .. }) => {
-            Claim::Completed(StoredResponse { status, body: body.to_vec() })
+            KeyClaim::Completed(StoredResponse { status, body: body.to_vec() })
         }
-        idempotency::Claim::Conflict => Claim::Conflict,
+        idempotency::Claim::Conflict => KeyClaim::Conflict,
     }
 }
 

@@ -23,11 +23,11 @@ const MAX_IDENTITY_AGE: Duration = Duration::from_secs(1);
 #[derive(Clone)]
 pub(crate) struct BlockingConnection {
     client: RedisClient,
-    slot: Arc<Mutex<Slot>>,
+    slot: Arc<Mutex<BlockingSlot>>,
 }
 
 #[derive(Default)]
-struct Slot {
+struct BlockingSlot {
     /// Counts the calls of `close`: a connection from before the last one is not used again.
     generation: u64,
     idle: Option<Identified>,
@@ -113,7 +113,7 @@ impl BlockingConnection {
     }
 
     /// Locks the slot. Ignores poisoning: no code panics while it holds the lock.
-    fn slot(&self) -> MutexGuard<'_, Slot> {
+    fn slot(&self) -> MutexGuard<'_, BlockingSlot> {
         self.slot.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -14,7 +14,7 @@ use redis::{Cmd, ErrorKind, RedisError, Script, ServerErrorKind, ToRedisArgs, Va
 use tokio::time::{Instant, timeout_at};
 
 use crate::settings::RedisSettings;
-use crate::socket::{Connection, Endpoint};
+use crate::socket::{Connection, RedisEndpoint};
 
 /// Settings that do not name a valid server address.
 #[derive(Debug, thiserror::Error)]
@@ -28,33 +28,33 @@ pub struct InvalidSettings {
 /// The shared client. Clones use the same connection.
 #[derive(Clone)]
 pub struct RedisClient {
-    inner: Arc<Inner>,
+    inner: Arc<ClientState>,
 }
 
-struct Inner {
-    endpoint: Endpoint,
+struct ClientState {
+    endpoint: RedisEndpoint,
     timeout: Duration,
-    slot: Mutex<Slot>,
+    slot: Mutex<ConnectionSlot>,
     /// Held by the call that connects. Separate from the slot, so that a call that failed can clear the slot
     /// without waiting.
     connecting: tokio::sync::Mutex<()>,
 }
 
-impl Inner {
+impl ClientState {
     /// Locks the slot. Ignores poisoning: no code panics while it holds the lock.
-    fn slot(&self) -> MutexGuard<'_, Slot> {
+    fn slot(&self) -> MutexGuard<'_, ConnectionSlot> {
         self.slot.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 #[derive(Default)]
-struct Slot {
+struct ConnectionSlot {
     /// Counts connections, so that only a call that used the current one removes it.
     generation: u64,
     connection: Option<Connection>,
 }
 
-impl Slot {
+impl ConnectionSlot {
     fn present(&self) -> Option<(u64, Connection)> {
         self.connection.clone().map(|connection| (self.generation, connection))
     }
@@ -69,11 +69,15 @@ impl fmt::Debug for RedisClient {
 impl RedisClient {
     /// Creates a client; the first call connects.
     pub fn new(settings: RedisSettings) -> Result<Self, InvalidSettings> {
-        let endpoint = Endpoint::new(&settings)
+        let endpoint = RedisEndpoint::new(&settings)
             .map_err(|source| InvalidSettings { addr: settings.addr.clone(), source })?;
         let timeout = settings.operation_timeout;
-        let inner =
-            Inner { endpoint, timeout, slot: Mutex::default(), connecting: tokio::sync::Mutex::default() };
+        let inner = ClientState {
+            endpoint,
+            timeout,
+            slot: Mutex::default(),
+            connecting: tokio::sync::Mutex::default(),
+        };
         Ok(Self { inner: Arc::new(inner) })
     }
 

@@ -11,7 +11,7 @@ use domain::checkpoint::{LARGE_COPY_INTERVAL, MAX_COPIED_BYTES};
 use domain::entry::{
     EntryId, LargeEntry, LargePart, MAX_HEAD, MAX_HEAD_FIELDS, MAX_HEADS, RawEntry, RawFields,
 };
-use domain::ports::{IntentStream, Read, ReadLimit, ServerId, StoreError, StreamQueries, StreamState};
+use domain::ports::{IntentStream, ReadLimit, ServerId, StoreError, StreamQueries, StreamRead, StreamState};
 use domain::query::{
     Counted, EntryLook, FoundEntry, MAX_UNREAD_BYTES, MAX_UNREAD_ENTRIES, StreamBacklog, UnreadEntries,
 };
@@ -158,7 +158,12 @@ enum Order {
 }
 
 impl IntentStream for RedisIntentStream {
-    async fn read(&self, after: EntryId, limit: ReadLimit, block: Duration) -> Result<Read, StoreError> {
+    async fn read(
+        &self,
+        after: EntryId,
+        limit: ReadLimit,
+        block: Duration,
+    ) -> Result<StreamRead, StoreError> {
         const OPERATION: &str = "read the intents stream";
         let mut command = cmd("XREAD");
         command.arg("COUNT").arg(limit.entries);
@@ -168,15 +173,15 @@ impl IntentStream for RedisIntentStream {
         }
         command.arg("STREAMS").arg(&self.key).arg(after.to_string());
         let answer = self.reader.ask(OPERATION, &command, block, limit.bytes).await?;
-        let Some(answer) = answer else { return Ok(Read::TooLarge) };
+        let Some(answer) = answer else { return Ok(StreamRead::TooLarge) };
         match answer {
-            Value::Nil => Ok(Read::Entries(Vec::new())),
+            Value::Nil => Ok(StreamRead::Entries(Vec::new())),
             Value::Array(streams) => match streams.into_iter().next() {
                 Some(Value::Array(mut stream)) if stream.len() == 2 => {
-                    entries(OPERATION, stream.remove(1)).map(Read::Entries)
+                    entries(OPERATION, stream.remove(1)).map(StreamRead::Entries)
                 }
                 Some(other) => Err(unexpected(OPERATION, &other)),
-                None => Ok(Read::Entries(Vec::new())),
+                None => Ok(StreamRead::Entries(Vec::new())),
             },
             other => Err(unexpected(OPERATION, &other)),
         }

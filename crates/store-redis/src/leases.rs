@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use domain::ports::{Acknowledged, Lease, LeaseStore, LeaseToken, ServerId, StoreError};
+use domain::ports::{Acknowledged, LeaseOutcome, LeaseStore, LeaseToken, ServerId, StoreError};
 use domain::route::{Channel, RouteKey};
 use redis::{Script, Value};
 
@@ -47,7 +47,7 @@ impl RedisLeases {
         keys: impl ExactSizeIterator<Item = String>,
         token: &LeaseToken,
         ttl: Duration,
-    ) -> Result<Vec<Lease>, StoreError> {
+    ) -> Result<Vec<LeaseOutcome>, StoreError> {
         let count = keys.len();
         if count == 0 {
             return Ok(Vec::new());
@@ -87,7 +87,7 @@ impl LeaseStore for RedisLeases {
         keys: &[&RouteKey],
         token: &LeaseToken,
         ttl: Duration,
-    ) -> Result<Vec<Lease>, StoreError> {
+    ) -> Result<Vec<LeaseOutcome>, StoreError> {
         self.acquire("acquire route leases", self.lease_keys(keys), token, ttl).await
     }
 
@@ -102,7 +102,7 @@ impl LeaseStore for RedisLeases {
         ttl: Duration,
     ) -> Result<bool, StoreError> {
         let key = [self.keyspace.scan_lock(channel)].into_iter();
-        Ok(self.acquire("acquire the scan lock", key, token, ttl).await? == [Lease::Won])
+        Ok(self.acquire("acquire the scan lock", key, token, ttl).await? == [LeaseOutcome::Won])
     }
 
     async fn release_scan_lock(&self, channel: Channel, token: &LeaseToken) -> Result<(), StoreError> {
@@ -128,11 +128,15 @@ impl LeaseStore for RedisLeases {
     }
 }
 
-fn lease(operation: &'static str, answer: Value, server: Option<&ServerId>) -> Result<Lease, StoreError> {
+fn lease(
+    operation: &'static str,
+    answer: Value,
+    server: Option<&ServerId>,
+) -> Result<LeaseOutcome, StoreError> {
     match (answer, server) {
-        (Value::Int(1), _) => Ok(Lease::Won),
-        (Value::Int(_), _) => Ok(Lease::Held),
-        (Value::BulkString(id), Some(server)) => Ok(Lease::Published(Acknowledged {
+        (Value::Int(1), _) => Ok(LeaseOutcome::Won),
+        (Value::Int(_), _) => Ok(LeaseOutcome::Held),
+        (Value::BulkString(id), Some(server)) => Ok(LeaseOutcome::Published(Acknowledged {
             entry_id: String::from_utf8_lossy(&id).into_owned(),
             server: server.clone(),
         })),

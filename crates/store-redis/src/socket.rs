@@ -35,7 +35,7 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const TCP_USER_TIMEOUT_MIN: Duration = Duration::from_secs(5);
 
 /// The address of Redis, and how to connect and log in.
-pub(crate) struct Endpoint {
+pub(crate) struct RedisEndpoint {
     host: String,
     port: u16,
     tls: Option<(TlsConnector, ServerName<'static>)>,
@@ -53,7 +53,7 @@ pub(crate) struct Connection {
     _driver: Arc<AbortOnDropHandle<()>>,
 }
 
-impl Endpoint {
+impl RedisEndpoint {
     pub(crate) fn new(settings: &RedisSettings) -> Result<Self, BoxError> {
         let url = match settings.addr.starts_with("rediss://") {
             true => settings.addr.clone(),
@@ -101,7 +101,7 @@ impl Endpoint {
         Ok(Connection { commands, meter, _driver: Arc::new(AbortOnDropHandle::new(tokio::spawn(driver))) })
     }
 
-    async fn connect_to(&self, address: SocketAddr) -> io::Result<Stream> {
+    async fn connect_to(&self, address: SocketAddr) -> io::Result<SocketStream> {
         let stream = TcpStream::connect(address).await?;
         let socket = SockRef::from(&stream);
         let keepalive = TcpKeepalive::new().with_time(KEEPALIVE_IDLE).with_interval(KEEPALIVE_INTERVAL);
@@ -146,10 +146,10 @@ impl Default for Meter {
     }
 }
 
-type Stream = Pin<Box<dyn AsyncStream + Send + Sync>>;
+type SocketStream = Pin<Box<dyn AsyncStream + Send + Sync>>;
 
 struct Metered {
-    stream: Stream,
+    stream: SocketStream,
     meter: Arc<Meter>,
 }
 

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use domain::ports::{Lookup, User, UserDirectory, error_chain};
 use futures_util::FutureExt;
 use futures_util::future::join_all;
-use state::{Key, Member, Members, StateError, Store};
+use state::{DocumentMembers, Key, MemberValue, StateError, Store};
 
 use self::reads::Reads;
 use self::warnings::Warnings;
@@ -51,12 +51,12 @@ pub struct StateDirectorySettings {
 /// A user directory on the documents of a store. Clones share the cache.
 #[derive(Clone, Debug)]
 pub struct StateUserDirectory<S> {
-    shared: Arc<Shared<S>>,
+    shared: Arc<LookupState<S>>,
     reads: Reads,
 }
 
 #[derive(Debug)]
-struct Shared<S> {
+struct LookupState<S> {
     store: S,
     cache: Cache,
     warnings: Warnings,
@@ -65,7 +65,7 @@ struct Shared<S> {
 impl<S: Store> StateUserDirectory<S> {
     /// Creates a directory on the documents of a store.
     pub fn new(store: S, settings: StateDirectorySettings) -> Self {
-        let shared = Shared {
+        let shared = LookupState {
             store,
             cache: Cache::new(settings.cache_entries, settings.cache_ttl),
             warnings: Warnings::default(),
@@ -93,7 +93,7 @@ impl<S: Store> StateUserDirectory<S> {
     }
 }
 
-impl<S: Store> Shared<S> {
+impl<S: Store> LookupState<S> {
     /// Returns one lookup for each user. A statement that fails because of the documents it reads is run
     /// again for one half and then for the other.
     async fn read(&self, user_ids: Vec<String>) -> HashMap<String, Lookup> {
@@ -126,7 +126,7 @@ impl<S: Store> Shared<S> {
         lookups
     }
 
-    fn answers(&self, keys: &[Key], found: &[Members]) -> HashMap<String, Lookup> {
+    fn answers(&self, keys: &[Key], found: &[DocumentMembers]) -> HashMap<String, Lookup> {
         let missing = |key: &Key| (user_id(key).to_owned(), Lookup::Missing);
         let mut lookups: HashMap<String, Lookup> = keys.iter().map(missing).collect();
         let read: Vec<_> = found.iter().map(|members| (user_id(&members.key), user_of(members))).collect();
@@ -140,7 +140,7 @@ impl<S: Store> Shared<S> {
 }
 
 /// Returns the user, and true if the document has the agreed form.
-fn user_of(members: &Members) -> (User, bool) {
+fn user_of(members: &DocumentMembers) -> (User, bool) {
     let Some([email, language]) = members.members.as_deref() else { return (User::default(), false) };
     match (text(email), text(language)) {
         (Err(NoText), _) => (User::default(), false),
@@ -152,11 +152,11 @@ fn user_of(members: &Members) -> (User, bool) {
 #[derive(Clone, Copy)]
 struct NoText;
 
-fn text(member: &Member) -> Result<Option<String>, NoText> {
+fn text(member: &MemberValue) -> Result<Option<String>, NoText> {
     match member {
-        Member::Absent => Ok(None),
-        Member::TooLarge => Err(NoText),
-        Member::Value(value) => {
+        MemberValue::Absent => Ok(None),
+        MemberValue::TooLarge => Err(NoText),
+        MemberValue::Value(value) => {
             value.to_json().ok().and_then(|json| json.as_str().map(str::to_owned)).map(Some).ok_or(NoText)
         }
     }

@@ -32,7 +32,7 @@ use url::Url;
 
 use self::concurrency::Concurrency;
 use self::flights::Flights;
-use self::schedule::{Outcome, Schedule};
+use self::schedule::{LookupSchedule, RequestOutcome};
 use crate::cache::Cache;
 
 /// The most users of one call: each is a request, and entries wait for all requests of a call.
@@ -104,7 +104,7 @@ impl HttpUserDirectory {
 
     /// Requests one user, or waits for another call that does. Returns the outcome, and true if this call
     /// sent the request.
-    async fn ask(&self, user_id: &str) -> (Outcome, bool) {
+    async fn ask(&self, user_id: &str) -> (RequestOutcome, bool) {
         let flight = self.flights.join(user_id, || {
             let (directory, user_id) = (self.clone(), user_id.to_owned());
             async move { directory.ask_and_remember(&user_id).await }.boxed()
@@ -112,26 +112,26 @@ impl HttpUserDirectory {
         (flight.outcome().await, flight.is_own)
     }
 
-    async fn ask_and_remember(&self, user_id: &str) -> Outcome {
+    async fn ask_and_remember(&self, user_id: &str) -> RequestOutcome {
         let outcome = self.ask_in_time(user_id).await;
-        if let Outcome::Answer(Lookup::Found(user)) = &outcome {
+        if let RequestOutcome::Answer(Lookup::Found(user)) = &outcome {
             self.cache.keep([(user_id, user)]);
         }
         outcome
     }
 
-    async fn ask_in_time(&self, user_id: &str) -> Outcome {
+    async fn ask_in_time(&self, user_id: &str) -> RequestOutcome {
         match tokio::time::timeout(self.settings.timeout, self.request(user_id)).await {
             Ok(outcome) => outcome,
             Err(_) => {
                 let cause = format!("no response from the user directory within {:?}", self.settings.timeout);
-                Outcome::Refused { cause, retry_after: None }
+                RequestOutcome::Refused { cause, retry_after: None }
             }
         }
     }
 
-    async fn request(&self, user_id: &str) -> Outcome {
-        let unusable = |cause: String| Outcome::Unusable { cause: no_usable_answer(&cause) };
+    async fn request(&self, user_id: &str) -> RequestOutcome {
+        let unusable = |cause: String| RequestOutcome::Unusable { cause: no_usable_answer(&cause) };
         let request = match self.uri_of(user_id) {
             Ok(uri) => Request::get(uri).header("accept", "application/json").body(Empty::new()),
             Err(cause) => return unusable(cause),
@@ -144,13 +144,13 @@ impl HttpUserDirectory {
             Ok(response) => response,
             Err(error) => {
                 let cause = no_usable_answer(&error_chain(&error));
-                return Outcome::Refused { cause, retry_after: None };
+                return RequestOutcome::Refused { cause, retry_after: None };
             }
         };
         let status = response.status();
         if OVERLOADED.contains(&status) {
             let cause = no_usable_answer(&format!("status {}", status.as_u16()));
-            return Outcome::Refused { cause, retry_after: retry_after(response.headers()) };
+            return RequestOutcome::Refused { cause, retry_after: retry_after(response.headers()) };
         }
         if status != StatusCode::OK && status != StatusCode::NOT_FOUND {
             return unusable(format!("status {}", status.as_u16()));
@@ -163,7 +163,7 @@ impl HttpUserDirectory {
             StatusCode::OK => answer::user(user_id, &body).map(Lookup::Found),
             _ => answer::missing(&body).map(|()| Lookup::Missing),
         };
-        lookup.map_or_else(unusable, Outcome::Answer)
+        lookup.map_or_else(unusable, RequestOutcome::Answer)
     }
 
     /// The URI is built as text, because a URL type would resolve `..`.
@@ -186,7 +186,7 @@ impl HttpUserDirectory {
     /// Requests distinct users. The lookups are in the given order.
     async fn ask_all(&self, user_ids: &[&str]) -> Vec<Lookup> {
         let mut schedule =
-            Schedule::new(user_ids.len(), self.settings.timeout, &self.concurrency(), Instant::now());
+            LookupSchedule::new(user_ids.len(), self.settings.timeout, &self.concurrency(), Instant::now());
         let mut in_flight = FuturesUnordered::new();
         loop {
             let limit = self.concurrency().limit();

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use domain::ports::{Lookup, User, UserDirectory};
 use harness::contract::directory::DirectoryFixture;
-use local_servers::{Fault, Load, StandInDirectory};
+use local_servers::{DirectoryLoad, StandInDirectory, UserFault};
 use user_directory::{HttpUserDirectory, UserDirectorySettings};
 
 const TIMEOUT: Duration = Duration::from_millis(500);
@@ -53,7 +53,7 @@ async fn answers_come_in_the_order_asked_and_each_user_is_asked_for_once() {
 #[tokio::test]
 async fn calls_that_ask_for_one_user_at_the_same_time_share_one_request() {
     let (server, directory) = directory_with(4, Duration::from_secs(10), Duration::ZERO).await;
-    server.set_fault("u-1", Fault::Slow(Duration::from_millis(200)));
+    server.set_fault("u-1", UserFault::Slow(Duration::from_millis(200)));
     let calls = (0..100).map(|_| directory.look_up(&["u-1"]));
     let answers = futures_util::future::join_all(calls).await;
     assert!(answers.iter().all(|answer| matches!(answer[..], [Lookup::Found(_)])), "{answers:?}");
@@ -66,7 +66,7 @@ async fn calls_that_ask_for_one_user_at_the_same_time_share_one_request() {
 async fn only_users_that_exist_are_remembered() {
     let (server, directory) = directory(Duration::from_secs(60)).await;
     server.remove_user("gone");
-    server.set_fault("broken", Fault::Answer(500, String::new()));
+    server.set_fault("broken", UserFault::Answer(500, String::new()));
     for _ in 0..3 {
         directory.look_up(&["u-1", "gone", "broken"]).await;
     }
@@ -79,15 +79,15 @@ async fn an_answer_that_breaks_the_contract_is_no_answer_and_its_cause_is_report
     let (server, directory) = directory(Duration::ZERO).await;
     let large = format!(r#"{{"user":{{"user_id":"u","email":"{}"}}}}"#, "x".repeat(100_000));
     for (fault, expected) in [
-        (Fault::Hang, "no response from the user directory within 500ms"),
-        (Fault::WrongUser, "another user"),
-        (Fault::Answer(200, "<html>".into()), "unexpected body"),
-        (Fault::Answer(200, large), "could not be read"),
-        (Fault::Answer(404, "{}".into()), "unexpected body"),
-        (Fault::Answer(404, r#"{"error":{"code":"no_route"}}"#.into()), "a code other than"),
-        (Fault::Answer(500, "{}".into()), "status 500"),
-        (Fault::Answer(302, "{}".into()), "status 302"),
-        (Fault::Answer(204, String::new()), "status 204"),
+        (UserFault::Hang, "no response from the user directory within 500ms"),
+        (UserFault::WrongUser, "another user"),
+        (UserFault::Answer(200, "<html>".into()), "unexpected body"),
+        (UserFault::Answer(200, large), "could not be read"),
+        (UserFault::Answer(404, "{}".into()), "unexpected body"),
+        (UserFault::Answer(404, r#"{"error":{"code":"no_route"}}"#.into()), "a code other than"),
+        (UserFault::Answer(500, "{}".into()), "status 500"),
+        (UserFault::Answer(302, "{}".into()), "status 302"),
+        (UserFault::Answer(204, String::new()), "status 204"),
     ] {
         server.set_fault("u", fault.clone());
         let answers = directory.look_up(&["u"]).await;
@@ -118,7 +118,7 @@ async fn every_id_arrives_as_it_is() {
 #[tokio::test]
 async fn one_slow_user_delays_no_other_beyond_the_time_out() {
     let (server, directory) = directory(Duration::ZERO).await;
-    server.set_fault("slow", Fault::Hang);
+    server.set_fault("slow", UserFault::Hang);
     let ids: Vec<String> = (0..20).map(|n| format!("u-{n}")).chain(["slow".to_owned()]).collect();
     let asked: Vec<&str> = ids.iter().map(String::as_str).collect();
     let answers =
@@ -131,7 +131,7 @@ async fn a_directory_that_answers_no_request_is_not_asked_about_every_user() {
     let (server, directory) = directory(Duration::ZERO).await;
     let ids: Vec<String> = (0..100).rev().map(|n| format!("u-{n:03}")).collect();
     for id in &ids {
-        server.set_fault(id, Fault::Answer(503, "{}".into()));
+        server.set_fault(id, UserFault::Answer(503, "{}".into()));
     }
     let asked: Vec<&str> = ids.iter().map(String::as_str).collect();
     let answers = directory.look_up(&asked).await;
@@ -145,7 +145,7 @@ async fn users_that_fail_keep_no_other_from_being_asked_for() {
     let (server, directory) = directory(Duration::ZERO).await;
     let ids: Vec<String> = (0..40).map(|n| format!("u-{n}")).collect();
     for id in ids.iter().step_by(2) {
-        server.set_fault(id, Fault::Answer(500, "{}".into()));
+        server.set_fault(id, UserFault::Answer(500, "{}".into()));
     }
     let asked: Vec<&str> = ids.iter().map(String::as_str).collect();
     let answers = directory.look_up(&asked).await;
@@ -170,7 +170,11 @@ const UNHURRIED: Duration = Duration::from_secs(10);
 #[tokio::test]
 async fn a_directory_that_serves_eight_at_a_time_answers_for_a_hundred_users_in_one_call() {
     let (server, directory) = directory_with(32, UNHURRIED, Duration::ZERO).await;
-    server.set_load(Load { latency: Duration::from_millis(50), at_most: 8, ..Load::default() });
+    server.set_load(DirectoryLoad {
+        latency: Duration::from_millis(50),
+        at_most: 8,
+        ..DirectoryLoad::default()
+    });
     assert_eq!(found(&look_up(&directory, &users(100)).await), 100);
     assert!(server.refusals() < 100, "{} refusals for 100 users", server.refusals());
     let before = server.refusals();
@@ -183,7 +187,7 @@ async fn a_directory_that_serves_eight_at_a_time_answers_for_a_hundred_users_in_
 async fn a_thousand_users_of_whom_one_in_fifty_is_refused_are_answered_in_one_call() {
     let (server, directory) = directory_with(32, UNHURRIED, Duration::ZERO).await;
     let latency = Duration::from_millis(30);
-    server.set_load(Load { latency, refuse_every: 50, ..Load::default() });
+    server.set_load(DirectoryLoad { latency, refuse_every: 50, ..DirectoryLoad::default() });
     let started = Instant::now();
     assert_eq!(found(&look_up(&directory, &users(1_000)).await), 1_000);
     assert!(server.refusals() >= 20);
@@ -195,9 +199,9 @@ async fn a_thousand_users_of_whom_one_in_fifty_is_refused_are_answered_in_one_ca
 async fn an_answer_that_is_in_flight_while_others_fail_is_kept() {
     let (server, directory) = directory_with(8, UNHURRIED, Duration::ZERO).await;
     let ids = users(100);
-    server.set_fault(&ids[0], Fault::Slow(Duration::from_millis(300)));
+    server.set_fault(&ids[0], UserFault::Slow(Duration::from_millis(300)));
     for id in &ids[1..] {
-        server.set_fault(id, Fault::Answer(500, "{}".into()));
+        server.set_fault(id, UserFault::Answer(500, "{}".into()));
     }
     let answers = look_up(&directory, &ids).await;
     assert!(matches!(answers[0], Lookup::Found(_)), "{:?}", answers[0]);
@@ -208,7 +212,7 @@ async fn an_answer_that_is_in_flight_while_others_fail_is_kept() {
 async fn a_hung_directory_costs_one_timeout_and_then_one_request_a_call() {
     let (server, directory) = directory_with(8, TIMEOUT, Duration::ZERO).await;
     let ids = users(100);
-    server.set_load(Load { latency: TIMEOUT * 100, ..Load::default() });
+    server.set_load(DirectoryLoad { latency: TIMEOUT * 100, ..DirectoryLoad::default() });
     for requests in [8, 9] {
         let started = Instant::now();
         let answers = look_up(&directory, &ids).await;
@@ -222,14 +226,14 @@ async fn a_hung_directory_costs_one_timeout_and_then_one_request_a_call() {
         assert!(started.elapsed() < TIMEOUT * 10, "{:?}", started.elapsed());
         assert_eq!(server.requests(), requests);
     }
-    server.set_load(Load::default());
+    server.set_load(DirectoryLoad::default());
     assert_eq!(found(&look_up(&directory, &ids).await), 100, "it is asked again as soon as it serves");
 }
 
 #[tokio::test]
 async fn a_directory_that_refuses_everything_gets_few_requests_and_soon_fewer() {
     let (server, directory) = directory_with(32, UNHURRIED, Duration::ZERO).await;
-    server.set_load(Load { at_most: 0, ..Load::default() });
+    server.set_load(DirectoryLoad { at_most: 0, ..DirectoryLoad::default() });
     let ids = users(1_000);
     for requests in [32, 36, 40] {
         let answers = look_up(&directory, &ids).await;
@@ -242,7 +246,7 @@ async fn a_directory_that_refuses_everything_gets_few_requests_and_soon_fewer() 
 async fn a_user_that_is_always_refused_keeps_no_answer_of_the_others_from_the_caller() {
     let (server, directory) = directory_with(8, UNHURRIED, Duration::ZERO).await;
     let ids = users(200);
-    server.set_fault(&ids[100], Fault::Answer(503, "{}".into()));
+    server.set_fault(&ids[100], UserFault::Answer(503, "{}".into()));
     let answers = look_up(&directory, &ids).await;
     assert_eq!(found(&answers), 199);
     assert!(cause(&answers[100]).contains("status 503"));
@@ -270,11 +274,11 @@ impl DirectoryFixture for OverHttp {
 
     async fn set(&self, user_id: &str, lookup: &Lookup) {
         // A delay of zero is not a fault.
-        let mut fault = Fault::Slow(Duration::ZERO);
+        let mut fault = UserFault::Slow(Duration::ZERO);
         match lookup {
             Lookup::Found(user) => self.server.set_user(user_id, &user.email, &user.preferred_language),
             Lookup::Missing => self.server.remove_user(user_id),
-            Lookup::Unavailable(_) => fault = Fault::Answer(500, String::new()),
+            Lookup::Unavailable(_) => fault = UserFault::Answer(500, String::new()),
         }
         self.server.set_fault(user_id, fault);
     }

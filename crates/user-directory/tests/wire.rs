@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use domain::ports::{Lookup, User, UserDirectory};
-use local_servers::{Fault, StandInDirectory};
+use local_servers::{StandInDirectory, UserFault};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
@@ -100,8 +100,10 @@ fn user_of_size(size: usize) -> String {
 async fn subject_not_found_counts_with_a_404_only() {
     let (directory, client) = stand_in().await;
     for (status, missing) in [(404, true), (200, false), (400, false), (410, false), (500, false)] {
-        directory
-            .set_fault("u-1", Fault::Answer(status, r#"{"error":{"code":"subject_not_found"}}"#.to_owned()));
+        directory.set_fault(
+            "u-1",
+            UserFault::Answer(status, r#"{"error":{"code":"subject_not_found"}}"#.to_owned()),
+        );
         let lookup = look_up(&client, "u-1").await;
         assert_eq!(lookup == Lookup::Missing, missing, "{status}: {lookup:?}");
         assert!(missing || matches!(lookup, Lookup::Unavailable(_)), "{status}: {lookup:?}");
@@ -126,7 +128,7 @@ async fn every_other_status_is_unavailable_and_named_whatever_its_body() {
         (504, true),
     ] {
         let before = directory.requests();
-        directory.set_fault("u-1", Fault::Answer(status, body.to_owned()));
+        directory.set_fault("u-1", UserFault::Answer(status, body.to_owned()));
         let reason = reason(look_up(&client, "u-1").await);
         assert!(reason.contains(&format!("status {status}")), "{reason}");
         assert_eq!(directory.requests() - before > 1, asked_again, "{status}");
@@ -320,7 +322,7 @@ async fn no_reason_repeats_what_the_directory_said_or_who_was_asked_about() {
     let (directory, client) = stand_in().await;
     let secret = r#"{"user":{"user_id":7,"email":"secret@example.com"},"secret":1}"#;
     for (status, body) in [(200, secret), (200, "secret"), (404, secret), (404, "secret"), (500, secret)] {
-        directory.set_fault("private-id", Fault::Answer(status, body.to_owned()));
+        directory.set_fault("private-id", UserFault::Answer(status, body.to_owned()));
         let reason = reason(look_up(&client, "private-id").await);
         for private in ["secret", "private-id", "127.0.0.1"] {
             assert!(!reason.contains(private), "{reason}");

@@ -26,7 +26,7 @@ const MAX_CONFLICT_RETRIES: usize = 5;
 const KEPT_TAKING: &str = "other transactions kept taking its key or its id meanwhile";
 
 /// Elements that are committed together, with their lookups and decisions.
-pub(crate) trait Batch: Send {
+pub(crate) trait CommitGroup: Send {
     /// The number of elements that are decided.
     fn len(&self) -> usize;
 
@@ -65,7 +65,7 @@ pub(crate) trait Batch: Send {
 /// unavailable: then the batch may or may not be committed.
 pub(crate) async fn accept(
     store: &impl AcceptanceStore,
-    batch: &mut impl Batch,
+    batch: &mut impl CommitGroup,
     expects_known: bool,
 ) -> Result<Fate, StoreError> {
     decide(batch, expects_known).await?;
@@ -110,7 +110,7 @@ pub(crate) async fn accept(
     }
 }
 
-async fn decide(batch: &mut impl Batch, expects_known: bool) -> Result<(), StoreError> {
+async fn decide(batch: &mut impl CommitGroup, expects_known: bool) -> Result<(), StoreError> {
     if expects_known {
         batch.find_known().await?;
     }
@@ -122,7 +122,7 @@ async fn decide(batch: &mut impl Batch, expects_known: bool) -> Result<(), Store
     Ok(())
 }
 
-async fn commit(store: &impl AcceptanceStore, batch: &mut impl Batch) -> Result<Fate, StoreError> {
+async fn commit(store: &impl AcceptanceStore, batch: &mut impl CommitGroup) -> Result<Fate, StoreError> {
     let transaction = batch.transaction();
     if transaction.outcomes.is_empty() {
         return Ok(Fate::Committed);

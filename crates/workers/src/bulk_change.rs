@@ -93,7 +93,8 @@ impl<S: Operations + RouteStore, C: Clock> BulkChange<S, C> {
         stop: &CancellationToken,
         progress: impl FnMut(&BulkReport) + Send,
     ) -> (BulkReport, BulkEnd) {
-        let mut run = Run { bulk: self, stop, progress, report: BulkReport::default(), locked: Vec::new() };
+        let mut run =
+            BulkRun { bulk: self, stop, progress, report: BulkReport::default(), locked: Vec::new() };
         let selected = match &self.action.selection {
             Selection::Filter(filter) => run.change_listed(filter).await,
             selection @ Selection::Ids(_) => run.change_named(selection).await,
@@ -110,12 +111,12 @@ impl<S: Operations + RouteStore, C: Clock> BulkChange<S, C> {
 /// The first attempt with targets, or another one because they were locked. In the second case the report has
 /// counted them as locked.
 #[derive(Clone, Copy)]
-enum Attempt {
+enum BulkAttempt {
     First,
     Again,
 }
 
-struct Run<'a, S, C, P> {
+struct BulkRun<'a, S, C, P> {
     bulk: &'a BulkChange<S, C>,
     stop: &'a CancellationToken,
     progress: P,
@@ -124,7 +125,7 @@ struct Run<'a, S, C, P> {
     locked: Vec<Target>,
 }
 
-impl<S: Operations + RouteStore, C: Clock, P: FnMut(&BulkReport) + Send> Run<'_, S, C, P> {
+impl<S: Operations + RouteStore, C: Clock, P: FnMut(&BulkReport) + Send> BulkRun<'_, S, C, P> {
     async fn change_listed(&mut self, filter: &DeadLetterFilter) -> Early {
         let mut after = None;
         loop {
@@ -133,7 +134,7 @@ impl<S: Operations + RouteStore, C: Clock, P: FnMut(&BulkReport) + Send> Run<'_,
             }
             let page = self.bulk.store.list_targets(filter, after.as_ref(), PAGE_TARGETS).await;
             let page = page.map_err(BulkEnd::Failed)?;
-            self.change(&page.items, Attempt::First).await?;
+            self.change(&page.items, BulkAttempt::First).await?;
             after = page.next;
             if after.is_none() {
                 return Ok(());
@@ -145,7 +146,7 @@ impl<S: Operations + RouteStore, C: Clock, P: FnMut(&BulkReport) + Send> Run<'_,
         let targets = self.bulk.store.select_dead_letters(&self.bulk.change, selection).await;
         let targets = targets.map_err(BulkEnd::Failed)?;
         (self.report.unknown, self.report.unchanged) = (targets.unknown, targets.unchanged);
-        self.change(&targets.targets, Attempt::First).await
+        self.change(&targets.targets, BulkAttempt::First).await
     }
 
     /// Tries locked targets again, as long as there are any.
@@ -156,19 +157,19 @@ impl<S: Operations + RouteStore, C: Clock, P: FnMut(&BulkReport) + Send> Run<'_,
             }
             self.pause(LOCK_PAUSE).await?;
             let locked = std::mem::take(&mut self.locked);
-            self.change(&locked, Attempt::Again).await?;
+            self.change(&locked, BulkAttempt::Again).await?;
         }
         Ok(())
     }
 
-    async fn change(&mut self, targets: &[Target], attempt: Attempt) -> Early {
+    async fn change(&mut self, targets: &[Target], attempt: BulkAttempt) -> Early {
         let BulkChange { store, clock, change, action, .. } = self.bulk;
         for chunk in targets.chunks(CHUNK_ROUTES) {
             self.wait_for_publishers().await?;
             let begun = Instant::now();
             let done = apply_to_chunk(store, change, chunk, action, clock.now()).await;
             let done = done.map_err(BulkEnd::Failed)?;
-            if matches!(attempt, Attempt::Again) {
+            if matches!(attempt, BulkAttempt::Again) {
                 self.report.locked -= chunk.len() as u64;
             }
             self.report.changed += done.changed;

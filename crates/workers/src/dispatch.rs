@@ -25,7 +25,7 @@ const DISPATCH_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Routes of one channel, and the time at which PostgreSQL had them in this state.
 #[derive(Debug)]
-pub(crate) struct Batch {
+pub(crate) struct RouteBatch {
     pub(crate) routes: Vec<LiveRoute>,
     pub(crate) read_at: Instant,
 }
@@ -39,14 +39,14 @@ pub struct Dispatcher {
 #[derive(Clone, Debug)]
 struct ChannelQueue {
     channel: Channel,
-    sender: mpsc::Sender<Batch>,
+    sender: mpsc::Sender<RouteBatch>,
     backpressure: Backpressure,
 }
 
 /// The receiving side, for the publisher of one channel.
 #[derive(Debug)]
 pub struct Receiver {
-    pub(crate) batches: mpsc::Receiver<Batch>,
+    pub(crate) batches: mpsc::Receiver<RouteBatch>,
     pub(crate) backpressure: Backpressure,
 }
 
@@ -97,14 +97,14 @@ impl Dispatcher {
 #[cfg(test)]
 impl Dispatcher {
     /// Puts a batch directly into a queue.
-    pub(crate) fn give(&self, channel: Channel, batch: Batch) {
+    pub(crate) fn give(&self, channel: Channel, batch: RouteBatch) {
         let queue = self.queues.iter().find(|queue| queue.channel == channel).expect("there is such a queue");
         queue.sender.try_send(batch).expect("the queue has room");
     }
 }
 
 impl ChannelQueue {
-    async fn send(&self, batches: Vec<Batch>) -> usize {
+    async fn send(&self, batches: Vec<RouteBatch>) -> usize {
         let deadline = Instant::now() + DISPATCH_TIMEOUT;
         let mut left = 0;
         for batch in batches {
@@ -121,8 +121,8 @@ impl ChannelQueue {
     }
 }
 
-fn batches(routes: impl Iterator<Item = LiveRoute>, read_at: Instant) -> Vec<Batch> {
-    let mut batches: Vec<Batch> = Vec::new();
+fn batches(routes: impl Iterator<Item = LiveRoute>, read_at: Instant) -> Vec<RouteBatch> {
+    let mut batches: Vec<RouteBatch> = Vec::new();
     let mut bytes = 0;
     for route in routes {
         let size = route.content.payload_json.len();
@@ -133,7 +133,7 @@ fn batches(routes: impl Iterator<Item = LiveRoute>, read_at: Instant) -> Vec<Bat
             }
             _ => {
                 bytes = size;
-                batches.push(Batch { routes: vec![route], read_at });
+                batches.push(RouteBatch { routes: vec![route], read_at });
             }
         }
     }

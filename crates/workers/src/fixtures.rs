@@ -11,7 +11,7 @@ use domain::checkpoint::Checkpoint;
 use domain::entry::{EntryId, RawEntry, RawFields};
 use domain::policy::Policy;
 use domain::ports::{Acknowledged, ServerId, StoreError};
-use domain::record::{Content, NotificationId};
+use domain::record::{NotificationId, RecordContent};
 use domain::route::{Channel, LiveRoute, RouteKey, Version};
 use memory_stores::{
     MemoryCheckpoints, MemoryDatabase, MemoryDirectory, MemoryElection, MemoryIntents, MemoryPublishing,
@@ -145,19 +145,19 @@ pub(crate) fn timed_out(operation: &'static str) -> StoreError {
 
 /// The values that gauges were set to, by name.
 #[derive(Clone, Default)]
-pub(crate) struct Recorded {
+pub(crate) struct RecordedGauges {
     /// The values in the order in which they were set.
     values: Arc<Mutex<Vec<(String, f64)>>>,
-    observed: Arc<Mutex<Vec<Observed>>>,
+    observed: Arc<Mutex<Vec<GaugeCallback>>>,
 }
 
 /// The callback of an observable gauge.
-enum Observed {
+enum GaugeCallback {
     Number(String, Callback<u64>),
     Time(String, Callback<f64>),
 }
 
-impl Recorded {
+impl RecordedGauges {
     pub(crate) fn meter(&self) -> Meter {
         Meter::new(Arc::new(self.clone()))
     }
@@ -171,18 +171,18 @@ impl Recorded {
     pub(crate) fn read(&self) {
         for observed in self.observed.lock().expect("no test panics while it holds the gauges").iter() {
             match observed {
-                Observed::Number(name, ask) => ask(&RecordedGauge(name.clone(), self.clone())),
-                Observed::Time(name, ask) => ask(&RecordedGauge(name.clone(), self.clone())),
+                GaugeCallback::Number(name, ask) => ask(&RecordedGauge(name.clone(), self.clone())),
+                GaugeCallback::Time(name, ask) => ask(&RecordedGauge(name.clone(), self.clone())),
             }
         }
     }
 
-    fn observe(&self, observed: impl Iterator<Item = Observed>) {
+    fn observe(&self, observed: impl Iterator<Item = GaugeCallback>) {
         self.observed.lock().expect("no test panics while it holds the gauges").extend(observed);
     }
 }
 
-impl InstrumentProvider for Recorded {
+impl InstrumentProvider for RecordedGauges {
     fn u64_gauge(&self, builder: InstrumentBuilder<'_, Gauge<u64>>) -> Gauge<u64> {
         Gauge::new(Arc::new(RecordedGauge(builder.name.into_owned(), self.clone())))
     }
@@ -196,7 +196,7 @@ impl InstrumentProvider for Recorded {
         builder: AsyncInstrumentBuilder<'_, ObservableGauge<u64>, u64>,
     ) -> ObservableGauge<u64> {
         let name = builder.name;
-        self.observe(builder.callbacks.into_iter().map(|ask| Observed::Number(name.to_string(), ask)));
+        self.observe(builder.callbacks.into_iter().map(|ask| GaugeCallback::Number(name.to_string(), ask)));
         ObservableGauge::new()
     }
 
@@ -205,12 +205,12 @@ impl InstrumentProvider for Recorded {
         builder: AsyncInstrumentBuilder<'_, ObservableGauge<f64>, f64>,
     ) -> ObservableGauge<f64> {
         let name = builder.name;
-        self.observe(builder.callbacks.into_iter().map(|ask| Observed::Time(name.to_string(), ask)));
+        self.observe(builder.callbacks.into_iter().map(|ask| GaugeCallback::Time(name.to_string(), ask)));
         ObservableGauge::new()
     }
 }
 
-struct RecordedGauge(String, Recorded);
+struct RecordedGauge(String, RecordedGauges);
 
 impl RecordedGauge {
     fn set(&self, value: f64) {
@@ -294,7 +294,7 @@ pub(crate) fn route(number: u64, attempt_count: u32) -> LiveRoute {
         attempt_count,
         max_attempts: 3,
         next_attempt_at: at,
-        content: Arc::new(Content {
+        content: Arc::new(RecordContent {
             notification_type: "game.turn.ready".into(),
             payload_json: "{}".into(),
             occurred_at: at,

@@ -73,12 +73,12 @@ impl<S: GaugeStore, I: IntentStream, K: CheckpointCache, C: Clock> Gauges<S, I, 
     /// Runs until `stop`. While the gauges are not read (`is_read` returns false), it sends no requests to
     /// the stores.
     pub async fn run(self, is_read: impl Fn() -> bool + Send, stop: CancellationToken) {
-        let passes = GaugesLoop { gauges: &self, is_read, seen: Seen::default() };
+        let passes = GaugesLoop { gauges: &self, is_read, seen: GaugesState::default() };
         run_passes(&self.health, &stop, MEASURE_INTERVAL, passes).await;
     }
 
     /// Measures the values from PostgreSQL, the checkpoint first.
-    async fn measure_postgres(&self, seen: &mut Seen) -> Result<(), StoreError> {
+    async fn measure_postgres(&self, seen: &mut GaugesState) -> Result<(), StoreError> {
         seen.is_current = false;
         let loaded = self.store.load_checkpoint(&self.stream).await?;
         seen.checkpoint = loaded.map(|checkpoint| checkpoint.last_entry_id);
@@ -115,7 +115,7 @@ impl<S: GaugeStore, I: IntentStream, K: CheckpointCache, C: Clock> Gauges<S, I, 
     }
 
     /// Measures the values from Redis. Every replica reports them, even while no replica leads.
-    async fn measure_redis(&self, seen: &Seen) -> Result<(), StoreError> {
+    async fn measure_redis(&self, seen: &GaugesState) -> Result<(), StoreError> {
         let processed = self.processed(seen).await?;
         let since = self
             .oldest_unprocessed(processed)
@@ -130,7 +130,7 @@ impl<S: GaugeStore, I: IntentStream, K: CheckpointCache, C: Clock> Gauges<S, I, 
     /// Returns the last entry with an outcome. While this replica cannot use PostgreSQL, a leader that can
     /// use it moves the durable checkpoint, and the cached one after it. Then the later of the last loaded
     /// checkpoint and the cached one is correct.
-    async fn processed(&self, seen: &Seen) -> Result<EntryId, StoreError> {
+    async fn processed(&self, seen: &GaugesState) -> Result<EntryId, StoreError> {
         if let (Some(durable), true) = (seen.checkpoint, seen.is_current) {
             return Ok(durable);
         }
@@ -161,12 +161,12 @@ fn expired_for<K>(cutoff: Cutoff, oldest: &[Expired<K>]) -> Duration {
 struct GaugesLoop<'a, S, I, K, C, R> {
     gauges: &'a Gauges<S, I, K, C>,
     is_read: R,
-    seen: Seen,
+    seen: GaugesState,
 }
 
 /// The state that one pass leaves to the next.
 #[derive(Default)]
-struct Seen {
+struct GaugesState {
     /// The durable checkpoint that was loaded last.
     checkpoint: Option<EntryId>,
     /// True if the checkpoint was loaded in this pass.

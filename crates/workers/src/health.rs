@@ -25,7 +25,7 @@ pub struct WorkerStatus {
     /// The end of the last pass, whether or not it had work.
     pub last_pass: Instant,
     /// The reason, while the worker cannot continue.
-    pub blocked: Option<Blocked>,
+    pub blocked: Option<BlockedWorker>,
     /// True if this replica leads, for a worker that runs on one replica at a time.
     pub leader: bool,
     /// The last entry with an outcome, for the intake of the leader.
@@ -39,7 +39,7 @@ pub struct WorkerStatus {
 
 /// The reason why a worker is blocked.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Blocked {
+pub struct BlockedWorker {
     /// The stream entry that waits, if there is one.
     pub entry_id: Option<EntryId>,
     /// The error, or the condition that the worker waits for.
@@ -56,7 +56,7 @@ pub(crate) struct Stopped;
 #[derive(Clone, Debug)]
 pub struct Health {
     worker: &'static str,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<HealthState>>,
     backpressure: Backpressure,
     activity: ActivityCounts,
     /// Notified when the worker is blocked or recovers, and when it wins or loses leadership.
@@ -64,7 +64,7 @@ pub struct Health {
 }
 
 #[derive(Debug)]
-struct State {
+struct HealthState {
     failures: FailureLog,
     /// The number of times that the worker has recovered from a failure.
     recoveries: u64,
@@ -87,7 +87,7 @@ impl Health {
             leases: (0, 0),
             deferred: 0,
         };
-        let state = State { failures: FailureLog::new(worker), recoveries: 0, status };
+        let state = HealthState { failures: FailureLog::new(worker), recoveries: 0, status };
         let (state, backpressure) = (Arc::new(Mutex::new(state)), Backpressure::default());
         Self { worker, state, backpressure, activity, changed }
     }
@@ -158,7 +158,7 @@ impl Health {
         }
         let before = before.filter(|blocked| blocked.entry_id == entry_id);
         let since = before.map_or(status.last_pass, |blocked| blocked.since);
-        status.blocked = Some(Blocked { entry_id, cause: cause.to_owned(), since });
+        status.blocked = Some(BlockedWorker { entry_id, cause: cause.to_owned(), since });
     }
 
     fn unblock(&self, status: &mut WorkerStatus) {
@@ -233,7 +233,7 @@ impl Health {
     }
 
     /// Locks the state. Nothing panics while the lock is held.
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, HealthState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -30,13 +30,13 @@ use crate::accept::{MAX_BATCH_COST, MAX_BATCH_ROUTES};
 use crate::dispatch::Dispatcher;
 use crate::health::Health;
 use crate::metrics::Metrics;
-use crate::passes::{Leadership, Pass, Passes, run_passes, while_leading};
+use crate::passes::{CurrentTerm, Pass, Passes, run_passes, while_leading};
 use crate::ports::Ports;
 use crate::traces::Traces;
 
-use acceptor::{Acceptor, Target};
+use acceptor::{Acceptor, BatchCheckpoint};
 use checkpoint::{CheckpointKeeper, Resumed};
-use reader::Reader;
+use reader::EntryReader;
 
 /// The cause that is reported when intake has determined where to resume and the checkpoint moves again
 /// before an entry is processed.
@@ -108,8 +108,8 @@ impl<P: Ports> Intake<P> {
 
     /// Reads and processes until the term is over, or until another term has superseded it. The fence keeps
     /// every earlier leader from writing.
-    async fn lead(&self, term: Leadership) {
-        let Leadership { fence, over } = term;
+    async fn lead(&self, term: CurrentTerm) {
+        let CurrentTerm { fence, over } = term;
         self.metrics.leads(true);
         let mut work = Work::new(self, fence);
         run_passes(&self.health, &over, Duration::ZERO, &mut work).await;
@@ -147,7 +147,7 @@ impl<P: Ports> Passes for Campaigns<'_, P> {
 /// The three parts of intake, during a term.
 struct Work<'a, P: Ports> {
     intake: &'a Intake<P>,
-    reader: Reader<'a, P>,
+    reader: EntryReader<'a, P>,
     acceptor: Acceptor<'a, P>,
     keeper: CheckpointKeeper<'a, P>,
     /// The entries that were read after the acceptor's batch.
@@ -176,7 +176,7 @@ impl<'a, P: Ports> Work<'a, P> {
     fn new(intake: &'a Intake<P>, fence: Fence) -> Self {
         Self {
             intake,
-            reader: Reader::new(intake),
+            reader: EntryReader::new(intake),
             acceptor: Acceptor::new(intake),
             keeper: CheckpointKeeper::new(intake, fence),
             queue: VecDeque::new(),
@@ -254,7 +254,7 @@ impl<'a, P: Ports> Work<'a, P> {
             }
             self.acceptor.begin(batch);
         }
-        let target = Target { fence: self.keeper.fence(), expected: self.keeper.durable() };
+        let target = BatchCheckpoint { fence: self.keeper.fence(), expected: self.keeper.durable() };
         let (fate, read, ()) = join3(
             self.acceptor.process(target, stop),
             self.reader.read_ahead(read_after),

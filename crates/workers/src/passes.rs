@@ -64,7 +64,7 @@ pub(crate) async fn run_passes(
 
 /// The leadership of this replica.
 #[derive(Debug)]
-pub(crate) struct Leadership {
+pub(crate) struct CurrentTerm {
     /// The fence of the term.
     pub(crate) fence: Fence,
     /// Cancelled when the service stops, or when the term is lost or to be handed over.
@@ -81,7 +81,7 @@ pub(crate) async fn while_leading<E: Election, F: Future>(
     election: &E,
     health: &Health,
     stop: &CancellationToken,
-    work: impl FnOnce(Leadership) -> F,
+    work: impl FnOnce(CurrentTerm) -> F,
 ) -> Result<Option<F::Output>, StoreError> {
     let Some(term) = stop.run_until_cancelled(election.campaign()).await.transpose()?.flatten() else {
         return Ok(None);
@@ -89,7 +89,7 @@ pub(crate) async fn while_leading<E: Election, F: Future>(
     let (fence, over) = (term.fence(), stop.child_token());
     health.set_leader(true);
     let value = {
-        let work = work(Leadership { fence, over: over.clone() });
+        let work = work(CurrentTerm { fence, over: over.clone() });
         tokio::pin!(work);
         tokio::select! {
             value = &mut work => value,
@@ -192,7 +192,7 @@ mod tests {
             tokio::time::sleep(Duration::from_secs(1)).await;
             election.end_term();
         };
-        let work = |leadership: Leadership| {
+        let work = |leadership: CurrentTerm| {
             let health = health.clone();
             async move {
                 assert!(health.status().leader);
@@ -212,7 +212,7 @@ mod tests {
         let (health, stop, script) =
             (Health::new("test"), CancellationToken::new(), memory_stores::Script::default());
         let election = Scripted::new(MemoryElection::default(), &script);
-        let work = |leadership: Leadership| async move { leadership.fence };
+        let work = |leadership: CurrentTerm| async move { leadership.fence };
         script.fail("campaign", down("campaign"));
         while_leading(&election, &health, &stop, work).await.expect_err("the campaign failed");
         let led = while_leading(&election, &health, &stop, work).await.expect("the campaign succeeds");

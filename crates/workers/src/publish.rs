@@ -27,7 +27,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ambient::{Clock, Timestamp};
-use domain::backoff::Backoff;
+use domain::backoff::BackoffBounds;
 use domain::ports::{LeaseStore, RouteStore, StoreError, error_chain};
 use domain::route::Channel;
 use futures_util::future::join_all;
@@ -35,7 +35,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use self::chunk::Report;
+use self::chunk::ChunkResult;
 use self::log::RouteLog;
 use self::markers::Markers;
 pub use self::next_due::NextDue;
@@ -43,7 +43,7 @@ use self::scan::{PageResult, Scan};
 use self::state::PublisherState;
 use self::unreadable::UnreadableRows;
 use crate::batch_limit::BatchLimit;
-use crate::dispatch::{BATCH_ROUTES, Batch, Receiver};
+use crate::dispatch::{BATCH_ROUTES, Receiver, RouteBatch};
 use crate::health::{Health, Stopped};
 use crate::metrics::Metrics;
 use crate::ports::Ports;
@@ -78,7 +78,7 @@ pub struct PublishSettings {
     /// The TTL of a marker.
     pub dedupe_ttl: Duration,
     /// The pauses between attempts.
-    pub backoff: Backoff,
+    pub backoff: BackoffBounds,
 }
 
 /// The worker that publishes the routes of one channel.
@@ -161,7 +161,7 @@ impl<P: Ports> RoutePublisher<P> {
         shared.log().report_suppressed(true);
     }
 
-    async fn work(&self, mut batches: mpsc::Receiver<Batch>, shared: &PublisherState) {
+    async fn work(&self, mut batches: mpsc::Receiver<RouteBatch>, shared: &PublisherState) {
         let now = Instant::now();
         let mut state = Loop {
             scan: Scan::new(now, self.settings.lease_ttl, self.settings.poll_interval),
@@ -189,7 +189,7 @@ impl<P: Ports> RoutePublisher<P> {
     async fn pass(
         &self,
         state: &mut Loop,
-        batches: &mut mpsc::Receiver<Batch>,
+        batches: &mut mpsc::Receiver<RouteBatch>,
         shared: &PublisherState,
     ) -> Result<(), Stopped> {
         shared.log().report_suppressed(false);
@@ -240,7 +240,7 @@ impl<P: Ports> RoutePublisher<P> {
     }
 
     /// Schedules a scan at the time of the first retry.
-    fn note_report(&self, state: &mut Loop, report: &Report) {
+    fn note_report(&self, state: &mut Loop, report: &ChunkResult) {
         if let Some(at) = report.retry_at {
             let now = Instant::now();
             state.scan.wake_by(now, now + at.saturating_since(self.clock.now()));
@@ -319,8 +319,8 @@ impl<P: Ports> RoutePublisher<P> {
         }
         let found = !routes.is_empty();
         let report = match found {
-            true => self.publish(Batch { routes, read_at }, shared).await?,
-            false => Report::default(),
+            true => self.publish(RouteBatch { routes, read_at }, shared).await?,
+            false => ChunkResult::default(),
         };
         let result = PageResult { next: page.next, found, contended: report.contended };
         if state.scan.page_done(Instant::now(), result) {
@@ -333,7 +333,7 @@ impl<P: Ports> RoutePublisher<P> {
 
 /// Merges the batch and the other waiting batches into as few full chunks as may be published concurrently,
 /// so that a burst of small batches is published as a few large ones. It does not wait for more.
-fn merge(first: Batch, waiting: &mut mpsc::Receiver<Batch>, batch_size: usize) -> Vec<Batch> {
+fn merge(first: RouteBatch, waiting: &mut mpsc::Receiver<RouteBatch>, batch_size: usize) -> Vec<RouteBatch> {
     let mut batches = vec![first];
     while let Some(last) = batches.last_mut() {
         let has_room = last.routes.len() + BATCH_ROUTES <= batch_size;

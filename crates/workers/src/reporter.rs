@@ -41,10 +41,10 @@ const MAX_CAUSE_CHARS: usize = 1_000;
 
 /// The health of all workers of this replica. Clones share it.
 #[derive(Clone, Debug, Default)]
-pub struct ReplicaHealth(Arc<Shared>);
+pub struct ReplicaHealth(Arc<ReplicaState>);
 
 #[derive(Debug, Default)]
-struct Shared {
+struct ReplicaState {
     workers: Mutex<Vec<Health>>,
     activity: ActivityCounts,
     changed: Arc<Notify>,
@@ -53,7 +53,7 @@ struct Shared {
 impl ReplicaHealth {
     /// Adds a worker and returns its health.
     pub fn add_worker(&self, worker: &'static str) -> Health {
-        let Shared { workers, activity, changed } = &*self.0;
+        let ReplicaState { workers, activity, changed } = &*self.0;
         let health = Health::reported(worker, activity.clone(), Arc::clone(changed));
         // Nothing panics while the lock is held.
         workers.lock().unwrap_or_else(PoisonError::into_inner).push(health.clone());

@@ -44,7 +44,7 @@ use self::losses::Losses;
 use self::names::report_renamed;
 use crate::health::Health;
 use crate::metrics::Metrics;
-use crate::passes::{Leadership, Pass, Passes, run_passes, while_leading};
+use crate::passes::{CurrentTerm, Pass, Passes, run_passes, while_leading};
 
 /// The interval of observations of the outbound streams.
 const OBSERVE_INTERVAL: Duration = Duration::from_secs(2);
@@ -231,7 +231,7 @@ where
         stop: &CancellationToken,
     ) -> Result<(), StoreError> {
         let reconcile =
-            |leadership: Leadership| async move { self.reconcile(watch, seen, &leadership.over).await };
+            |leadership: CurrentTerm| async move { self.reconcile(watch, seen, &leadership.over).await };
         while_leading(&self.election, &self.health, stop, reconcile).await?.transpose().map(drop)
     }
 

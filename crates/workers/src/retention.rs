@@ -27,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 use crate::batch_limit::BatchLimit;
 use crate::health::Health;
 use crate::metrics::Metrics;
-use crate::passes::{Leadership, Pass, Passes, run_passes, while_leading};
+use crate::passes::{CurrentTerm, Pass, Passes, run_passes, while_leading};
 use crate::pause::pause;
 
 /// The target time of one chunk. It is about as long as a statement of the traffic, so that these statements
@@ -64,7 +64,7 @@ pub struct RetentionSettings {
 
 /// The worker that deletes expired rows.
 #[derive(Debug)]
-pub struct Retention<E, S, C> {
+pub struct RetentionWorker<E, S, C> {
     /// The election of the replica that runs a pass.
     pub election: E,
     /// The store of the tables.
@@ -154,7 +154,7 @@ impl<S> RetainedTables for S where
 {
 }
 
-impl<E, S, C> Retention<E, S, C>
+impl<E, S, C> RetentionWorker<E, S, C>
 where
     E: Election,
     S: RetainedTables,
@@ -302,9 +302,9 @@ where
     }
 }
 
-/// The passes of [`Retention::run`].
+/// The passes of [`RetentionWorker::run`].
 struct RetentionLoop<'a, E, S, C> {
-    retention: &'a Retention<E, S, C>,
+    retention: &'a RetentionWorker<E, S, C>,
     limits: Limits,
 }
 
@@ -316,7 +316,8 @@ where
 {
     async fn run_once(&mut self, stop: &CancellationToken) -> Result<Pass, StoreError> {
         let (retention, limits) = (self.retention, &mut self.limits);
-        let pass = |leadership: Leadership| async move { retention.run_once(limits, &leadership.over).await };
+        let pass =
+            |leadership: CurrentTerm| async move { retention.run_once(limits, &leadership.over).await };
         // If another replica leads, that replica deletes.
         while_leading(&retention.election, &retention.health, stop, pass).await?.transpose()?;
         Ok(Pass::PauseFor(retention.settings.interval))

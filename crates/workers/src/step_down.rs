@@ -28,12 +28,12 @@ const REST_POLL_INTERVAL: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub struct StepDownElection<E, S> {
     election: E,
-    requests: Arc<Requests<S>>,
+    requests: Arc<StepDownRequests<S>>,
 }
 
 /// The requests of operators to this replica.
 #[derive(Debug)]
-struct Requests<S> {
+struct StepDownRequests<S> {
     store: S,
     replica: String,
     /// The start of this replica's rest: set when it is to hand over, and again when it has released the
@@ -45,12 +45,12 @@ impl<E, S> StepDownElection<E, S> {
     /// Wraps the election, for the replica with this name.
     pub fn new(election: E, store: S, replica: &str) -> Self {
         let rests_since = Mutex::default();
-        let requests = Arc::new(Requests { store, replica: replica.to_owned(), rests_since });
+        let requests = Arc::new(StepDownRequests { store, replica: replica.to_owned(), rests_since });
         Self { election, requests }
     }
 }
 
-impl<S: StepDownStore> Requests<S> {
+impl<S: StepDownStore> StepDownRequests<S> {
     async fn state(&self) -> Option<StepDownState> {
         match self.store.get_step_down(&self.replica).await {
             Ok(state) => Some(state),
@@ -94,7 +94,7 @@ impl<S: StepDownStore> Requests<S> {
     }
 }
 
-impl<S> Requests<S> {
+impl<S> StepDownRequests<S> {
     /// Locks the start of the rest. Nothing panics while the lock is held.
     fn rests_since(&self) -> MutexGuard<'_, Option<Instant>> {
         self.rests_since.lock().unwrap_or_else(PoisonError::into_inner)
@@ -140,7 +140,7 @@ impl<E: Election, S: StepDownStore> Election for StepDownElection<E, S> {
 pub struct StepDownTerm<T, S> {
     term: T,
     began: Instant,
-    requests: Arc<Requests<S>>,
+    requests: Arc<StepDownRequests<S>>,
 }
 
 impl<T: Term, S: StepDownStore> Term for StepDownTerm<T, S> {

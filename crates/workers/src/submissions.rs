@@ -36,7 +36,7 @@ use std::time::Duration;
 use ambient::Clock;
 use domain::outcome::Acceptance;
 use domain::policy::Policy;
-use domain::ports::{Activity, Claim, IdempotencyStore, KeyCondition, Lookup, Submissions};
+use domain::ports::{Activity, IdempotencyStore, KeyClaim, KeyCondition, Lookup, Submissions};
 use domain::record::IdempotencyKey;
 use domain::submission::{StoredResponse, Submission, SubmissionOutcome};
 use futures_util::future::{join, join3, join4};
@@ -51,7 +51,7 @@ use crate::ports::Ports;
 use crate::traces::{IntentSpan, Traces};
 use claims::ClaimKeeper;
 use groups::GroupLimits;
-use queue::{FairQueue, KeyInProgress, Kind, SingleInProgress};
+use queue::{FairQueue, KeyInProgress, SingleInProgress, SubmissionKind};
 use singles_first::SinglesFirst;
 
 /// The most submissions in one group.
@@ -136,7 +136,7 @@ impl Submissions for SubmissionQueue {
         let (reply, outcome) = oneshot::channel();
         let since = Instant::now();
         let single = submission.stores_response.then(|| self.queue.begin_single());
-        let waiting = Waiting {
+        let waiting = WaitingSubmission {
             submission,
             since,
             condition: None,
@@ -174,7 +174,7 @@ impl Submissions for SubmissionQueue {
 
 /// A submission and its caller.
 #[derive(Debug)]
-struct Waiting {
+struct WaitingSubmission {
     submission: Submission,
     since: Instant,
     /// The condition on its key, under which its response is stored. `None` until the key is read or claimed,
@@ -190,13 +190,13 @@ struct Waiting {
     _single: Option<SingleInProgress>,
 }
 
-impl Waiting {
+impl WaitingSubmission {
     fn key(&self) -> IdempotencyKey {
         self.submission.intent.key()
     }
 
-    fn kind(&self) -> Kind {
-        if self.submission.stores_response { Kind::Single } else { Kind::Element }
+    fn kind(&self) -> SubmissionKind {
+        if self.submission.stores_response { SubmissionKind::Single } else { SubmissionKind::Element }
     }
 
     /// The label `source` of the submission.
@@ -246,9 +246,9 @@ impl<P: Ports> SubmissionIntake<P> {
     }
 
     /// Passes elements of batches on, until the queue is closed and empty.
-    async fn take_elements(&self, queue: &FairQueue, taken: mpsc::Sender<Waiting>) {
+    async fn take_elements(&self, queue: &FairQueue, taken: mpsc::Sender<WaitingSubmission>) {
         loop {
-            let group = queue.take(Kind::Element, MAX_ELEMENT_GROUP).await;
+            let group = queue.take(SubmissionKind::Element, MAX_ELEMENT_GROUP).await;
             if group.is_empty() {
                 return;
             }
@@ -266,7 +266,7 @@ impl<P: Ports> SubmissionIntake<P> {
             let found = self.store.lookup_keys(&keys).await.unwrap_or_default();
             for (question, outcome) in group.drain(..).zip(found) {
                 let time = match outcome {
-                    Some(Claim::Pending(time)) => Some(time),
+                    Some(KeyClaim::Pending(time)) => Some(time),
                     _ => None,
                 };
                 // The caller may no longer wait for the response.
@@ -278,7 +278,7 @@ impl<P: Ports> SubmissionIntake<P> {
 
     /// Sends the outcome of a submission to its caller, counts it, and releases the claim of one that was not
     /// accepted.
-    fn respond(&self, waiting: Waiting, outcome: SubmissionOutcome, keeper: &ClaimKeeper) {
+    fn respond(&self, waiting: WaitingSubmission, outcome: SubmissionOutcome, keeper: &ClaimKeeper) {
         let none = Activity::default();
         let counted = match &outcome {
             SubmissionOutcome::Accepted { .. } => Some(("accepted", Activity { accepted: 1, ..none })),
@@ -306,7 +306,7 @@ impl<P: Ports> SubmissionIntake<P> {
         drop(waiting.reply.send(outcome));
     }
 
-    fn trace(&self, waiting: &Waiting, outcome: &SubmissionOutcome) {
+    fn trace(&self, waiting: &WaitingSubmission, outcome: &SubmissionOutcome) {
         let (submission, now) = (&waiting.submission, self.clock.now());
         let (name, id) = match outcome {
             SubmissionOutcome::Accepted { notification_id, .. } => ("accepted", Some(notification_id)),

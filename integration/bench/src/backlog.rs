@@ -8,7 +8,7 @@
 
 use std::time::Instant;
 
-use crate::figure::{Figure, Section};
+use crate::figure::{Figure, ReportSection};
 use crate::growth::{Drain, empty_tables};
 use crate::load::ROUTES;
 use crate::measure::median;
@@ -25,7 +25,7 @@ const BACKLOG_RATE: f64 = 0.8;
 const FRESH_RATE: f64 = 0.6;
 
 /// The amounts of one run.
-struct Size {
+struct BacklogSize {
     intents: u32,
     /// Routes in a short backlog and in the long one.
     short: u32,
@@ -33,11 +33,11 @@ struct Size {
 }
 
 /// Measures the rate of overdue routes and that of fresh intents beside them.
-pub(crate) async fn run(testbed: &mut Testbed, scale: Scale) -> anyhow::Result<Section> {
-    let Size { intents, short, long } = if scale.smoke {
-        Size { intents: 500, short: 1_000, long: 5_000 }
+pub(crate) async fn run(testbed: &mut Testbed, scale: Scale) -> anyhow::Result<ReportSection> {
+    let BacklogSize { intents, short, long } = if scale.smoke {
+        BacklogSize { intents: 500, short: 1_000, long: 5_000 }
     } else {
-        Size { intents: 20_000, short: 20_000, long: 500_000 }
+        BacklogSize { intents: 20_000, short: 20_000, long: 500_000 }
     };
     let mut empty = vec![empty_tables(testbed, intents).await?];
     let mut shorts = vec![drain(testbed, short).await?];
@@ -76,7 +76,7 @@ pub(crate) async fn run(testbed: &mut Testbed, scale: Scale) -> anyhow::Result<S
             .at_least(FRESH_RATE),
         alone,
     ];
-    Ok(Section { title: format!("A backlog of {long} overdue routes"), figures, charts: Vec::new() })
+    Ok(ReportSection { title: format!("A backlog of {long} overdue routes"), figures, charts: Vec::new() })
 }
 
 /// The rate at which overdue routes are appended when there is no other work.

@@ -22,7 +22,7 @@ use tokio::sync::mpsc;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Statement};
 
-use self::publish::{Completer, Publisher};
+use self::publish::{ChannelPublisher, Completer};
 use crate::contender::Servers;
 use crate::testbed::{INTENTS, MAIL, PUSH, connect_postgres, connect_redis};
 
@@ -49,21 +49,21 @@ struct Entry {
 }
 
 /// A route to publish, with its intent.
-struct Route {
+struct BaselineRoute {
     entry: Arc<Entry>,
     route_id: String,
     /// The index of the recipient in the users of the entry.
     user: usize,
 }
 
-impl Route {
+impl BaselineRoute {
     fn user(&self) -> &str {
         &self.entry.users[self.user]
     }
 }
 
-struct Batch {
-    routes: Vec<Route>,
+struct RouteChunk {
+    routes: Vec<BaselineRoute>,
     /// The version of each route.
     accepted_at: Vec<SystemTime>,
 }
@@ -71,19 +71,19 @@ struct Batch {
 /// The reader, the acceptor and both publishers, connected.
 pub(crate) struct Baseline {
     reader: MultiplexedConnection,
-    acceptor: Acceptor,
-    channels: [(Publisher, Completer); 2],
+    acceptor: BaselineAcceptor,
+    channels: [(ChannelPublisher, Completer); 2],
 }
 
 impl Baseline {
     pub(crate) async fn connect(servers: &Servers) -> anyhow::Result<Self> {
         let channel = async |stream| {
-            let publisher = Publisher::new(connect_redis(&servers.redis).await?, stream).await?;
+            let publisher = ChannelPublisher::new(connect_redis(&servers.redis).await?, stream).await?;
             anyhow::Ok((publisher, Completer::new(client(servers).await?).await?))
         };
         Ok(Self {
             reader: connect_redis(&servers.redis).await?,
-            acceptor: Acceptor::new(client(servers).await?).await?,
+            acceptor: BaselineAcceptor::new(client(servers).await?).await?,
             channels: [channel(PUSH).await?, channel(MAIL).await?],
         })
     }
@@ -190,30 +190,30 @@ fn text(value: Option<Value>) -> anyhow::Result<String> {
     }
 }
 
-struct Acceptor {
+struct BaselineAcceptor {
     client: Client,
     records: Statement,
     routes: Statement,
 }
 
-impl Acceptor {
+impl BaselineAcceptor {
     async fn new(client: Client) -> anyhow::Result<Self> {
         let (records, routes) = (client.prepare(INSERT_RECORDS).await?, client.prepare(INSERT_ROUTES).await?);
         Ok(Self { client, records, routes })
     }
 
     /// Accepts a batch in one pipelined transaction. Returns the routes of push and of e-mail.
-    async fn accept(&self, batch: &[Arc<Entry>]) -> anyhow::Result<(Batch, Batch)> {
+    async fn accept(&self, batch: &[Arc<Entry>]) -> anyhow::Result<(RouteChunk, RouteChunk)> {
         let now = microseconds();
         let column =
             |value: fn(&Entry) -> &str| batch.iter().map(|entry| value(entry)).collect::<Vec<&str>>();
         let ids = column(|entry| &entry.id);
         let fingerprints: Vec<String> =
             batch.iter().map(|entry| format!("v1:{:064x}", entry.payload.len())).collect();
-        let routes = |channel: &str| -> Vec<Route> {
+        let routes = |channel: &str| -> Vec<BaselineRoute> {
             let of = |entry: &Arc<Entry>, user: usize| {
                 let route_id = format!("{channel}:user:{}", entry.users[user]);
-                Route { entry: Arc::clone(entry), route_id, user }
+                BaselineRoute { entry: Arc::clone(entry), route_id, user }
             };
             batch.iter().flat_map(|entry| (0..entry.users.len()).map(move |user| of(entry, user))).collect()
         };
@@ -247,7 +247,7 @@ impl Acceptor {
         records?;
         inserted?;
         commit?;
-        let batch = |routes: Vec<Route>| Batch { accepted_at: vec![now; routes.len()], routes };
+        let batch = |routes: Vec<BaselineRoute>| RouteChunk { accepted_at: vec![now; routes.len()], routes };
         Ok((batch(push), batch(mail)))
     }
 }

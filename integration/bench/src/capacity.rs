@@ -14,7 +14,7 @@ use redis::aio::MultiplexedConnection;
 use tokio_postgres::Client;
 
 use crate::Scale;
-use crate::figure::{Figure, Section};
+use crate::figure::{Figure, ReportSection};
 use crate::growth::drain;
 use crate::load;
 use crate::measure::median;
@@ -28,7 +28,7 @@ const MANY: u32 = 4;
 
 /// The cost of one load, for each of its intents.
 #[derive(Clone, Copy)]
-struct Cost {
+struct LoadCost {
     records: f64,
     routes: f64,
     wal: f64,
@@ -45,7 +45,7 @@ struct Cost {
 }
 
 /// Measures alternating rounds of both loads.
-pub(crate) async fn run(testbed: &mut Testbed, scale: Scale) -> anyhow::Result<Section> {
+pub(crate) async fn run(testbed: &mut Testbed, scale: Scale) -> anyhow::Result<ReportSection> {
     let (intents, rounds) = if scale.smoke { (500, 1) } else { (30_000, scale.latency_rounds) };
     let (mut few, mut many) = (Vec::new(), Vec::new());
     for round in 1..=rounds {
@@ -61,10 +61,10 @@ pub(crate) async fn run(testbed: &mut Testbed, scale: Scale) -> anyhow::Result<S
         "Capacity: {intents} intents of {FEW} and of {MANY} routes with a payload of {payload} bytes, {rounds} alternating round(s), medians, \
          beside the figures of the calculator"
     );
-    Ok(Section { title, figures, charts: Vec::new() })
+    Ok(ReportSection { title, figures, charts: Vec::new() })
 }
 
-async fn load(testbed: &mut Testbed, intents: u32, routes: u32) -> anyhow::Result<Cost> {
+async fn load(testbed: &mut Testbed, intents: u32, routes: u32) -> anyhow::Result<LoadCost> {
     let dsn = testbed.fresh().await?;
     let client = testbed.superuser(&dsn).await?;
     let mut redis = testbed.redis().await?;
@@ -91,7 +91,7 @@ async fn load(testbed: &mut Testbed, intents: u32, routes: u32) -> anyhow::Resul
     client.batch_execute("DELETE FROM records").await.context("could not delete the records")?;
     let deleted = self::wal(&client).await? - before;
     let cpu = drained.cpu();
-    Ok(Cost {
+    Ok(LoadCost {
         records: each(records),
         routes: each(of_routes),
         wal: each(written),
@@ -169,12 +169,12 @@ async fn other_rows(testbed: &mut Testbed, rows: u32) -> anyhow::Result<Vec<(&'s
     Ok(found)
 }
 
-fn figures(few: &[Cost], many: &[Cost], rows: &[(&'static str, f64)], smoke: bool) -> Vec<Figure> {
-    let of = |costs: &[Cost], part: fn(&Cost) -> f64| median(costs.iter().map(part));
+fn figures(few: &[LoadCost], many: &[LoadCost], rows: &[(&'static str, f64)], smoke: bool) -> Vec<Figure> {
+    let of = |costs: &[LoadCost], part: fn(&LoadCost) -> f64| median(costs.iter().map(part));
     // A line through both loads: the slope belongs to a route, the rest to the intent.
-    let route = |part: fn(&Cost) -> f64| (of(many, part) - of(few, part)) / f64::from(MANY - FEW);
-    let intent = |part: fn(&Cost) -> f64| of(few, part) - route(part) * f64::from(FEW);
-    let wal = |cost: &Cost| cost.wal + cost.wal_of_deletion;
+    let route = |part: fn(&LoadCost) -> f64| (of(many, part) - of(few, part)) / f64::from(MANY - FEW);
+    let intent = |part: fn(&LoadCost) -> f64| of(few, part) - route(part) * f64::from(FEW);
+    let wal = |cost: &LoadCost| cost.wal + cost.wal_of_deletion;
     let [keys, receipts, actions] = OTHER_ROWS
         .map(|(table, _)| rows.iter().find(|(found, _)| *found == table).map_or(0.0, |(_, bytes)| *bytes));
     let measured = Costs {
@@ -206,8 +206,8 @@ fn figures(few: &[Cost], many: &[Cost], rows: &[(&'static str, f64)], smoke: boo
 }
 
 /// The rates of the same rounds, and the number of busy cores at the rate of the larger load.
-fn rates(few: &[Cost], many: &[Cost]) -> [Figure; 3] {
-    let rate = |name: String, costs: &[Cost]| {
+fn rates(few: &[LoadCost], many: &[LoadCost]) -> [Figure; 3] {
+    let rate = |name: String, costs: &[LoadCost]| {
         let each = || costs.iter().map(|cost| cost.rate);
         Figure::shown(name, median(each()), "intents/s").of_rounds(each())
     };

@@ -12,14 +12,14 @@ const COLORS: [RGBColor; 4] =
 
 /// A chart of either kind.
 #[derive(Clone, Debug)]
-pub(crate) enum Chart {
-    Bars(Bars),
-    Lines(Lines),
+pub(crate) enum FigureChart {
+    Bars(BarChart),
+    Lines(LineChart),
 }
 
 /// A bar chart; the bars may be stacked from several parts.
 #[derive(Clone, Debug)]
-pub(crate) struct Bars {
+pub(crate) struct BarChart {
     /// The name of the file without its extension.
     pub(crate) file: &'static str,
     pub(crate) title: &'static str,
@@ -31,7 +31,7 @@ pub(crate) struct Bars {
 
 /// A line chart with a logarithmic scale; all lines share the points of the x axis.
 #[derive(Clone, Debug)]
-pub(crate) struct Lines {
+pub(crate) struct LineChart {
     /// The name of the file without its extension.
     pub(crate) file: &'static str,
     pub(crate) title: &'static str,
@@ -43,7 +43,7 @@ pub(crate) struct Lines {
     pub(crate) lines: Vec<(String, Vec<f64>)>,
 }
 
-impl Chart {
+impl FigureChart {
     /// The name of the file without its extension.
     pub(crate) fn file(&self) -> &'static str {
         match self {
@@ -75,7 +75,7 @@ impl Chart {
     }
 }
 
-impl Bars {
+impl BarChart {
     fn draw(&self, area: &DrawingArea<SVGBackend<'_>, Shift>) -> anyhow::Result<()> {
         let highest = self.bars.iter().map(|(_, parts)| parts.iter().sum()).fold(1.0, f64::max);
         let mut chart = ChartBuilder::on(area)
@@ -131,7 +131,7 @@ impl Bars {
     }
 }
 
-impl Lines {
+impl LineChart {
     fn draw(&self, area: &DrawingArea<SVGBackend<'_>, Shift>) -> anyhow::Result<()> {
         // A logarithmic scale has no zero.
         let values = || self.lines.iter().flat_map(|(_, values)| values.iter().map(|value| value.max(0.01)));

@@ -152,7 +152,7 @@ pub(crate) async fn serve(name: &str) -> anyhow::Result<()> {
             naive.run(intents).await?;
         }
         outbox::BASELINE => {
-            let baseline = outbox::baseline::Baseline::connect(&servers).await?;
+            let baseline = outbox::baseline::RelayBaseline::connect(&servers).await?;
             answer("ready", Some("run")).await?;
             baseline.run(intents).await?;
         }

@@ -10,9 +10,9 @@ use std::time::Instant;
 use anyhow::{Context, ensure};
 use harness::ServiceBuilder;
 
-use crate::figure::{Figure, Section};
+use crate::figure::{Figure, ReportSection};
 use crate::load::{self, ROUTES, USERS};
-use crate::round::{Round, Rounds, Unit, costs, rates};
+use crate::round::{BenchRound, Rounds, Unit, costs, rates};
 use crate::testbed::Testbed;
 use crate::watch::{at_least, confirm, wait_for_entries, wait_until_none_live};
 use crate::{Scale, measure};
@@ -41,7 +41,7 @@ impl Directory {
 }
 
 /// Runs alternating rounds, each pair in the opposite order of the pair before.
-pub(crate) async fn run(testbed: &mut Testbed, scale: Scale) -> anyhow::Result<Section> {
+pub(crate) async fn run(testbed: &mut Testbed, scale: Scale) -> anyhow::Result<ReportSection> {
     let intents = if scale.smoke { SMOKE_INTENTS } else { scale.intents };
     let (mut http, mut state) =
         (Rounds::new("HTTP directory", Unit::Intent), Rounds::new("state directory", Unit::Intent));
@@ -88,11 +88,11 @@ pub(crate) async fn run(testbed: &mut Testbed, scale: Scale) -> anyhow::Result<S
          round(s), medians",
         scale.rounds
     );
-    Ok(Section { title, figures, charts })
+    Ok(ReportSection { title, figures, charts })
 }
 
 /// One round, measured from the last entry of the warm-up to the last completion.
-async fn one_round(testbed: &mut Testbed, directory: Directory, intents: u32) -> anyhow::Result<Round> {
+async fn one_round(testbed: &mut Testbed, directory: Directory, intents: u32) -> anyhow::Result<BenchRound> {
     let dsn = testbed.fresh().await?;
     let (mut redis, client) = (testbed.redis().await?, testbed.postgres(&dsn).await?);
     if directory == Directory::State {
@@ -111,7 +111,7 @@ async fn one_round(testbed: &mut Testbed, directory: Directory, intents: u32) ->
     confirm(&client, WARM_UP + intents, ROUTES).await?;
     testbed.stop(service).await;
     let measured = u32::try_from(all - appended)? / ROUTES;
-    Ok(Round::of(measured, time, used))
+    Ok(BenchRound::of(measured, time, used))
 }
 
 /// The SQL that inserts the users of the HTTP stand-in.

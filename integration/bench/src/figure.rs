@@ -1,6 +1,6 @@
 //! Measured figures, and the goals that they are compared with.
 
-use crate::chart::Chart;
+use crate::chart::FigureChart;
 
 /// The factor that replaces a goal if the baseline misses the goal on this machine: the service may take this
 /// multiple of the baseline's figure.
@@ -8,13 +8,13 @@ const BASELINE_FACTOR: f64 = 1.5;
 
 /// The figures of one scenario.
 #[derive(Clone, Debug)]
-pub(crate) struct Section {
+pub(crate) struct ReportSection {
     /// The subject of the measurement, and the method.
     pub(crate) title: String,
     /// The results.
     pub(crate) figures: Vec<Figure>,
     /// Some of the results as charts.
-    pub(crate) charts: Vec<Chart>,
+    pub(crate) charts: Vec<FigureChart>,
 }
 
 /// A figure of a scenario.

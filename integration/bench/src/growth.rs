@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 
-use crate::figure::{Figure, Section};
+use crate::figure::{Figure, ReportSection};
 use crate::load::ROUTES;
 use crate::measure::{Cpu, median};
 use crate::rows::Rows;
@@ -26,14 +26,14 @@ const OPEN_TRANSACTION: f64 = 1.5;
 const LONG: u32 = 6;
 
 /// The amounts of one run.
-struct Size {
+struct GrowthSize {
     intents: u32,
     /// Records in the full tables.
     records: u32,
     rounds: usize,
 }
 
-impl Size {
+impl GrowthSize {
     fn of(scale: Scale) -> Self {
         if scale.smoke {
             Self { intents: 500, records: 10_000, rounds: 1 }
@@ -73,8 +73,8 @@ impl Drain {
 }
 
 /// Measures full tables, then the open transaction.
-pub(crate) async fn run(testbed: &mut Testbed, scale: Scale) -> anyhow::Result<Section> {
-    let size = Size::of(scale);
+pub(crate) async fn run(testbed: &mut Testbed, scale: Scale) -> anyhow::Result<ReportSection> {
+    let size = GrowthSize::of(scale);
     let mut empty = vec![empty_tables(testbed, size.intents).await?];
     let full = full_tables(testbed, &size).await?;
     while empty.len() < size.rounds {
@@ -90,7 +90,7 @@ pub(crate) async fn run(testbed: &mut Testbed, scale: Scale) -> anyhow::Result<S
     let long = |with: &str| format!("{} intents, {with} open transaction", size.intents * LONG);
     figures.extend(compared((&long("no"), &plain), (&long("an"), &held), OPEN_TRANSACTION));
     let title = "Growth: processor time with full tables, and beside an open transaction".to_owned();
-    Ok(Section { title, figures, charts: Vec::new() })
+    Ok(ReportSection { title, figures, charts: Vec::new() })
 }
 
 /// The processor time of plain runs and of others, and their ratio, which must be at most `bound`.
@@ -111,7 +111,7 @@ pub(crate) async fn empty_tables(testbed: &mut Testbed, intents: u32) -> anyhow:
 }
 
 /// Several runs, one after the other, into the same tables.
-async fn full_tables(testbed: &mut Testbed, size: &Size) -> anyhow::Result<Vec<Drain>> {
+async fn full_tables(testbed: &mut Testbed, size: &GrowthSize) -> anyhow::Result<Vec<Drain>> {
     println!("growth: {} intents into tables with {} records", size.intents, size.records);
     let dsn = testbed.fresh().await?;
     let rows = Rows { records: size.records, age: "1 day", due: false };

@@ -21,12 +21,12 @@ use tempfile::NamedTempFile;
 use tokio_postgres::Client;
 
 use self::client::ROUTES;
-use self::generator::{Answers, Load, Order};
+use self::generator::{LoadOrder, RequestLoad, ResponseCounts};
 use crate::Scale;
 use crate::contender::Contender;
-use crate::figure::{Figure, Section};
+use crate::figure::{Figure, ReportSection};
 use crate::measure::{Cpu, median};
-use crate::round::{Round, Rounds, Unit, rates};
+use crate::round::{BenchRound, Rounds, Unit, rates};
 use crate::testbed::Testbed;
 use crate::throughput;
 use crate::watch::{confirm, wait_for_entries, wait_until_none_live};
@@ -38,7 +38,7 @@ const BATCH_RATIO: f64 = 0.8;
 const REPLAY_RATIO: f64 = 2.0;
 
 /// The amounts of one round.
-struct Size {
+struct HttpSize {
     /// Intents through the stream.
     stream: u32,
     /// The requests for each number of connections, the most first.
@@ -50,7 +50,7 @@ struct Size {
     seconds: u32,
 }
 
-impl Size {
+impl HttpSize {
     fn of(scale: Scale) -> Self {
         let (rounds, seconds) = (scale.latency_rounds, scale.seconds);
         if scale.smoke {
@@ -143,17 +143,17 @@ impl Generator {
     }
 
     /// Encodes the requests and opens the connections.
-    async fn prepare(&mut self, api: &ApiService, load: Load) -> anyhow::Result<()> {
-        let order = Order { addr: api.addr.clone(), token: api.producer.clone(), load };
+    async fn prepare(&mut self, api: &ApiService, load: RequestLoad) -> anyhow::Result<()> {
+        let order = LoadOrder { addr: api.addr.clone(), token: api.producer.clone(), load };
         self.0.request(&json!(order).to_string()).await?;
         self.0.expect("prepared").await.map(drop)
     }
 
     /// Sends the prepared requests, and checks the numbers of accepted intents and of replayed responses.
-    async fn send(&mut self, accepted: u32, replayed: u32) -> anyhow::Result<Answers> {
+    async fn send(&mut self, accepted: u32, replayed: u32) -> anyhow::Result<ResponseCounts> {
         self.0.request(generator::SEND).await?;
         let report = self.0.expect("done").await?;
-        let answers: Answers = serde_json::from_value(report["answers"].clone())?;
+        let answers: ResponseCounts = serde_json::from_value(report["answers"].clone())?;
         ensure!(
             (answers.accepted, answers.replayed) == (accepted, replayed),
             "{} intents were accepted and {} answers replayed, not {accepted} and {replayed}",
@@ -180,7 +180,7 @@ struct Series {
     completed: Rounds,
     /// Processor time of the load generator for each intent, in microseconds.
     generator: Vec<f64>,
-    answers: Vec<Answers>,
+    answers: Vec<ResponseCounts>,
 }
 
 impl Series {
@@ -191,8 +191,8 @@ impl Series {
     }
 
     fn push(&mut self, sent: &Sent) {
-        self.answered.push(Round::of(sent.intents, sent.answered, sent.cpu));
-        self.completed.push(Round::of(sent.intents, sent.completed, sent.cpu));
+        self.answered.push(BenchRound::of(sent.intents, sent.answered, sent.cpu));
+        self.completed.push(BenchRound::of(sent.intents, sent.completed, sent.cpu));
         self.generator.push(sent.generator as f64 / f64::from(sent.intents));
         self.answers.push(sent.answers);
     }
@@ -203,7 +203,7 @@ impl Series {
         let shown = |what: &str, values: Vec<f64>, unit: &'static str| {
             Figure::shown(name(what), median(values.iter().copied()), unit).of_rounds(values)
         };
-        let of_answers = |of: fn(&Answers) -> f64| self.answers.iter().map(of).collect();
+        let of_answers = |of: fn(&ResponseCounts) -> f64| self.answers.iter().map(of).collect();
         let mut figures = vec![
             self.answered.speed("rate to the last answer"),
             shown("p50 to an answer", of_answers(|answers| answers.p50), "ms"),
@@ -227,11 +227,11 @@ struct Sent {
     completed: Duration,
     cpu: Cpu,
     generator: u64,
-    answers: Answers,
+    answers: ResponseCounts,
 }
 
 /// A running service with its observers, over several loads.
-struct Run<'a> {
+struct LoadRun<'a> {
     testbed: &'a Testbed,
     api: ApiService,
     generator: Generator,
@@ -240,7 +240,7 @@ struct Run<'a> {
     accepted: u32,
 }
 
-impl Run<'_> {
+impl LoadRun<'_> {
     /// Sends `load` once. All of it is new, or all of it is replayed.
     async fn send(&mut self, intents: u32, is_replay: bool) -> anyhow::Result<Sent> {
         let mut redis = self.testbed.redis().await?;
@@ -281,17 +281,17 @@ impl Kinds {
         let dsn = testbed.fresh().await?;
         let (api, client) = (ApiService::start(testbed, &dsn).await?, testbed.postgres(&dsn).await?);
         let generator = Generator::start(testbed, &dsn).await?;
-        let mut run = Run { testbed, api, generator, client, accepted: 0 };
+        let mut run = LoadRun { testbed, api, generator, client, accepted: 0 };
         let Requests { connections, singles, batched, batch } = self.requests;
-        let load = Load { connections, first: 0, intents: singles, batch: 0, body_bytes: 0 };
+        let load = RequestLoad { connections, first: 0, intents: singles, batch: 0, body_bytes: 0 };
         run.generator.prepare(&run.api, load).await?;
         self.fresh.push(&run.send(load.intents, false).await?);
         self.replayed.push(&run.send(load.intents, true).await?);
-        let load = Load { first: singles, intents: batched, batch, ..load };
+        let load = RequestLoad { first: singles, intents: batched, batch, ..load };
         run.generator.prepare(&run.api, load).await?;
         self.batches.push(&run.send(load.intents, false).await?);
         confirm(&run.client, run.accepted, ROUTES).await?;
-        let Run { api, generator, .. } = run;
+        let LoadRun { api, generator, .. } = run;
         generator.end().await?;
         api.stop(testbed).await;
         Ok(())
@@ -300,14 +300,14 @@ impl Kinds {
 
 /// Measures alternating rounds of the stream and of each number of connections; then latency; then
 /// transactions and memory.
-pub(crate) async fn run(testbed: &mut Testbed, scale: Scale) -> anyhow::Result<Section> {
-    let size = Size::of(scale);
+pub(crate) async fn run(testbed: &mut Testbed, scale: Scale) -> anyhow::Result<ReportSection> {
+    let size = HttpSize::of(scale);
     let mut stream = Rounds::new("stream", Unit::Intent);
     let mut kinds = size.http.map(Kinds::new);
     for round in 1..=size.rounds {
         println!("http: round {round} of {}: the stream, then HTTP", size.rounds);
         let (time, used) = throughput::service(testbed, size.stream, ROUTES).await?;
-        stream.push(Round::of(size.stream, time, used));
+        stream.push(BenchRound::of(size.stream, time, used));
         for kinds in &mut kinds {
             kinds.round(testbed).await?;
         }
@@ -327,7 +327,7 @@ pub(crate) async fn run(testbed: &mut Testbed, scale: Scale) -> anyhow::Result<S
         figures.push(judged(replayed.answered.times(name, &fresh.answered), REPLAY_RATIO));
         figures.extend(replayed.figures(has_most));
     }
-    figures.extend(steady::Latency::measure(testbed, size.seconds, size.rounds).await?.figures());
+    figures.extend(steady::SteadyLatency::measure(testbed, size.seconds, size.rounds).await?.figures());
     let [Requests { connections, singles, .. }, ..] = size.http;
     figures.extend(counted::run(testbed, connections, size.counted).await?);
     let all = kinds.iter().flat_map(|kinds| [&kinds.fresh, &kinds.batches]);
@@ -338,5 +338,5 @@ pub(crate) async fn run(testbed: &mut Testbed, scale: Scale) -> anyhow::Result<S
          connections in each of {} alternating round(s), medians",
         size.stream, size.rounds
     );
-    Ok(Section { title, figures, charts })
+    Ok(ReportSection { title, figures, charts })
 }

@@ -10,7 +10,7 @@ use redis::aio::MultiplexedConnection;
 use tokio_postgres::Client;
 
 use crate::Scale;
-use crate::figure::{Figure, Section};
+use crate::figure::{Figure, ReportSection};
 use crate::load::{self, ROUTES};
 use crate::measure::Cpu;
 use crate::testbed::{ROLE, Testbed};
@@ -27,7 +27,7 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Measures a replica that has processed all intents, then the same with a second replica, which is not the
 /// leader.
-pub(crate) async fn run(testbed: &mut Testbed, scale: Scale) -> anyhow::Result<Section> {
+pub(crate) async fn run(testbed: &mut Testbed, scale: Scale) -> anyhow::Result<ReportSection> {
     let dsn = testbed.fresh().await?;
     let superuser = counting(testbed, &dsn).await?;
     let mut redis = testbed.redis().await?;
@@ -49,7 +49,7 @@ pub(crate) async fn run(testbed: &mut Testbed, scale: Scale) -> anyhow::Result<S
         testbed.stop(service).await;
     }
     let title = format!("Idle: replicas with nothing to do for {} s, for each of them", scale.seconds);
-    Ok(Section { title, figures, charts: Vec::new() })
+    Ok(ReportSection { title, figures, charts: Vec::new() })
 }
 
 /// Waits until the work after a start or a publication is finished: no statement is executed for a second.

@@ -10,9 +10,9 @@ use redis::streams::StreamReadReply;
 use tokio::task::JoinHandle;
 
 use crate::Scale;
-use crate::chart::{Chart, Lines};
+use crate::chart::{FigureChart, LineChart};
 use crate::contender::Contender;
-use crate::figure::{Figure, Section};
+use crate::figure::{Figure, ReportSection};
 use crate::load::{self, Steady};
 use crate::measure::{median, percentile};
 use crate::testbed::{MAIL, PUSH, Testbed};
@@ -45,7 +45,7 @@ impl Percentiles {
 }
 
 /// The results at one rate, round by round.
-struct Latency {
+struct RateLatency {
     rate: u32,
     /// The latency from the XADD of an intent to the last of its entries, by round.
     baseline: Vec<Percentiles>,
@@ -54,7 +54,7 @@ struct Latency {
     publish: Vec<Percentiles>,
 }
 
-impl Latency {
+impl RateLatency {
     async fn measure(testbed: &mut Testbed, scale: Scale, rate: u32) -> anyhow::Result<Self> {
         let mut latency = Self { rate, baseline: Vec::new(), service: Vec::new(), publish: Vec::new() };
         let load = Steady { routes: load::ROUTES, rate, most: rate * scale.seconds };
@@ -104,23 +104,23 @@ fn median_of(rounds: &[Percentiles], of: fn(&Percentiles) -> f64) -> f64 {
 }
 
 /// Measures one rate after the other, with alternating rounds of the baseline and of the service.
-pub(crate) async fn run(testbed: &mut Testbed, scale: Scale) -> anyhow::Result<Section> {
+pub(crate) async fn run(testbed: &mut Testbed, scale: Scale) -> anyhow::Result<ReportSection> {
     let mut all = Vec::new();
     for rate in scale.rates {
-        all.push(Latency::measure(testbed, scale, *rate).await?);
+        all.push(RateLatency::measure(testbed, scale, *rate).await?);
     }
     let title = format!(
         "Latency: from XADD to the last of four entries as a blocked reader sees it, {} s at each rate, {} alternating round(s), \
          medians; acceptance to append in whole milliseconds",
         scale.seconds, scale.latency_rounds
     );
-    let figures = all.iter().flat_map(Latency::figures).collect();
-    Ok(Section { title, figures, charts: vec![chart(&all)] })
+    let figures = all.iter().flat_map(RateLatency::figures).collect();
+    Ok(ReportSection { title, figures, charts: vec![chart(&all)] })
 }
 
-fn chart(all: &[Latency]) -> Chart {
-    let line = |name: &str, of: fn(&Latency) -> f64| (name.to_owned(), all.iter().map(of).collect());
-    Chart::Lines(Lines {
+fn chart(all: &[RateLatency]) -> FigureChart {
+    let line = |name: &str, of: fn(&RateLatency) -> f64| (name.to_owned(), all.iter().map(of).collect());
+    FigureChart::Lines(LineChart {
         file: "latency",
         title: "From XADD to the last entry",
         unit: "ms",
@@ -184,8 +184,8 @@ pub(crate) async fn observed(
     sending: impl Future<Output = anyhow::Result<HashMap<String, Instant>>>,
 ) -> anyhow::Result<(Percentiles, u32)> {
     let observers = [
-        Observer::start(testbed.redis().await?, PUSH, "notification_id"),
-        Observer::start(testbed.redis().await?, MAIL, "delivery_id"),
+        StreamObserver::start(testbed.redis().await?, PUSH, "notification_id"),
+        StreamObserver::start(testbed.redis().await?, MAIL, "delivery_id"),
     ];
     let sent = sending.await?;
     // Half of the routes are on each channel.
@@ -214,7 +214,7 @@ pub(crate) async fn observed_entries(
     field: &'static str,
     sending: impl Future<Output = anyhow::Result<HashMap<String, Instant>>>,
 ) -> anyhow::Result<Percentiles> {
-    let observer = Observer::start(testbed.redis().await?, stream, field);
+    let observer = StreamObserver::start(testbed.redis().await?, stream, field);
     let sent = sending.await?;
     let waited = |(id, seen): (String, Instant)| {
         let since = sent.get(&id).context("an entry that was not sent")?;
@@ -225,14 +225,14 @@ pub(crate) async fn observed_entries(
 }
 
 /// Reads the entries of a stream as they arrive, and keeps the id of the notification and the time for each.
-struct Observer {
+struct StreamObserver {
     stream: &'static str,
     /// The number of expected entries, once it is known.
     expected: tokio::sync::watch::Sender<usize>,
     reading: JoinHandle<anyhow::Result<Vec<(String, Instant)>>>,
 }
 
-impl Observer {
+impl StreamObserver {
     fn start(mut redis: MultiplexedConnection, stream: &'static str, field: &'static str) -> Self {
         let (expected, until) = tokio::sync::watch::channel(usize::MAX);
         let reading = tokio::spawn(async move {

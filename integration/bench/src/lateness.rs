@@ -11,7 +11,7 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::{Context, ensure};
 use tokio_postgres::Client;
 
-use crate::figure::{Figure, Section};
+use crate::figure::{Figure, ReportSection};
 use crate::load::{self, ROUTES};
 use crate::rows::Rows;
 use crate::testbed::{PUSH, Testbed};
@@ -30,7 +30,7 @@ const BOUND: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(10);
 
 /// Measures both kinds of routes.
-pub(crate) async fn run(testbed: &mut Testbed) -> anyhow::Result<Section> {
+pub(crate) async fn run(testbed: &mut Testbed) -> anyhow::Result<ReportSection> {
     println!("lateness: of {} records of another replica, and of a retry", RECORDS * INSERTIONS);
     let dsn = testbed.fresh().await?;
     let service = testbed.service(&dsn).start().await;
@@ -43,7 +43,7 @@ pub(crate) async fn run(testbed: &mut Testbed) -> anyhow::Result<Section> {
         Figure::shown("routes that failed once, the latest", retried, "ms").at_most(LATE_MILLIS),
     ];
     let title = "Lateness: from being due to being published, without dispatch in memory".to_owned();
-    Ok(Section { title, figures, charts: Vec::new() })
+    Ok(ReportSection { title, figures, charts: Vec::new() })
 }
 
 async fn of_another_replica(testbed: &Testbed, dsn: &str, client: &Client) -> anyhow::Result<f64> {

@@ -7,7 +7,7 @@ use lock::{Acquisition, Backoff, LockManager, LockOptions, Retry, RetryJitter, T
 use pg::{Dsn, PgPool, PoolSettings, SessionSettings};
 
 use crate::Scale;
-use crate::figure::{Figure, Section};
+use crate::figure::{Figure, ReportSection};
 use crate::measure::percentile;
 use crate::testbed::Testbed;
 
@@ -17,7 +17,7 @@ const TTL: Duration = Duration::from_secs(30);
 
 /// Measures a minimal transaction, then uncontended pairs of acquire and release, then many clients on one
 /// key.
-pub(crate) async fn run(testbed: &mut Testbed, scale: Scale) -> anyhow::Result<Section> {
+pub(crate) async fn run(testbed: &mut Testbed, scale: Scale) -> anyhow::Result<ReportSection> {
     println!("locks");
     let dsn = testbed.fresh().await?;
     let time = Duration::from_secs(scale.seconds.min(5).into());
@@ -30,7 +30,7 @@ pub(crate) async fn run(testbed: &mut Testbed, scale: Scale) -> anyhow::Result<S
     let name = format!("acquire and release, {CLIENTS} clients on one key, waiting included");
     report(&mut figures, &name, &crowd, time);
     let title = format!("Locks: pairs of acquire and release, {} s each", time.as_secs());
-    Ok(Section { title, figures, charts: Vec::new() })
+    Ok(ReportSection { title, figures, charts: Vec::new() })
 }
 
 fn manager(dsn: &str, connections: usize) -> anyhow::Result<LockManager> {

@@ -45,8 +45,8 @@ use anyhow::anyhow;
 use clap::{Parser, ValueEnum};
 use futures_util::FutureExt;
 
-use crate::figure::Section;
-use crate::report::Report;
+use crate::figure::ReportSection;
+use crate::report::BenchReport;
 use crate::testbed::Testbed;
 
 /// The amounts of a run.
@@ -141,7 +141,7 @@ impl Scenario {
         format!("{self:?}").to_lowercase()
     }
 
-    async fn run(self, testbed: &mut Testbed, scale: Scale) -> anyhow::Result<Section> {
+    async fn run(self, testbed: &mut Testbed, scale: Scale) -> anyhow::Result<ReportSection> {
         match self {
             Self::Throughput => throughput::run(testbed, scale).await,
             Self::Latency => latency::run(testbed, scale).await,
@@ -210,7 +210,7 @@ async fn main() -> anyhow::Result<()> {
     let options = Options::parse();
     let scale = if options.smoke { SMOKE } else { FULL };
     let mut testbed = Testbed::start().await?;
-    let mut report = Report::new(&options, scale, &testbed).await?;
+    let mut report = BenchReport::new(&options, scale, &testbed).await?;
     for scenario in options.scenarios() {
         // The harness panics if a condition that it waits for does not become true in time.
         let run = AssertUnwindSafe(scenario.run(&mut testbed, scale)).catch_unwind().await;

@@ -26,7 +26,7 @@ const COMPLETE: &str = "UPDATE routes SET status = 'published', next_attempt_at 
     WHERE notification_id = $1 AND route_id = $2 AND next_attempt_at IS NOT NULL";
 
 /// A route to publish, with the values of its entry.
-struct Route {
+struct NaiveRoute {
     notification_id: String,
     route_id: String,
     user: String,
@@ -37,16 +37,19 @@ struct Route {
 /// A reader, an acceptor and a publisher for each channel, connected.
 pub(crate) struct Naive {
     reader: MultiplexedConnection,
-    acceptor: Acceptor,
-    channels: [Publisher; 2],
+    acceptor: NaiveAcceptor,
+    channels: [NaivePublisher; 2],
 }
 
 impl Naive {
     pub(crate) async fn connect(servers: &Servers) -> anyhow::Result<Self> {
         Ok(Self {
             reader: connect_redis(&servers.redis).await?,
-            acceptor: Acceptor::new(connect_postgres(&servers.postgres).await?).await?,
-            channels: [Publisher::connect(servers, PUSH).await?, Publisher::connect(servers, MAIL).await?],
+            acceptor: NaiveAcceptor::new(connect_postgres(&servers.postgres).await?).await?,
+            channels: [
+                NaivePublisher::connect(servers, PUSH).await?,
+                NaivePublisher::connect(servers, MAIL).await?,
+            ],
         })
     }
 
@@ -83,20 +86,20 @@ async fn read_one(redis: &mut MultiplexedConnection, after: &str) -> anyhow::Res
     entries.next().context("the stream ended early")
 }
 
-struct Acceptor {
+struct NaiveAcceptor {
     client: Client,
     record: Statement,
     route: Statement,
 }
 
-impl Acceptor {
+impl NaiveAcceptor {
     async fn new(client: Client) -> anyhow::Result<Self> {
         let (record, route) = (client.prepare(INSERT_RECORD).await?, client.prepare(INSERT_ROUTE).await?);
         Ok(Self { client, record, route })
     }
 
     /// Accepts one intent in one transaction, row by row. Returns its routes, each with its channel.
-    async fn accept(&self, entry: &StreamId) -> anyhow::Result<Vec<(&'static str, Route)>> {
+    async fn accept(&self, entry: &StreamId) -> anyhow::Result<Vec<(&'static str, NaiveRoute)>> {
         let field = |name: &str| entry.get::<String>(name).context("an entry is too short");
         let (recipients, payload) = (field("recipient_user_ids_json")?, field("payload_json")?);
         let (key, request_id) = (field("idempotency_key")?, field("request_id")?);
@@ -111,7 +114,7 @@ impl Acceptor {
                 self.client
                     .execute(&self.route, &[&entry.id, &route_id, &channel, &reference, &email])
                     .await?;
-                let route = Route {
+                let route = NaiveRoute {
                     notification_id: entry.id.clone(),
                     route_id,
                     user: user.clone(),
@@ -127,14 +130,14 @@ impl Acceptor {
 }
 
 /// Publishes the routes of one channel.
-struct Publisher {
+struct NaivePublisher {
     client: Client,
     redis: MultiplexedConnection,
     stream: &'static str,
     complete: Statement,
 }
 
-impl Publisher {
+impl NaivePublisher {
     async fn connect(servers: &Servers, stream: &'static str) -> anyhow::Result<Self> {
         let client = connect_postgres(&servers.postgres).await?;
         let complete = client.prepare(COMPLETE).await?;
@@ -142,7 +145,7 @@ impl Publisher {
     }
 
     /// Acquires the lease, appends the entry, completes the route and releases the lease, for each route.
-    async fn run(mut self, mut routes: mpsc::Receiver<Route>) -> anyhow::Result<()> {
+    async fn run(mut self, mut routes: mpsc::Receiver<NaiveRoute>) -> anyhow::Result<()> {
         while let Some(route) = routes.recv().await {
             let lease = format!("notification:route_leases:{}:{}", route.notification_id, route.route_id);
             let mut take = redis::cmd("SET");
@@ -165,7 +168,7 @@ impl Publisher {
 }
 
 /// The fields that the service appends to `stream` for a route.
-fn outbound(stream: &str, route: &Route) -> Vec<(&'static str, String)> {
+fn outbound(stream: &str, route: &NaiveRoute) -> Vec<(&'static str, String)> {
     let id = format!("{}/{}", route.notification_id, route.route_id);
     if stream == PUSH {
         return vec![

@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 use self::events::{Outbox, wait_for_intents};
 use crate::Scale;
 use crate::contender::Contender;
-use crate::figure::{Figure, Section};
+use crate::figure::{Figure, ReportSection};
 use crate::measure::{Cpu, peak_memory_mb};
-use crate::round::{Round, Rounds, Unit, costs, rates};
+use crate::round::{BenchRound, Rounds, Unit, costs, rates};
 use crate::testbed::Testbed;
 
 /// The name of the baseline as a contender.
@@ -27,7 +27,7 @@ const MEMORY_MB: f64 = 64.0;
 const TABLE: &str = "openoutbox_events";
 
 /// The amounts of one run.
-struct Size {
+struct OutboxSize {
     /// Events in the outbox when a round begins.
     backlog: u32,
     rounds: usize,
@@ -35,17 +35,17 @@ struct Size {
     seconds: u32,
     /// The duration of the measurement of an idle relay in seconds.
     idle_seconds: u32,
-    growth: growth::Size,
+    growth: growth::OutboxGrowthSize,
 }
 
-impl Size {
+impl OutboxSize {
     fn of(scale: Scale) -> Self {
         let (rounds, seconds) = (scale.latency_rounds, scale.seconds);
         if scale.smoke {
-            let growth = growth::Size { short: 1_000, long: 5_000, rounds };
+            let growth = growth::OutboxGrowthSize { short: 1_000, long: 5_000, rounds };
             return Self { backlog: 2_000, rounds, seconds: 1, idle_seconds: 1, growth };
         }
-        let growth = growth::Size { short: 20_000, long: 1_000_000, rounds };
+        let growth = growth::OutboxGrowthSize { short: 20_000, long: 1_000_000, rounds };
         // The backlog is sampled every 30 s.
         Self { backlog: 200_000, rounds, seconds, idle_seconds: 30, growth }
     }
@@ -60,8 +60,8 @@ pub(crate) struct Drained {
 }
 
 /// Measures each part.
-pub(crate) async fn run(testbed: &mut Testbed, scale: Scale) -> anyhow::Result<Section> {
-    let size = Size::of(scale);
+pub(crate) async fn run(testbed: &mut Testbed, scale: Scale) -> anyhow::Result<ReportSection> {
+    let size = OutboxSize::of(scale);
     let mut figures = Vec::new();
     let (baseline, relay, memory) = alternate(testbed, &size).await?;
     for rounds in [&relay, &baseline] {
@@ -83,11 +83,11 @@ pub(crate) async fn run(testbed: &mut Testbed, scale: Scale) -> anyhow::Result<S
         events::KEYS,
         size.rounds
     );
-    Ok(Section { title, figures, charts })
+    Ok(ReportSection { title, figures, charts })
 }
 
 /// Alternating rounds of the baseline and of the relay, and the peak memory of the relay.
-async fn alternate(testbed: &mut Testbed, size: &Size) -> anyhow::Result<(Rounds, Rounds, f64)> {
+async fn alternate(testbed: &mut Testbed, size: &OutboxSize) -> anyhow::Result<(Rounds, Rounds, f64)> {
     let [mut baseline, mut relay] = ["baseline", "relay"].map(|name| Rounds::new(name, Unit::Event));
     let mut memory: f64 = 0.0;
     for round in 1..=size.rounds {
@@ -97,14 +97,14 @@ async fn alternate(testbed: &mut Testbed, size: &Size) -> anyhow::Result<(Rounds
         );
         baseline.push(of_baseline(testbed, size.backlog).await?);
         let drained = drain(testbed, size.backlog).await?;
-        relay.push(Round::of(size.backlog, drained.time, drained.cpu));
+        relay.push(BenchRound::of(size.backlog, drained.time, drained.cpu));
         memory = memory.max(drained.memory);
     }
     Ok((baseline, relay, memory))
 }
 
 /// One round of the baseline, from its first claim to its last update.
-async fn of_baseline(testbed: &mut Testbed, events: u32) -> anyhow::Result<Round> {
+async fn of_baseline(testbed: &mut Testbed, events: u32) -> anyhow::Result<BenchRound> {
     let dsn = testbed.fresh().await?;
     let outbox = Outbox::create(testbed, &dsn, TABLE).await?;
     outbox.load(testbed, events).await?;
@@ -112,7 +112,7 @@ async fn of_baseline(testbed: &mut Testbed, events: u32) -> anyhow::Result<Round
     let (time, used) = contender.step(testbed, "run", "done").await?;
     contender.end().await?;
     outbox.confirm(testbed, events).await?;
-    Ok(Round::of(events, time, used))
+    Ok(BenchRound::of(events, time, used))
 }
 
 /// Starts the relay on an outbox of `events` events, and waits until the last one is marked.

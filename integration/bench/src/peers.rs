@@ -13,9 +13,9 @@ use anyhow::{Context, ensure};
 use tokio::process::Command;
 
 use crate::contender::Contender;
-use crate::figure::{Figure, Section};
+use crate::figure::{Figure, ReportSection};
 use crate::measure::median;
-use crate::round::{Round, Rounds, Unit, costs, rates};
+use crate::round::{BenchRound, Rounds, Unit, costs, rates};
 use crate::testbed::{ROLE, Testbed};
 use crate::watch::wait_for_entries;
 use crate::{Scale, load, outbox, throughput};
@@ -24,7 +24,7 @@ use crate::{Scale, load, outbox, throughput};
 const IN_POSTGRES: [&str; 2] = ["graphile-worker", "pg-boss"];
 
 /// The results of one peer, round by round.
-struct Peer {
+struct PeerRates {
     name: &'static str,
     /// The rounds from adding the first job to executing the last one.
     whole: Rounds,
@@ -34,7 +34,7 @@ struct Peer {
     about: String,
 }
 
-impl Peer {
+impl PeerRates {
     fn new(name: &'static str) -> Self {
         Self {
             name,
@@ -61,7 +61,7 @@ impl Peer {
         wait_for_entries(&mut redis, u64::from(jobs)).await?;
         self.added_per_second.push(f64::from(jobs) / adding.as_secs_f64());
         self.executed_per_second.push(f64::from(jobs) / executing.as_secs_f64());
-        self.whole.push(Round::of(jobs, adding + executing, to_add.and(to_execute)));
+        self.whole.push(BenchRound::of(jobs, adding + executing, to_add.and(to_execute)));
         Ok(())
     }
 
@@ -98,17 +98,17 @@ fn program(name: &str) -> anyhow::Result<Command> {
 }
 
 /// Measures the service and each peer in alternating rounds.
-pub(crate) async fn run(testbed: &mut Testbed, scale: Scale) -> anyhow::Result<Section> {
+pub(crate) async fn run(testbed: &mut Testbed, scale: Scale) -> anyhow::Result<ReportSection> {
     let jobs = if scale.smoke { 4_000 } else { 80_000 };
     let mut service = Rounds::new("service", Unit::Route);
     let mut relay = Rounds::new("relay", Unit::Event);
-    let mut peers = ["graphile-worker", "pg-boss", "bullmq"].map(Peer::new);
+    let mut peers = ["graphile-worker", "pg-boss", "bullmq"].map(PeerRates::new);
     for round in 1..=scale.rounds {
         println!("peers, round {round} of {}: the service and the relay, then the others", scale.rounds);
         let (time, used) = throughput::service(testbed, jobs / load::ROUTES, load::ROUTES).await?;
-        service.push(Round::of(jobs, time, used));
+        service.push(BenchRound::of(jobs, time, used));
         let drained = outbox::drain(testbed, jobs).await?;
-        relay.push(Round::of(jobs, drained.time, drained.cpu));
+        relay.push(BenchRound::of(jobs, drained.time, drained.cpu));
         for peer in &mut peers {
             let name = peer.name;
             peer.round(testbed, jobs).await.with_context(|| format!("{name} could not be measured"))?;
@@ -130,5 +130,5 @@ pub(crate) async fn run(testbed: &mut Testbed, scale: Scale) -> anyhow::Result<S
         scale.rounds,
         about.join("; ")
     );
-    Ok(Section { title, figures, charts })
+    Ok(ReportSection { title, figures, charts })
 }

@@ -21,7 +21,7 @@ use domain::ports::{Known, Lookup, User};
 use redis::aio::MultiplexedConnection;
 use tokio_postgres::Client;
 
-use crate::figure::{Figure, Section};
+use crate::figure::{Figure, ReportSection};
 use crate::testbed::{INTENTS, Testbed};
 use crate::throughput::drive;
 use crate::{Scale, load};
@@ -49,7 +49,7 @@ const COMMANDS: [(&str, &str); 5] = [
 ];
 
 /// Measures one round and breaks it down.
-pub(crate) async fn run(testbed: &mut Testbed, scale: Scale) -> anyhow::Result<Section> {
+pub(crate) async fn run(testbed: &mut Testbed, scale: Scale) -> anyhow::Result<ReportSection> {
     println!("profile: {} intents", scale.intents);
     let dsn = testbed.fresh().await?;
     let superuser = testbed.superuser(&dsn).await?;
@@ -88,7 +88,7 @@ pub(crate) async fn run(testbed: &mut Testbed, scale: Scale) -> anyhow::Result<S
     show("service: drivers, runtime, kernel (the rest)".to_owned(), remaining);
     let title =
         format!("Profile: where the time of one intent of four routes goes, {} intents", scale.intents);
-    Ok(Section { title, figures, charts: Vec::new() })
+    Ok(ReportSection { title, figures, charts: Vec::new() })
 }
 
 /// Microseconds by kind of statement, in the order of `STATEMENTS`.

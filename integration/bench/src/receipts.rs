@@ -11,10 +11,10 @@ use anyhow::{Context, ensure};
 use serde_json::json;
 use tokio_postgres::Client;
 
-use self::reporter::{BATCH, Order, Reported};
+use self::reporter::{BATCH, ReportOrder, Reported};
 use crate::Scale;
 use crate::contender::Contender;
-use crate::figure::{Figure, Section};
+use crate::figure::{Figure, ReportSection};
 use crate::http::ApiService;
 use crate::latency::{Percentiles, steady};
 use crate::load::{self, ROUTES};
@@ -32,14 +32,14 @@ const CONNECTIONS: u32 = 8;
 const STEADY_CONNECTIONS: u32 = 64;
 
 /// The amounts of a run.
-struct Size {
+struct ReceiptsSize {
     /// Records whose routes are reported on.
     records: u32,
     seconds: u32,
     rounds: usize,
 }
 
-impl Size {
+impl ReceiptsSize {
     fn of(scale: Scale) -> Self {
         let (seconds, rounds) = (scale.seconds, scale.latency_rounds);
         Self { records: if scale.smoke { 1_000 } else { 10_000 }, seconds, rounds }
@@ -48,7 +48,7 @@ impl Size {
 
 /// The load beside the intents.
 #[derive(Clone, Copy)]
-enum Beside {
+enum ReceiptLoad {
     Nothing,
     SteadyReceipts,
     MostReceipts,
@@ -57,24 +57,24 @@ enum Beside {
 /// The results of one load.
 struct Measured {
     intents: Percentiles,
-    receipts: Option<Receipts>,
+    receipts: Option<ReceiptTimes>,
 }
 
-struct Receipts {
+struct ReceiptTimes {
     reported: Reported,
     /// Processor time of the load generator for each receipt, in microseconds.
     generator: f64,
 }
 
 /// Measures alternating rounds of the three loads.
-pub(crate) async fn run(testbed: &mut Testbed, scale: Scale) -> anyhow::Result<Section> {
-    let size = Size::of(scale);
+pub(crate) async fn run(testbed: &mut Testbed, scale: Scale) -> anyhow::Result<ReportSection> {
+    let size = ReceiptsSize::of(scale);
     let [mut alone, mut steady, mut most] = [Vec::new(), Vec::new(), Vec::new()];
     for round in 1..=size.rounds {
         println!("receipts: round {round} of {}: intents alone, then beside receipts", size.rounds);
-        alone.push(one_load(testbed, &size, Beside::Nothing).await?);
-        steady.push(one_load(testbed, &size, Beside::SteadyReceipts).await?);
-        most.push(one_load(testbed, &size, Beside::MostReceipts).await?);
+        alone.push(one_load(testbed, &size, ReceiptLoad::Nothing).await?);
+        steady.push(one_load(testbed, &size, ReceiptLoad::SteadyReceipts).await?);
+        most.push(one_load(testbed, &size, ReceiptLoad::MostReceipts).await?);
     }
     let mut figures = of_intents("alone", &alone);
     let name = format!("beside {RECEIPTS} receipts/s");
@@ -101,7 +101,7 @@ pub(crate) async fn run(testbed: &mut Testbed, scale: Scale) -> anyhow::Result<S
         size.records * ROUTES,
         size.rounds
     );
-    Ok(Section { title, figures, charts: Vec::new() })
+    Ok(ReportSection { title, figures, charts: Vec::new() })
 }
 
 fn of_intents(beside: &str, rounds: &[Measured]) -> Vec<Figure> {
@@ -118,7 +118,7 @@ fn of_intents(beside: &str, rounds: &[Measured]) -> Vec<Figure> {
 }
 
 fn of_receipts(load: &str, rounds: &[Measured], is_judged: bool) -> Vec<Figure> {
-    let shown = |what: &str, unit, of: fn(&Receipts) -> f64| {
+    let shown = |what: &str, unit, of: fn(&ReceiptTimes) -> f64| {
         let each = || rounds.iter().filter_map(|round| round.receipts.as_ref()).map(of);
         Figure::shown(format!("{load}: {what}"), median(each()), unit).of_rounds(each())
     };
@@ -134,17 +134,21 @@ fn of_receipts(load: &str, rounds: &[Measured], is_judged: bool) -> Vec<Figure> 
 }
 
 /// One load, in a database of its own.
-async fn one_load(testbed: &mut Testbed, size: &Size, beside: Beside) -> anyhow::Result<Measured> {
+async fn one_load(
+    testbed: &mut Testbed,
+    size: &ReceiptsSize,
+    beside: ReceiptLoad,
+) -> anyhow::Result<Measured> {
     let dsn = testbed.fresh().await?;
     Rows { records: size.records, age: "1 hour", due: false }.insert_vacuumed(testbed, &dsn).await?;
     let client = testbed.postgres(&dsn).await?;
     let api = ApiService::start(testbed, &dsn).await?;
-    let mut reporter = Reporter::start(testbed, &dsn).await?;
+    let mut reporter = ReportSender::start(testbed, &dsn).await?;
     let intents = load::Steady { routes: ROUTES, rate: INTENTS, most: INTENTS * size.seconds };
     let sending = steady(testbed, intents, |_| true);
     let (sent, receipts) = match beside {
-        Beside::Nothing => (sending.await?, None),
-        Beside::SteadyReceipts | Beside::MostReceipts => {
+        ReceiptLoad::Nothing => (sending.await?, None),
+        ReceiptLoad::SteadyReceipts | ReceiptLoad::MostReceipts => {
             reporter.prepare(&api, &client, beside, size.seconds).await?;
             let (sent, receipts) = tokio::try_join!(sending, reporter.send())?;
             confirm_receipts(&client, &receipts.reported, size).await?;
@@ -159,7 +163,7 @@ async fn one_load(testbed: &mut Testbed, size: &Size, beside: Beside) -> anyhow:
 }
 
 /// Checks that each reported route has its receipt.
-async fn confirm_receipts(client: &Client, reported: &Reported, size: &Size) -> anyhow::Result<()> {
+async fn confirm_receipts(client: &Client, reported: &Reported, size: &ReceiptsSize) -> anyhow::Result<()> {
     let found: i64 = client
         .query_one("SELECT count(*) FROM receipts", &[])
         .await
@@ -171,9 +175,9 @@ async fn confirm_receipts(client: &Client, reported: &Reported, size: &Size) -> 
 }
 
 /// The process that sends reports.
-struct Reporter(Contender);
+struct ReportSender(Contender);
 
-impl Reporter {
+impl ReportSender {
     async fn start(testbed: &Testbed, dsn: &str) -> anyhow::Result<Self> {
         Ok(Self(Contender::own(testbed, reporter::NAME, dsn, 0).await?))
     }
@@ -183,16 +187,16 @@ impl Reporter {
         &mut self,
         api: &ApiService,
         client: &Client,
-        beside: Beside,
+        beside: ReceiptLoad,
         seconds: u32,
     ) -> anyhow::Result<()> {
         let sql = "SELECT notification_id || '/' || route_id FROM routes ORDER BY notification_id, route_id";
         let rows = client.query(sql, &[]).await.context("could not read the ids of routes")?;
         let (rate, connections) = match beside {
-            Beside::SteadyReceipts => (Some(RECEIPTS), STEADY_CONNECTIONS),
-            Beside::Nothing | Beside::MostReceipts => (None, CONNECTIONS),
+            ReceiptLoad::SteadyReceipts => (Some(RECEIPTS), STEADY_CONNECTIONS),
+            ReceiptLoad::Nothing | ReceiptLoad::MostReceipts => (None, CONNECTIONS),
         };
-        let order = Order {
+        let order = ReportOrder {
             addr: api.addr.clone(),
             token: api.operator.clone(),
             ids: rows.iter().map(|row| row.get(0)).collect(),
@@ -204,14 +208,14 @@ impl Reporter {
         self.0.expect("prepared").await.map(drop)
     }
 
-    async fn send(&mut self) -> anyhow::Result<Receipts> {
+    async fn send(&mut self) -> anyhow::Result<ReceiptTimes> {
         let before = self.cpu()?;
         self.0.request(reporter::SEND).await?;
         let report = self.0.expect("done").await?;
         let reported: Reported = serde_json::from_value(report["reported"].clone())?;
         ensure!(reported.reports > 0, "nothing was reported");
         let generator = self.cpu()?.saturating_sub(before) as f64 / f64::from(reported.reports);
-        Ok(Receipts { reported, generator })
+        Ok(ReceiptTimes { reported, generator })
     }
 
     fn cpu(&self) -> anyhow::Result<u64> {

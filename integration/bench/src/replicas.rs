@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use harness::{Service, wait_for};
 
-use crate::figure::{Figure, Section};
+use crate::figure::{Figure, ReportSection};
 use crate::load::ROUTES;
 use crate::measure::median;
 use crate::rows::Rows;
@@ -27,7 +27,7 @@ const READY: &str = "the service is ready";
 
 /// The result of one run with a number of replicas.
 #[derive(Clone, Copy)]
-struct Round {
+struct ReplicasRound {
     routes_per_second: f64,
     leases_requested: u64,
     leases_held: u64,
@@ -37,20 +37,20 @@ struct Round {
 
 /// The work that is ready when the replicas start.
 #[derive(Clone, Copy)]
-enum Load {
+enum ReadyWork {
     Intents(u32),
     /// Overdue routes, as a number of records with four routes each.
     Overdue(u32),
 }
 
 /// Measures one, two and three replicas in alternating rounds, with each kind of load.
-pub(crate) async fn run(testbed: &mut Testbed, scale: Scale) -> anyhow::Result<Section> {
+pub(crate) async fn run(testbed: &mut Testbed, scale: Scale) -> anyhow::Result<ReportSection> {
     let mut figures = Vec::new();
     let records = if scale.smoke { 500 } else { 50_000 };
     for (name, load) in
-        [("intents", Load::Intents(scale.intents)), ("overdue routes", Load::Overdue(records))]
+        [("intents", ReadyWork::Intents(scale.intents)), ("overdue routes", ReadyWork::Overdue(records))]
     {
-        let mut rounds: [Vec<Round>; 3] = Default::default();
+        let mut rounds: [Vec<ReplicasRound>; 3] = Default::default();
         for round in 1..=scale.rounds {
             println!("replicas, {name}, round {round} of {}: one, two, three", scale.rounds);
             for (of_number, replicas) in rounds.iter_mut().zip(1..) {
@@ -65,11 +65,12 @@ pub(crate) async fn run(testbed: &mut Testbed, scale: Scale) -> anyhow::Result<S
         records * ROUTES,
         scale.rounds
     );
-    Ok(Section { title, figures, charts: Vec::new() })
+    Ok(ReportSection { title, figures, charts: Vec::new() })
 }
 
-fn compared(load: &str, rounds: &[Vec<Round>; 3]) -> Vec<Figure> {
-    let each = |rounds: &[Round]| rounds.iter().map(|round| round.routes_per_second).collect::<Vec<_>>();
+fn compared(load: &str, rounds: &[Vec<ReplicasRound>; 3]) -> Vec<Figure> {
+    let each =
+        |rounds: &[ReplicasRound]| rounds.iter().map(|round| round.routes_per_second).collect::<Vec<_>>();
     let speed = |replicas: usize| {
         let each = each(&rounds[replicas - 1]);
         let name = format!("{load}, {replicas} replica(s)");
@@ -83,7 +84,7 @@ fn compared(load: &str, rounds: &[Vec<Round>; 3]) -> Vec<Figure> {
         let ratios =
             each(of_number).into_iter().zip(each(&rounds[0])).map(|(together, alone)| together / alone);
         let share = Figure::shown(name("ratio to one replica"), together.value / alone.value, "x");
-        let sum = |of: fn(&Round) -> u64| of_number.iter().map(of).sum::<u64>();
+        let sum = |of: fn(&ReplicasRound) -> u64| of_number.iter().map(of).sum::<u64>();
         let (requested, held) = (sum(|round| round.leases_requested), sum(|round| round.leases_held));
         let held = Figure::shown(
             name(&format!("leases held by others, of {requested}")),
@@ -102,7 +103,7 @@ fn compared(load: &str, rounds: &[Vec<Round>; 3]) -> Vec<Figure> {
     figures
 }
 
-impl Load {
+impl ReadyWork {
     async fn prepare(self, testbed: &mut Testbed) -> anyhow::Result<(String, u32)> {
         let dsn = testbed.fresh().await?;
         let records = match self {
@@ -122,7 +123,7 @@ impl Load {
 
     /// Measures from when the first replica is ready to the last completion. The start of the others is
     /// included.
-    async fn process(self, testbed: &mut Testbed, replicas: usize) -> anyhow::Result<Round> {
+    async fn process(self, testbed: &mut Testbed, replicas: usize) -> anyhow::Result<ReplicasRound> {
         let (dsn, routes) = self.prepare(testbed).await?;
         let (mut redis, client) = (testbed.redis().await?, observer(testbed, &dsn).await?);
         let services: Vec<Service> = (0..replicas).map(|_| testbed.service(&dsn).spawn()).collect();
@@ -145,7 +146,7 @@ impl Load {
         }
         // All replicas have stopped, so no further entry can be appended.
         let duplicates = entries(&mut redis).await? - u64::from(routes);
-        Ok(Round {
+        Ok(ReplicasRound {
             routes_per_second: f64::from(routes) / time,
             leases_requested: requested,
             leases_held: held,

@@ -8,7 +8,7 @@ use std::process::Command;
 use anyhow::{Context, ensure};
 use serde_json::json;
 
-use crate::figure::{Figure, Section};
+use crate::figure::{Figure, ReportSection};
 use crate::testbed::Testbed;
 use crate::{Options, Scale};
 
@@ -16,7 +16,7 @@ use crate::{Options, Scale};
 const MEMORY_MB: f64 = 100.0;
 
 /// The results so far. They are written to `target/bench/`, or to `target/bench/smoke/`.
-pub(crate) struct Report {
+pub(crate) struct BenchReport {
     smoke: bool,
     scale: Scale,
     folder: PathBuf,
@@ -24,12 +24,12 @@ pub(crate) struct Report {
     name: String,
     /// The build, the machine, the servers and the command.
     conditions: String,
-    sections: Vec<Section>,
+    sections: Vec<ReportSection>,
     /// Scenarios that could not be measured, and the reasons.
     failed: Vec<(String, String)>,
 }
 
-impl Report {
+impl BenchReport {
     pub(crate) async fn new(options: &Options, scale: Scale, testbed: &Testbed) -> anyhow::Result<Self> {
         let folder = if options.smoke { folder()?.join("smoke") } else { folder()? };
         fs::create_dir_all(&folder).context("could not create the folder of the report")?;
@@ -38,7 +38,7 @@ impl Report {
         Ok(Self { smoke, scale, folder, name, conditions, sections: Vec::new(), failed: Vec::new() })
     }
 
-    pub(crate) fn add(&mut self, section: Section) {
+    pub(crate) fn add(&mut self, section: ReportSection) {
         self.sections.push(section);
     }
 
@@ -53,7 +53,7 @@ impl Report {
         // Not every scenario starts a service.
         if peak_memory_mb > 0.0 {
             let figure = Figure::shown("peak memory (VmHWM)", peak_memory_mb, "MB").under(MEMORY_MB);
-            sections.push(Section {
+            sections.push(ReportSection {
                 title: "Memory: the peak of any service process of the run".to_owned(),
                 figures: vec![figure],
                 charts: Vec::new(),
@@ -96,21 +96,21 @@ impl Report {
         format!("{}-{file}.svg", self.name)
     }
 
-    fn data(&self, sections: &[Section]) -> serde_json::Value {
+    fn data(&self, sections: &[ReportSection]) -> serde_json::Value {
         let figure = |figure: &Figure| {
             let (goal, met) = figure.goal.clone().filter(|_| !self.smoke).unzip();
             let (least, most) = figure.range.unzip();
             json!({ "name": figure.name, "value": figure.value, "least": least, "most": most, "unit": figure.unit,
                 "goal": goal, "met": met })
         };
-        let section = |section: &Section| {
+        let section = |section: &ReportSection| {
             let figures: Vec<_> = section.figures.iter().map(figure).collect();
             json!({ "title": section.title, "figures": figures })
         };
         sections.iter().map(section).collect()
     }
 
-    fn text(&self, sections: &[Section]) -> anyhow::Result<String> {
+    fn text(&self, sections: &[ReportSection]) -> anyhow::Result<String> {
         let mut text = String::new();
         writeln!(text, "# Benchmark\n\n{}", self.conditions)?;
         if self.smoke {
@@ -122,7 +122,7 @@ impl Report {
         for (name, error) in &self.failed {
             writeln!(text, "\n**{name}: FAILED, and was not measured: {error}**")?;
         }
-        for Section { title, figures, charts } in sections {
+        for ReportSection { title, figures, charts } in sections {
             writeln!(text, "\n## {title}\n\n| figure | value | of rounds | goal | |\n|---|---|---|---|---|")?;
             for Figure { name, value, unit, range, goal } in figures {
                 let number = |value: f64| format!("{value:.*}", if value < 10.0 { 2 } else { 0 });

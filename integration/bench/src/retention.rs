@@ -11,7 +11,7 @@ use anyhow::{Context, ensure};
 use harness::Service;
 
 use crate::Scale;
-use crate::figure::{Figure, Section};
+use crate::figure::{Figure, ReportSection};
 use crate::latency::{Percentiles, steady};
 use crate::load::{ROUTES, Steady};
 use crate::measure::median;
@@ -32,7 +32,7 @@ const AGE: &str = "31 days";
 const KEEP: &str = "8760h";
 
 /// The amounts of one run.
-struct Size {
+struct RetentionSize {
     records: u32,
     rate: u32,
     /// The minimum duration of a run.
@@ -41,7 +41,7 @@ struct Size {
     rounds: usize,
 }
 
-impl Size {
+impl RetentionSize {
     fn of(scale: Scale) -> Self {
         if scale.smoke {
             Self { records: 4_000, rate: 100, seconds: 3, rounds: 1 }
@@ -52,15 +52,15 @@ impl Size {
 }
 
 /// The pass, as the log reports it.
-struct Pass {
+struct LoggedPass {
     time: Duration,
     records: u64,
     longest_chunk_ms: f64,
 }
 
 /// Measures alternating runs with and without retention, and compares the medians.
-pub(crate) async fn run(testbed: &mut Testbed, scale: Scale) -> anyhow::Result<Section> {
-    let size = Size::of(scale);
+pub(crate) async fn run(testbed: &mut Testbed, scale: Scale) -> anyhow::Result<ReportSection> {
+    let size = RetentionSize::of(scale);
     let (mut with, mut without, mut passes) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..size.rounds {
         let (percentiles, intents, pass) = beside_pass(testbed, &size).await?;
@@ -96,11 +96,14 @@ pub(crate) async fn run(testbed: &mut Testbed, scale: Scale) -> anyhow::Result<S
         size.rate,
         size.rounds
     );
-    Ok(Section { title, figures, charts: Vec::new() })
+    Ok(ReportSection { title, figures, charts: Vec::new() })
 }
 
 /// Sends intents until the pass is over. Also returns the number of intents.
-async fn beside_pass(testbed: &mut Testbed, size: &Size) -> anyhow::Result<(Percentiles, u32, Pass)> {
+async fn beside_pass(
+    testbed: &mut Testbed,
+    size: &RetentionSize,
+) -> anyhow::Result<(Percentiles, u32, LoggedPass)> {
     println!("retention: {} old records are deleted beside {} intents/s", size.records, size.rate);
     let dsn = loaded(testbed, size).await?;
     let service = testbed.service(&dsn).env("NOTIFICATION_CLEANUP_INTERVAL", "1s").start().await;
@@ -119,7 +122,11 @@ async fn beside_pass(testbed: &mut Testbed, size: &Size) -> anyhow::Result<(Perc
     Ok((percentiles, sent, pass))
 }
 
-async fn without_pass(testbed: &mut Testbed, size: &Size, intents: u32) -> anyhow::Result<Percentiles> {
+async fn without_pass(
+    testbed: &mut Testbed,
+    size: &RetentionSize,
+    intents: u32,
+) -> anyhow::Result<Percentiles> {
     println!("retention: {} old records are kept beside {} intents/s", size.records, size.rate);
     let dsn = loaded(testbed, size).await?;
     let service = testbed
@@ -135,16 +142,16 @@ async fn without_pass(testbed: &mut Testbed, size: &Size, intents: u32) -> anyho
     Ok(percentiles)
 }
 
-async fn loaded(testbed: &mut Testbed, size: &Size) -> anyhow::Result<String> {
+async fn loaded(testbed: &mut Testbed, size: &RetentionSize) -> anyhow::Result<String> {
     let dsn = testbed.fresh().await?;
     Rows { records: size.records, age: AGE, due: false }.insert_vacuumed(testbed, &dsn).await?;
     Ok(dsn)
 }
 
 /// The pass, if it is over.
-fn logged(service: &Service, time: Duration) -> Option<Pass> {
+fn logged(service: &Service, time: Duration) -> Option<LoggedPass> {
     let line = service.logged(REMOVED)?;
-    Some(Pass {
+    Some(LoggedPass {
         time,
         records: line["records"].as_u64()?,
         longest_chunk_ms: line["longest_chunk_ms"].as_f64()?,

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use crate::chart::{Bars, Chart};
+use crate::chart::{BarChart, FigureChart};
 use crate::figure::Figure;
 use crate::measure::{Cpu, median};
 
 /// One round.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Round {
+pub(crate) struct BenchRound {
     /// Intents or routes per second.
     pub(crate) per_second: f64,
     /// Processor time for each intent or route, in microseconds.
@@ -17,7 +17,7 @@ pub(crate) struct Round {
     pub(crate) own: f64,
 }
 
-impl Round {
+impl BenchRound {
     pub(crate) fn of(count: u32, time: Duration, cpu: Cpu) -> Self {
         let each = |micros: u64| micros as f64 / f64::from(count);
         Self {
@@ -40,7 +40,7 @@ pub(crate) struct Rounds {
     pub(crate) name: String,
     /// The unit that is counted.
     unit: Unit,
-    rounds: Vec<Round>,
+    rounds: Vec<BenchRound>,
 }
 
 /// The unit that a round counts.
@@ -74,12 +74,12 @@ impl Rounds {
         Self { name: name.into(), unit, rounds: Vec::new() }
     }
 
-    pub(crate) fn push(&mut self, round: Round) {
+    pub(crate) fn push(&mut self, round: BenchRound) {
         self.rounds.push(round);
     }
 
     /// The median of one figure.
-    pub(crate) fn median(&self, of: impl Fn(&Round) -> f64) -> f64 {
+    pub(crate) fn median(&self, of: impl Fn(&BenchRound) -> f64) -> f64 {
         median(self.rounds.iter().map(of))
     }
 
@@ -104,11 +104,11 @@ impl Rounds {
             self.figure("CPU of PostgreSQL", unit, |round| round.postgres),
             self.figure("CPU of Redis", unit, |round| round.redis),
             self.figure("own CPU", unit, |round| round.own),
-            self.figure("CPU in total", unit, Round::whole),
+            self.figure("CPU in total", unit, BenchRound::whole),
         ]
     }
 
-    fn figure(&self, what: &str, unit: &'static str, of: impl Fn(&Round) -> f64 + Copy) -> Figure {
+    fn figure(&self, what: &str, unit: &'static str, of: impl Fn(&BenchRound) -> f64 + Copy) -> Figure {
         Figure::shown(format!("{}: {what}", self.name), self.median(of), unit)
             .of_rounds(self.rounds.iter().map(of))
     }
@@ -126,11 +126,11 @@ pub(crate) fn rates<'a>(
     file: &'static str,
     title: &'static str,
     contenders: impl IntoIterator<Item = &'a Rounds>,
-) -> Chart {
+) -> FigureChart {
     let contenders: Vec<&Rounds> = contenders.into_iter().collect();
     let unit = contenders.first().map_or("", |contender| contender.unit.rate());
     let bars = contenders.iter().map(|contender| (contender.name.clone(), vec![contender.rate()])).collect();
-    Chart::Bars(Bars { file, title, unit, parts: &["rate"], bars })
+    FigureChart::Bars(BarChart { file, title, unit, parts: &["rate"], bars })
 }
 
 /// A chart of the processor time of several contenders.
@@ -138,13 +138,14 @@ pub(crate) fn costs<'a>(
     file: &'static str,
     title: &'static str,
     contenders: impl IntoIterator<Item = &'a Rounds>,
-) -> Chart {
+) -> FigureChart {
     let contenders: Vec<&Rounds> = contenders.into_iter().collect();
     let unit = contenders.first().map_or("", |contender| contender.unit.micros());
     let of = |contender: &&Rounds| {
-        let parts: [fn(&Round) -> f64; 3] = [|round| round.postgres, |round| round.redis, |round| round.own];
+        let parts: [fn(&BenchRound) -> f64; 3] =
+            [|round| round.postgres, |round| round.redis, |round| round.own];
         (contender.name.clone(), parts.map(|part| contender.median(part)).to_vec())
     };
     let bars = contenders.iter().map(of).collect();
-    Chart::Bars(Bars { file, title, unit, parts: &["PostgreSQL", "Redis", "own"], bars })
+    FigureChart::Bars(BarChart { file, title, unit, parts: &["PostgreSQL", "Redis", "own"], bars })
 }

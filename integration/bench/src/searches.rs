@@ -10,10 +10,10 @@ use anyhow::{Context, ensure};
 use tokio_postgres::Client;
 
 use crate::Scale;
-use crate::figure::{Figure, Section};
+use crate::figure::{Figure, ReportSection};
 use crate::growth::{Drain, drain};
 use crate::http::ApiService;
-use crate::http::client::{self, Connection};
+use crate::http::client::{self, ClientConnection};
 use crate::load::ROUTES;
 use crate::measure::{median, percentile};
 use crate::rows::Rows;
@@ -42,14 +42,14 @@ const INDEXES: [&str; 5] = [
 ];
 
 /// The amounts of a run.
-struct Size {
+struct SearchesSize {
     records: u32,
     /// Intents through the stream in each round.
     intents: u32,
     rounds: usize,
 }
 
-impl Size {
+impl SearchesSize {
     fn of(scale: Scale) -> Self {
         if scale.smoke {
             Self { records: 10_000, intents: 500, rounds: 1 }
@@ -60,8 +60,8 @@ impl Size {
 }
 
 /// Measures the searches, then the cost of the indexes.
-pub(crate) async fn run(testbed: &mut Testbed, scale: Scale) -> anyhow::Result<Section> {
-    let size = Size::of(scale);
+pub(crate) async fn run(testbed: &mut Testbed, scale: Scale) -> anyhow::Result<ReportSection> {
+    let size = SearchesSize::of(scale);
     println!("searches: among {} records", size.records);
     let dsn = testbed.fresh().await?;
     let client = testbed.superuser(&dsn).await?;
@@ -74,12 +74,12 @@ pub(crate) async fn run(testbed: &mut Testbed, scale: Scale) -> anyhow::Result<S
          without in each of {} round(s), medians",
         size.records, size.intents, size.rounds
     );
-    Ok(Section { title, figures, charts: Vec::new() })
+    Ok(ReportSection { title, figures, charts: Vec::new() })
 }
 
 /// Inserts records of 500 users, changes some of them to other users, and a few routes to other states, all
 /// spread evenly.
-async fn fill(testbed: &Testbed, dsn: &str, client: &Client, size: &Size) -> anyhow::Result<()> {
+async fn fill(testbed: &Testbed, dsn: &str, client: &Client, size: &SearchesSize) -> anyhow::Result<()> {
     Rows { records: size.records, age: "1 day", due: false }.insert(testbed, dsn).await?;
     let every = size.records / FEW;
     // The number of a record is part of its key. Failed routes are not due during the run.
@@ -103,9 +103,9 @@ async fn fill(testbed: &Testbed, dsn: &str, client: &Client, size: &Size) -> any
 }
 
 /// Sends every search several times.
-async fn search(testbed: &mut Testbed, dsn: &str, size: &Size) -> anyhow::Result<Vec<Figure>> {
+async fn search(testbed: &mut Testbed, dsn: &str, size: &SearchesSize) -> anyhow::Result<Vec<Figure>> {
     let api = ApiService::start(testbed, dsn).await?;
-    let mut connection = Connection::open(&api.addr).await?;
+    let mut connection = ClientConnection::open(&api.addr).await?;
     let few = FEW as usize;
     let of_each_user = 2 * size.records / 500;
     let searches = [
@@ -147,7 +147,7 @@ async fn alternate(
     testbed: &mut Testbed,
     dsn: &str,
     client: &Client,
-    size: &Size,
+    size: &SearchesSize,
 ) -> anyhow::Result<(Vec<Drain>, Vec<Drain>)> {
     let names: Vec<&str> = INDEXES.to_vec();
     let found = "SELECT indexdef FROM pg_indexes WHERE indexname = ANY($1)";

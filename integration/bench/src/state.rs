@@ -14,9 +14,9 @@ use anyhow::Context;
 use harness::{Service, ServiceBuilder};
 
 use self::drive::{Driven, bare, http};
-use self::operations::{INDEXES, Operation};
+use self::operations::{DocumentOperation, INDEXES};
 use crate::Scale;
-use crate::figure::{Figure, Section};
+use crate::figure::{Figure, ReportSection};
 use crate::measure::median;
 use crate::testbed::Testbed;
 
@@ -29,13 +29,13 @@ const CONNECTIONS: [u32; 3] = [1, 8, MANY];
 const MANY: u32 = 64;
 
 /// The amounts of a run.
-struct Size {
+struct StateSize {
     documents: u32,
     rounds: usize,
     time: Duration,
 }
 
-impl Size {
+impl StateSize {
     fn of(scale: Scale) -> Self {
         if scale.smoke {
             Self { documents: 5_000, rounds: 1, time: Duration::from_millis(50) }
@@ -57,14 +57,14 @@ impl Size {
 }
 
 /// Measures every operation over every number of connections.
-pub(crate) async fn run(testbed: &mut Testbed, scale: Scale) -> anyhow::Result<Section> {
-    let size = Size::of(scale);
+pub(crate) async fn run(testbed: &mut Testbed, scale: Scale) -> anyhow::Result<ReportSection> {
+    let size = StateSize::of(scale);
     println!("state: {} documents", size.documents);
     let dsn = testbed.fresh().await?;
     let service = start(&dsn).await;
     fill(testbed, &dsn, size.documents).await?;
     let mut figures = Vec::new();
-    for operation in Operation::ALL {
+    for operation in DocumentOperation::ALL {
         println!("state: {}", operation.name());
         for connections in CONNECTIONS {
             figures.extend(measure(testbed, &dsn, &service, operation, connections, &size).await?);
@@ -80,7 +80,7 @@ pub(crate) async fn run(testbed: &mut Testbed, scale: Scale) -> anyhow::Result<S
         size.rounds_over(1).0,
         size.rounds_over(1).1
     );
-    Ok(Section { title, figures, charts: Vec::new() })
+    Ok(ReportSection { title, figures, charts: Vec::new() })
 }
 
 async fn start(dsn: &str) -> Service {
@@ -109,9 +109,9 @@ async fn measure(
     testbed: &Testbed,
     dsn: &str,
     service: &Service,
-    operation: Operation,
+    operation: DocumentOperation,
     connections: u32,
-    size: &Size,
+    size: &StateSize,
 ) -> anyhow::Result<Vec<Figure>> {
     let (mut by_sql, mut by_http) = (Vec::new(), Vec::new());
     let (statements, requests) = (operation.statements(size.documents)?, operation.requests(size.documents));
@@ -124,7 +124,12 @@ async fn measure(
     Ok(figures(operation, connections, &by_sql, &by_http))
 }
 
-fn figures(operation: Operation, connections: u32, by_sql: &[Driven], by_http: &[Driven]) -> Vec<Figure> {
+fn figures(
+    operation: DocumentOperation,
+    connections: u32,
+    by_sql: &[Driven],
+    by_http: &[Driven],
+) -> Vec<Figure> {
     let name = |what: &str| format!("{}, {connections} connection(s): {what}", operation.name());
     let shown = |what: &str, unit, rounds: &[Driven], of: fn(&Driven) -> f64| {
         Figure::shown(name(what), median(rounds.iter().map(of)), unit).of_rounds(rounds.iter().map(of))
@@ -135,7 +140,7 @@ fn figures(operation: Operation, connections: u32, by_sql: &[Driven], by_http: &
     };
     let ratio = paired("rate to that of bare SQL", "x", |http, sql| http.rate / sql.rate);
     let added = paired("added to p50 of bare SQL", "ms", |http, sql| http.p50 - sql.p50);
-    let of_goal = matches!(operation, Operation::Get | Operation::Put) && connections == MANY;
+    let of_goal = matches!(operation, DocumentOperation::Get | DocumentOperation::Put) && connections == MANY;
     vec![
         shown("bare SQL, rate", "per second", by_sql, |driven| driven.rate),
         shown("bare SQL, p50", "ms", by_sql, |driven| driven.p50),

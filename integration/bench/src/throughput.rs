@@ -6,9 +6,9 @@ use anyhow::Context;
 use harness::ServiceBuilder;
 
 use crate::contender::Contender;
-use crate::figure::{Figure, Section};
+use crate::figure::{Figure, ReportSection};
 use crate::measure::Cpu;
-use crate::round::{Round, Rounds, Unit, costs, rates};
+use crate::round::{BenchRound, Rounds, Unit, costs, rates};
 use crate::testbed::Testbed;
 use crate::watch::{confirm, wait_for_completions, wait_for_entries, wait_until_none_live};
 use crate::{Scale, load};
@@ -24,7 +24,7 @@ const ROUTES: [u32; 2] = [load::ROUTES, 2];
 
 /// Measures baseline and service in alternating rounds, with four routes and with two, then the naive
 /// implementation.
-pub(crate) async fn run(testbed: &mut Testbed, scale: Scale) -> anyhow::Result<Section> {
+pub(crate) async fn run(testbed: &mut Testbed, scale: Scale) -> anyhow::Result<ReportSection> {
     let mut figures = Vec::new();
     let mut contenders = Vec::new();
     for routes in ROUTES {
@@ -69,7 +69,7 @@ pub(crate) async fn run(testbed: &mut Testbed, scale: Scale) -> anyhow::Result<S
         scale.naive_intents,
         scale.rounds
     );
-    Ok(Section { title, figures, charts })
+    Ok(ReportSection { title, figures, charts })
 }
 
 /// Runs alternating rounds of the baseline and of the service.
@@ -85,7 +85,7 @@ async fn alternate(testbed: &mut Testbed, scale: Scale, routes: u32) -> anyhow::
         );
         baseline.push(run_contender(testbed, "baseline", intents, routes).await?);
         let (time, used) = service(testbed, intents, routes).await?;
-        of_service.push(Round::of(intents, time, used));
+        of_service.push(BenchRound::of(intents, time, used));
     }
     Ok((baseline, of_service))
 }
@@ -140,7 +140,7 @@ async fn run_contender(
     name: &str,
     intents: u32,
     routes: u32,
-) -> anyhow::Result<Round> {
+) -> anyhow::Result<BenchRound> {
     let dsn = testbed.fresh().await?;
     let mut redis = testbed.redis().await?;
     load::preload(&mut redis, 0, intents, routes).await?;
@@ -149,5 +149,5 @@ async fn run_contender(
     contender.end().await?;
     wait_for_entries(&mut redis, u64::from(intents * routes)).await?;
     wait_for_completions(testbed, &dsn, intents, routes).await?;
-    Ok(Round::of(intents, time, used))
+    Ok(BenchRound::of(intents, time, used))
 }

@@ -13,9 +13,9 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::Scale;
-use crate::figure::Section;
+use crate::figure::ReportSection;
 use crate::load::{self, ROUTES};
-use crate::round::{Round, Rounds, Unit, costs, rates};
+use crate::round::{BenchRound, Rounds, Unit, costs, rates};
 use crate::testbed::Testbed;
 use crate::throughput::drive_service;
 
@@ -25,12 +25,12 @@ const TRACES_RATIO: f64 = 0.95;
 const SAMPLED_EVERY: u32 = 10;
 
 /// Receives telemetry over HTTP.
-struct Collector {
+struct TraceCollector {
     endpoint: String,
     bytes: Arc<AtomicU64>,
 }
 
-impl Collector {
+impl TraceCollector {
     async fn start() -> anyhow::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let endpoint = format!("http://{}", listener.local_addr()?);
@@ -75,8 +75,8 @@ fn traced(n: u32) -> IntentDraft {
 }
 
 /// Runs alternating rounds, each pair in the opposite order of the previous pair.
-pub(crate) async fn run(testbed: &mut Testbed, scale: Scale) -> anyhow::Result<Section> {
-    let collector = Collector::start().await?;
+pub(crate) async fn run(testbed: &mut Testbed, scale: Scale) -> anyhow::Result<ReportSection> {
+    let collector = TraceCollector::start().await?;
     let (mut without, mut with) =
         (Rounds::new("without traces", Unit::Intent), Rounds::new("with traces", Unit::Intent));
     for round in 1..=scale.rounds {
@@ -100,7 +100,7 @@ pub(crate) async fn run(testbed: &mut Testbed, scale: Scale) -> anyhow::Result<S
             let received = collector.bytes.load(Ordering::Relaxed) > before;
             ensure!(received == is_on, "the collector got something only if traces are on");
             let rounds = if is_on { &mut with } else { &mut without };
-            rounds.push(Round::of(scale.intents, time, used));
+            rounds.push(BenchRound::of(scale.intents, time, used));
         }
     }
     let mut figures = vec![without.speed("throughput"), with.speed("throughput")];
@@ -116,5 +116,5 @@ pub(crate) async fn run(testbed: &mut Testbed, scale: Scale) -> anyhow::Result<S
         "Traces: {} intents with {ROUTES} routes each, of which one in {SAMPLED_EVERY} is recorded; {} alternating round(s), medians",
         scale.intents, scale.rounds
     );
-    Ok(Section { title, figures, charts })
+    Ok(ReportSection { title, figures, charts })
 }

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::poll::wait_for;
-use driver::{Driver, Failure};
+use driver::{Driver, DriverFailure};
 
 /// The time limit of a browser's start.
 const START_BOUND: Duration = Duration::from_secs(60);
@@ -268,7 +268,7 @@ impl Browser {
 }
 
 /// The result of a command; panics with `what` if it failed.
-fn done<T>(what: &str, outcome: Result<T, Failure>) -> T {
+fn done<T>(what: &str, outcome: Result<T, DriverFailure>) -> T {
     outcome.unwrap_or_else(|failure| panic!("{what}: {failure}"))
 }
 

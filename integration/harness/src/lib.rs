@@ -16,12 +16,12 @@ pub use browser::{Browser, Theme, keys};
 pub use database::TestDatabase;
 pub use intents::turn_ready;
 pub use local_servers::{
-    Fault, Load, PgBouncer, PgBouncerOptions, Postgres, PostgresOptions, Redis, RedisOptions,
-    StandInDirectory, postgres_program,
+    DirectoryLoad, PgBouncer, PgBouncerOptions, Postgres, PostgresOptions, Redis, RedisOptions,
+    StandInDirectory, UserFault, postgres_program,
 };
 pub use poll::wait_for;
 pub use proxy::{Proxy, Trigger};
-pub use service::{Answer, Finished, Service, ServiceBuilder, request, request_unix, service_binary};
+pub use service::{Finished, HttpResponse, Service, ServiceBuilder, request, request_unix, service_binary};
 pub use stopwatch::Stopwatch;
 
 /// An empty Redis of the test's own.

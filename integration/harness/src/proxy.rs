@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 
 /// The handling of connections.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-enum Condition {
+enum LinkCondition {
     #[default]
     Fine,
     /// New connections are closed at once; the existing ones were closed.
@@ -24,10 +24,10 @@ enum Condition {
 }
 
 #[derive(Debug, Default)]
-struct Shared {
+struct ProxyState {
     /// The port to which new connections lead.
     port: u16,
-    condition: Condition,
+    condition: LinkCondition,
     delay: Duration,
     /// The delay before the first bytes of a new connection are forwarded.
     opening_delay: Duration,
@@ -62,16 +62,16 @@ pub struct Proxy {
 
 #[derive(Clone, Debug)]
 struct Control {
-    shared: Arc<Mutex<Shared>>,
+    shared: Arc<Mutex<ProxyState>>,
     changed: watch::Sender<u64>,
 }
 
 impl Control {
-    fn lock(&self) -> MutexGuard<'_, Shared> {
+    fn lock(&self) -> MutexGuard<'_, ProxyState> {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn change(&self, by: impl FnOnce(&mut Shared)) {
+    fn change(&self, by: impl FnOnce(&mut ProxyState)) {
         by(&mut self.lock());
         self.changed.send_modify(|count| *count += 1);
     }
@@ -94,7 +94,7 @@ impl Proxy {
     pub async fn start(port: u16) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a free port");
         let addr = listener.local_addr().expect("it has an address");
-        let shared = Shared { port, ..Shared::default() };
+        let shared = ProxyState { port, ..ProxyState::default() };
         let control = Control { shared: Arc::new(Mutex::new(shared)), changed: watch::Sender::new(0) };
         let listening = tokio::spawn(listen(listener, control.clone()));
         Self { addr, control, listening }
@@ -113,7 +113,7 @@ impl Proxy {
     /// Closes every connection and refuses new ones.
     pub fn cut(&self) {
         self.control.change(|shared| {
-            shared.condition = Condition::Cut;
+            shared.condition = LinkCondition::Cut;
             shared.epoch += 1;
         });
     }
@@ -125,12 +125,12 @@ impl Proxy {
 
     /// Silently drops all bytes in both directions from now on.
     pub fn black_hole(&self) {
-        self.control.change(|shared| shared.condition = Condition::BlackHole);
+        self.control.change(|shared| shared.condition = LinkCondition::BlackHole);
     }
 
     /// Forwards requests and drops their replies from now on.
     pub fn lose_replies(&self) {
-        self.control.change(|shared| shared.condition = Condition::LostReplies);
+        self.control.change(|shared| shared.condition = LinkCondition::LostReplies);
     }
 
     /// Closes every connection; new ones lead to `127.0.0.1:port`.
@@ -160,7 +160,7 @@ impl Proxy {
     pub fn heal(&self) {
         self.control.change(|shared| {
             let (port, epoch, requests) = (shared.port, shared.epoch + 1, shared.requests);
-            *shared = Shared { port, epoch, requests, ..Shared::default() };
+            *shared = ProxyState { port, epoch, requests, ..ProxyState::default() };
         });
     }
 
@@ -212,14 +212,14 @@ async fn listen(listener: TcpListener, control: Control) {
             let shared = control.lock();
             (shared.condition, shared.epoch, shared.opening_delay, shared.port)
         };
-        if condition == Condition::Cut {
+        if condition == LinkCondition::Cut {
             continue;
         }
         // The kernel accepts a client that connects into a black hole; the client gets no reply.
         let control = control.clone();
         tokio::spawn(async move {
             tokio::time::sleep(opening_delay).await;
-            if condition == Condition::BlackHole {
+            if condition == LinkCondition::BlackHole {
                 closed(&control, epoch).await;
             } else if let Ok(server) = TcpStream::connect(("127.0.0.1", port)).await {
                 carry(client, server, control, epoch).await;
@@ -266,7 +266,7 @@ async fn requests(
         let data = &buffer[..length];
         let (condition, delay, sprung) = judge(control, &mut seen, data);
         tokio::time::sleep(delay).await;
-        if condition == Condition::BlackHole {
+        if condition == LinkCondition::BlackHole {
             std::future::pending::<()>().await;
         }
         if let Some((Action::HoldRequest, start)) = sprung {
@@ -293,7 +293,7 @@ fn judge(
     control: &Control,
     seen: &mut Vec<u8>,
     data: &[u8],
-) -> (Condition, Duration, Option<(Action, usize)>) {
+) -> (LinkCondition, Duration, Option<(Action, usize)>) {
     let mut shared = control.lock();
     shared.requests += 1;
     let before = seen.len();
@@ -327,10 +327,10 @@ async fn answers(
         let verdict = *replies.borrow();
         match (verdict, condition) {
             (Some(Action::LoseReply), _) => return,
-            (Some(_), _) | (_, Condition::BlackHole | Condition::LostReplies) => {
+            (Some(_), _) | (_, LinkCondition::BlackHole | LinkCondition::LostReplies) => {
                 std::future::pending::<()>().await
             }
-            (None, Condition::Fine | Condition::Cut) => {}
+            (None, LinkCondition::Fine | LinkCondition::Cut) => {}
         }
         if to.write_all(&buffer[..length]).await.is_err() {
             return;

@@ -145,7 +145,7 @@ pub struct Finished {
 
 /// A response over HTTP.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Answer {
+pub struct HttpResponse {
     /// The status.
     pub status: u16,
     /// The header lines.
@@ -154,7 +154,7 @@ pub struct Answer {
     pub body: String,
 }
 
-impl Answer {
+impl HttpResponse {
     /// The value of a header, by its name in lower case.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
@@ -173,7 +173,7 @@ pub async fn request(
     path: &str,
     headers: &[(&str, &str)],
     body: impl AsRef<[u8]>,
-) -> std::io::Result<Answer> {
+) -> std::io::Result<HttpResponse> {
     exchange(TcpStream::connect(addr).await?, method, path, headers, body.as_ref()).await
 }
 
@@ -184,7 +184,7 @@ pub async fn request_unix(
     path: &str,
     headers: &[(&str, &str)],
     body: impl AsRef<[u8]>,
-) -> std::io::Result<Answer> {
+) -> std::io::Result<HttpResponse> {
     exchange(UnixStream::connect(socket).await?, method, path, headers, body.as_ref()).await
 }
 
@@ -194,7 +194,7 @@ async fn exchange(
     path: &str,
     headers: &[(&str, &str)],
     body: &[u8],
-) -> std::io::Result<Answer> {
+) -> std::io::Result<HttpResponse> {
     let mut head = format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n");
     for (name, value) in headers {
         head.push_str(&format!("{name}: {value}\r\n"));
@@ -212,7 +212,7 @@ async fn exchange(
     let headers = lines.filter_map(|line| line.split_once(": "));
     let headers: Vec<_> =
         headers.map(|(name, value)| (name.to_ascii_lowercase(), value.to_owned())).collect();
-    let answer = Answer { status, headers, body: body.to_owned() };
+    let answer = HttpResponse { status, headers, body: body.to_owned() };
     let complete = answer.header("content-length").is_none_or(|length| length == body.len().to_string());
     // The length is that of the response to a GET.
     if complete || method == "HEAD" { Ok(answer) } else { Err(cut_short()) }

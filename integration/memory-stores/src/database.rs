@@ -28,14 +28,14 @@ use super::operations::RecordedAction;
 
 /// A database. Clones share it.
 #[derive(Clone, Debug, Default)]
-pub struct MemoryDatabase(pub(super) Arc<Mutex<Tables>>);
+pub struct MemoryDatabase(pub(super) Arc<Mutex<ServiceTables>>);
 
 #[derive(Clone, Debug, Default)]
-pub(super) struct Tables {
+pub(super) struct ServiceTables {
     pub(super) records: BTreeMap<NotificationId, Record>,
     pub(super) by_key: HashMap<IdempotencyKey, NotificationId>,
     pub(super) routes: BTreeMap<RouteKey, Row>,
-    pub(super) dead_letters: BTreeMap<RouteKey, DeadLetterRow>,
+    pub(super) dead_letters: BTreeMap<RouteKey, DeadLetterColumns>,
     pub(super) receipts: BTreeMap<RouteKey, Receipt>,
     pub(super) malformed: HashMap<MalformedKey, MalformedIntent>,
     pub(super) checkpoints: HashMap<String, Checkpoint>,
@@ -65,7 +65,7 @@ pub(super) struct Row {
 
 /// The columns of a dead letter that the row of its route lacks.
 #[derive(Clone, Debug)]
-pub(super) struct DeadLetterRow {
+pub(super) struct DeadLetterColumns {
     pub(super) created_at: Timestamp,
     pub(super) discarded: Option<Discarded>,
 }
@@ -78,7 +78,7 @@ impl Row {
     }
 }
 
-impl Tables {
+impl ServiceTables {
     /// The time by the database's own clock.
     pub(super) fn now(&self) -> Timestamp {
         self.clock.as_ref().map_or(Timestamp::UNIX_EPOCH, |clock| clock.now())
@@ -128,7 +128,7 @@ impl MemoryDatabase {
     }
 }
 
-impl Tables {
+impl ServiceTables {
     /// Returns true if the checkpoint has the value that `to` expects.
     fn admits(&self, to: &CheckpointMove<'_>) -> bool {
         match (self.checkpoints.get(to.stream), to.expected) {

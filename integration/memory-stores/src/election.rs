@@ -17,16 +17,16 @@ const POLL_INTERVAL: Duration = Duration::from_secs(5);
 /// The leadership of a key. Clones are candidates for the same one. A term ends when its leader steps down or
 /// the test ends it; a dropped term continues, as after a crash.
 #[derive(Clone, Debug, Default)]
-pub struct MemoryElection(Arc<Shared>);
+pub struct MemoryElection(Arc<SharedElection>);
 
 #[derive(Debug, Default)]
-struct Shared {
-    state: Mutex<State>,
+struct SharedElection {
+    state: Mutex<ElectionState>,
     changed: Notify,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct ElectionState {
     /// The fence of the newest term, or a higher one to which it was raised.
     fence: Fence,
     leader: Option<Leader>,
@@ -45,7 +45,7 @@ enum Leader {
 /// A term.
 #[derive(Debug)]
 pub struct MemoryTerm {
-    shared: Arc<Shared>,
+    shared: Arc<SharedElection>,
     fence: Fence,
 }
 
@@ -63,7 +63,7 @@ impl MemoryElection {
         self.change(|state| (state.leader, state.expired) = (None, true));
     }
 
-    fn change(&self, change: impl FnOnce(&mut State)) {
+    fn change(&self, change: impl FnOnce(&mut ElectionState)) {
         change(&mut lock(&self.0.state));
         self.0.changed.notify_waiters();
     }

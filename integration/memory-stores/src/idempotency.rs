@@ -7,19 +7,19 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use domain::ports::{
-    Claim, ClaimRequest, ClaimToken, Guarded, IdempotencyStore, KeyCondition, KeySweep, ResponseToStore,
-    StoreError,
+    AbandonOutcome, IdempotencyStore, KeyClaim, KeyClaimRequest, KeyClaimToken, KeyCondition, KeySweep,
+    ResponseToStore, StoreError,
 };
 use domain::record::IdempotencyKey;
 use domain::submission::{AcceptedRequest, StoredResponse};
 use tokio::time::Instant;
 
-use super::database::{MemoryDatabase, Tables};
+use super::database::{MemoryDatabase, ServiceTables};
 use super::lock;
 
 #[derive(Clone, Debug)]
 pub(super) struct KeyRow {
-    token: ClaimToken,
+    token: KeyClaimToken,
     fingerprint: String,
     /// The response; `None` while the key is claimed.
     response: Option<StoredResponse>,
@@ -28,20 +28,20 @@ pub(super) struct KeyRow {
 
 impl KeyRow {
     /// The outcome of a request with this fingerprint at `now`; `None` if the key is free.
-    fn claim(&self, fingerprint: &str, now: Instant) -> Option<Claim> {
+    fn claim(&self, fingerprint: &str, now: Instant) -> Option<KeyClaim> {
         let outcome = match &self.response {
-            None => Claim::Pending(self.expires_at - now),
-            Some(response) if self.fingerprint == fingerprint => Claim::Completed(response.clone()),
-            Some(_) => Claim::Conflict,
+            None => KeyClaim::Pending(self.expires_at - now),
+            Some(response) if self.fingerprint == fingerprint => KeyClaim::Completed(response.clone()),
+            Some(_) => KeyClaim::Conflict,
         };
         (self.expires_at > now).then_some(outcome)
     }
 }
 
-impl Tables {
+impl ServiceTables {
     /// The claim of this key, if it still belongs to `token`. An expired claim remains until another request
     /// wins the key.
-    fn claim(&mut self, key: &IdempotencyKey, token: ClaimToken) -> Option<&mut KeyRow> {
+    fn claim(&mut self, key: &IdempotencyKey, token: KeyClaimToken) -> Option<&mut KeyRow> {
         self.keys.get_mut(key).filter(|row| row.token == token && row.response.is_none())
     }
 
@@ -61,7 +61,7 @@ impl Tables {
         for ResponseToStore { record, response, .. } in responses {
             let kept_for = record.idempotency_expires_at.saturating_since(record.content.accepted_at);
             let row = KeyRow {
-                token: ClaimToken([0; 16]),
+                token: KeyClaimToken([0; 16]),
                 fingerprint: record.fingerprint.clone(),
                 response: Some((*response).clone()),
                 expires_at: Instant::now() + kept_for,
@@ -120,7 +120,10 @@ impl IdempotencyStore for MemoryDatabase {
         Ok(keys.iter().filter_map(|key| Some((key.clone(), tables.request(key)?))).collect())
     }
 
-    async fn lookup_keys(&self, keys: &[(&IdempotencyKey, &str)]) -> Result<Vec<Option<Claim>>, StoreError> {
+    async fn lookup_keys(
+        &self,
+        keys: &[(&IdempotencyKey, &str)],
+    ) -> Result<Vec<Option<KeyClaim>>, StoreError> {
         let (tables, now) = (lock(&self.0), Instant::now());
         let claim = |(key, fingerprint): &(&IdempotencyKey, &str)| {
             tables.keys.get(*key).and_then(|row| row.claim(fingerprint, now))
@@ -130,34 +133,34 @@ impl IdempotencyStore for MemoryDatabase {
 
     async fn claim_keys(
         &self,
-        claims: &[ClaimRequest<'_>],
+        claims: &[KeyClaimRequest<'_>],
         lock_ttl: Duration,
-    ) -> Result<Vec<Claim>, StoreError> {
+    ) -> Result<Vec<KeyClaim>, StoreError> {
         let (mut tables, now) = (lock(&self.0), Instant::now());
-        let claim = |claim: &ClaimRequest<'_>| {
-            let ClaimRequest { key, fingerprint, token } = *claim;
+        let claim = |claim: &KeyClaimRequest<'_>| {
+            let KeyClaimRequest { key, fingerprint, token } = *claim;
             if let Some(claim) = tables.keys.get(key).and_then(|row| row.claim(fingerprint, now)) {
                 return claim;
             }
             let fingerprint = fingerprint.to_owned();
             let row = KeyRow { token, fingerprint, response: None, expires_at: now + lock_ttl };
             tables.keys.insert(key.clone(), row);
-            Claim::New
+            KeyClaim::New
         };
         Ok(claims.iter().map(claim).collect())
     }
 
     async fn abandon_keys(
         &self,
-        claims: &[(IdempotencyKey, ClaimToken)],
-    ) -> Result<Vec<Guarded>, StoreError> {
+        claims: &[(IdempotencyKey, KeyClaimToken)],
+    ) -> Result<Vec<AbandonOutcome>, StoreError> {
         let mut tables = lock(&self.0);
-        let abandon = |(key, token): &(IdempotencyKey, ClaimToken)| {
+        let abandon = |(key, token): &(IdempotencyKey, KeyClaimToken)| {
             if tables.claim(key, *token).is_none() {
-                return Guarded::Fenced;
+                return AbandonOutcome::Fenced;
             }
             tables.keys.remove(key);
-            Guarded::Applied
+            AbandonOutcome::Applied
         };
         Ok(claims.iter().map(abandon).collect())
     }

@@ -10,7 +10,7 @@ use domain::republish::Gap;
 use domain::route::{Channel, RouteKey};
 
 use super::lock;
-use super::publishing::{Holder, MemoryPublishing, OutboundStream, State};
+use super::publishing::{Holder, MemoryPublishing, OutboundEntries, PublishingState};
 
 impl MemoryPublishing {
     /// Restarts the server with all its data.
@@ -64,7 +64,7 @@ impl MemoryPublishing {
     }
 }
 
-impl OutboundStream {
+impl OutboundEntries {
     fn state(&self, gaps: Vec<Gap>) -> OutboundState {
         OutboundState {
             first: self.entries.first().map(|(id, _)| *id),
@@ -83,7 +83,7 @@ impl OutboundStream {
     }
 }
 
-impl State {
+impl PublishingState {
     fn outbound(&self, channel: Channel) -> Option<OutboundState> {
         Some(self.streams.get(&channel)?.state(self.changes_of(channel)))
     }

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use domain::checkpoint::StreamState;
 use domain::entry::{EntryId, LargeEntry, LargePart, MAX_HEAD, RawEntry, RawFields};
-use domain::ports::{IntentProducer, IntentStream, Read, ReadLimit, ServerId, StoreError, StreamQueries};
+use domain::ports::{
+    IntentProducer, IntentStream, ReadLimit, ServerId, StoreError, StreamQueries, StreamRead,
+};
 use domain::query::{
     Counted, EntryLook, FoundEntry, MAX_UNREAD_BYTES, MAX_UNREAD_ENTRIES, StreamBacklog, UnreadEntries,
 };
@@ -94,15 +96,15 @@ impl MemoryIntents {
         lock(&self.stream).clone().filter(|stream| !stream.is_hidden)
     }
 
-    fn read_now(&self, after: EntryId, limit: ReadLimit) -> Read {
+    fn read_now(&self, after: EntryId, limit: ReadLimit) -> StreamRead {
         let stream = lock(&self.stream);
         let visible =
             stream.iter().filter(|stream| !stream.is_hidden && !self.is_stale.load(Ordering::SeqCst));
         let entries = visible.flat_map(|stream| &stream.entries).filter(|entry| entry.id > after);
         let entries: Vec<RawEntry> = entries.take(limit.entries).cloned().collect();
         match entries.iter().map(|entry| entry.fields.size()).sum::<usize>() > limit.bytes {
-            true => Read::TooLarge,
-            false => Read::Entries(entries),
+            true => StreamRead::TooLarge,
+            false => StreamRead::Entries(entries),
         }
     }
 }
@@ -176,17 +178,22 @@ impl IntentProducer for MemoryIntents {
 }
 
 impl IntentStream for MemoryIntents {
-    async fn read(&self, after: EntryId, limit: ReadLimit, block: Duration) -> Result<Read, StoreError> {
+    async fn read(
+        &self,
+        after: EntryId,
+        limit: ReadLimit,
+        block: Duration,
+    ) -> Result<StreamRead, StoreError> {
         let some = async {
             loop {
                 let appended = self.appended.notified();
                 match self.read_now(after, limit) {
-                    Read::Entries(entries) if entries.is_empty() => appended.await,
+                    StreamRead::Entries(entries) if entries.is_empty() => appended.await,
                     read => return read,
                 }
             }
         };
-        Ok(timeout(block, some).await.unwrap_or(Read::Entries(Vec::new())))
+        Ok(timeout(block, some).await.unwrap_or(StreamRead::Entries(Vec::new())))
     }
 
     async fn reconnect(&self) {}

@@ -39,7 +39,7 @@ pub use replicas::MemoryReplicas;
 pub use script::{Call, Effect, Script};
 pub use scripted::Scripted;
 pub use sessions::MemorySessions;
-pub use test_access::{Backup, RouteState};
+pub use test_access::{Backup, StoredRouteState};
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -12,7 +12,7 @@ use domain::query::{Counted, DeadLetter, DeadLetterFilter, DeadLetterPlace, Disc
 use domain::route::{RouteKey, RouteStatus, Version};
 use serde_json::Value;
 
-use super::database::{MemoryDatabase, Tables};
+use super::database::{MemoryDatabase, ServiceTables};
 use super::lock;
 use super::queries::{dead_letters, page};
 
@@ -102,7 +102,7 @@ impl Operations for MemoryDatabase {
     }
 }
 
-impl Tables {
+impl ServiceTables {
     fn change(
         &mut self,
         change: &DeadLetterChange,
@@ -138,7 +138,7 @@ impl Tables {
     }
 }
 
-fn named(tables: &Tables, change: &DeadLetterChange, ids: &[String]) -> Targets {
+fn named(tables: &ServiceTables, change: &DeadLetterChange, ids: &[String]) -> Targets {
     let mut targets = Targets::default();
     let mut seen = HashSet::new();
     for id in ids.iter().filter(|id| seen.insert(id.as_str())) {
@@ -156,7 +156,7 @@ fn named(tables: &Tables, change: &DeadLetterChange, ids: &[String]) -> Targets 
     targets
 }
 
-fn target(tables: &Tables, key: &RouteKey) -> Option<Target> {
+fn target(tables: &ServiceTables, key: &RouteKey) -> Option<Target> {
     let row = tables.routes.get(key).filter(|row| row.status == RouteStatus::DeadLetter)?;
     tables.dead_letters.get(key)?;
     Some(Target {

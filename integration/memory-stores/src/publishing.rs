@@ -9,7 +9,9 @@ use std::time::Duration;
 use ambient::{Clock, ManualClock, Timestamp};
 use domain::entry::EntryId;
 use domain::outbound::OutboundEntry;
-use domain::ports::{Acknowledged, Append, Lease, LeaseStore, LeaseToken, Outbound, ServerId, StoreError};
+use domain::ports::{
+    Acknowledged, Append, LeaseOutcome, LeaseStore, LeaseToken, Outbound, ServerId, StoreError,
+};
 use domain::republish::Gap;
 use domain::route::{Channel, RouteKey};
 
@@ -22,14 +24,14 @@ pub type PublishedFields = Vec<(String, String)>;
 #[derive(Debug)]
 pub struct MemoryPublishing {
     pub(super) clock: Arc<ManualClock>,
-    pub(super) state: Mutex<State>,
+    pub(super) state: Mutex<PublishingState>,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct State {
-    routes: HashMap<RouteKey, Held<Holder>>,
-    scan_locks: HashMap<Channel, Held<LeaseToken>>,
-    pub(super) streams: HashMap<Channel, OutboundStream>,
+pub(super) struct PublishingState {
+    routes: HashMap<RouteKey, Expiring<Holder>>,
+    scan_locks: HashMap<Channel, Expiring<LeaseToken>>,
+    pub(super) streams: HashMap<Channel, OutboundEntries>,
     refusing: HashSet<Channel>,
     is_full: bool,
     /// The number of starts of the server, and of failovers to a replica.
@@ -40,14 +42,14 @@ pub(super) struct State {
 }
 
 #[derive(Clone, Debug, Default)]
-pub(super) struct OutboundStream {
+pub(super) struct OutboundEntries {
     pub(super) entries: Vec<(EntryId, PublishedFields)>,
     pub(super) last_generated: EntryId,
     pub(super) max_deleted: EntryId,
 }
 
 #[derive(Debug)]
-pub(super) struct Held<T> {
+pub(super) struct Expiring<T> {
     value: T,
     until: Timestamp,
 }
@@ -58,7 +60,7 @@ pub(super) enum Holder {
     Marker(String),
 }
 
-impl State {
+impl PublishingState {
     pub(super) fn server(&self) -> ServerId {
         ServerId { run_id: self.run.to_string().into(), replication_id: self.failovers.to_string().into() }
     }
@@ -89,7 +91,7 @@ impl State {
     }
 }
 
-impl State {
+impl PublishingState {
     /// The holder of `key` at `now`; removes an expired one.
     pub(super) fn holder(&mut self, key: &RouteKey, now: Timestamp) -> Option<&Holder> {
         if self.routes.get(key).is_some_and(|held| held.until <= now) {
@@ -136,7 +138,7 @@ impl State {
     }
 
     pub(super) fn put_marker(&mut self, key: &RouteKey, id: &str, until: Timestamp) {
-        self.routes.insert(key.clone(), Held { value: Holder::Marker(id.to_owned()), until });
+        self.routes.insert(key.clone(), Expiring { value: Holder::Marker(id.to_owned()), until });
     }
 }
 
@@ -202,19 +204,19 @@ impl LeaseStore for MemoryPublishing {
         keys: &[&RouteKey],
         token: &LeaseToken,
         ttl: Duration,
-    ) -> Result<Vec<Lease>, StoreError> {
+    ) -> Result<Vec<LeaseOutcome>, StoreError> {
         let now = self.clock.now();
         let mut state = lock(&self.state);
         let mut acquire = |key: &RouteKey| match state.holder(key, now) {
             Some(Holder::Marker(id)) => {
                 let id = id.clone();
-                Lease::Published(state.acknowledged(id))
+                LeaseOutcome::Published(state.acknowledged(id))
             }
-            Some(Holder::Token(holder)) if holder != token => Lease::Held,
+            Some(Holder::Token(holder)) if holder != token => LeaseOutcome::Held,
             Some(Holder::Token(_)) | None => {
-                let held = Held { value: Holder::Token(token.clone()), until: now + ttl };
+                let held = Expiring { value: Holder::Token(token.clone()), until: now + ttl };
                 state.routes.insert(key.clone(), held);
-                Lease::Won
+                LeaseOutcome::Won
             }
         };
         Ok(keys.iter().map(|key| acquire(key)).collect())
@@ -223,7 +225,8 @@ impl LeaseStore for MemoryPublishing {
     async fn release_leases(&self, keys: &[&RouteKey], token: &LeaseToken) -> Result<(), StoreError> {
         let mut state = lock(&self.state);
         for key in keys {
-            let own = |held: &Held<Holder>| matches!(&held.value, Holder::Token(holder) if holder == token);
+            let own =
+                |held: &Expiring<Holder>| matches!(&held.value, Holder::Token(holder) if holder == token);
             if state.routes.get(*key).is_some_and(own) {
                 state.routes.remove(*key);
             }
@@ -239,11 +242,11 @@ impl LeaseStore for MemoryPublishing {
     ) -> Result<bool, StoreError> {
         let now = self.clock.now();
         let mut state = lock(&self.state);
-        let other = |held: &Held<LeaseToken>| held.until > now && held.value != *token;
+        let other = |held: &Expiring<LeaseToken>| held.until > now && held.value != *token;
         if state.scan_locks.get(&channel).is_some_and(other) {
             return Ok(false);
         }
-        state.scan_locks.insert(channel, Held { value: token.clone(), until: now + ttl });
+        state.scan_locks.insert(channel, Expiring { value: token.clone(), until: now + ttl });
         Ok(true)
     }
 

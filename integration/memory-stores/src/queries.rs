@@ -17,7 +17,7 @@ use domain::query::{
 use domain::record::{IdempotencyKey, NotificationId, Record, RecordCursor};
 use domain::route::{Channel, RouteStatus};
 
-use super::database::{MemoryDatabase, Row, Tables, malformed_key};
+use super::database::{MemoryDatabase, Row, ServiceTables, malformed_key};
 use super::lock;
 
 const DAY: Duration = Duration::from_secs(24 * 3_600);
@@ -188,7 +188,7 @@ fn within(at: Timestamp, after: Option<Timestamp>, before: Option<Timestamp>) ->
     after.is_none_or(|after| at >= after) && before.is_none_or(|before| at < before)
 }
 
-fn selects(filter: &NotificationFilter, record: &Record, tables: &Tables) -> bool {
+fn selects(filter: &NotificationFilter, record: &Record, tables: &ServiceTables) -> bool {
     let routes = || tables.routes_of(&record.notification_id);
     let is_to = |recipient: &String| {
         let address = format!("email:email:{recipient}");
@@ -203,7 +203,7 @@ fn selects(filter: &NotificationFilter, record: &Record, tables: &Tables) -> boo
         && within(record.content.accepted_at, filter.accepted_after, filter.accepted_before)
 }
 
-fn summary(tables: &Tables, record: &Record) -> NotificationSummary {
+fn summary(tables: &ServiceTables, record: &Record) -> NotificationSummary {
     let mut routes = RouteCounts::default();
     for row in tables.routes_of(&record.notification_id) {
         routes.add(row.status, 1);
@@ -220,7 +220,7 @@ fn summary(tables: &Tables, record: &Record) -> NotificationSummary {
     }
 }
 
-fn detail(tables: &Tables, record: &Record) -> NotificationDetail {
+fn detail(tables: &ServiceTables, record: &Record) -> NotificationDetail {
     NotificationDetail {
         record: record.clone(),
         updated_at: record.content.accepted_at,
@@ -228,7 +228,7 @@ fn detail(tables: &Tables, record: &Record) -> NotificationDetail {
     }
 }
 
-fn stored(tables: &Tables, row: &Row) -> StoredRoute {
+fn stored(tables: &ServiceTables, row: &Row) -> StoredRoute {
     let route = &row.route;
     let letter = tables.dead_letters.get(&route.key);
     let created_at = route.content.accepted_at;
@@ -262,8 +262,8 @@ fn hint(row: &Row) -> String {
 }
 
 /// The dead letters that a filter selects, newest first.
-pub(super) fn dead_letters(tables: &Tables, filter: &DeadLetterFilter) -> Vec<DeadLetter> {
-    let letter = |(key, letter): (_, &super::database::DeadLetterRow)| {
+pub(super) fn dead_letters(tables: &ServiceTables, filter: &DeadLetterFilter) -> Vec<DeadLetter> {
+    let letter = |(key, letter): (_, &super::database::DeadLetterColumns)| {
         let row = tables.routes.get(key)?;
         Some(DeadLetter {
             key: row.route.key.clone(),
@@ -291,7 +291,7 @@ pub(super) fn dead_letters(tables: &Tables, filter: &DeadLetterFilter) -> Vec<De
     letters
 }
 
-fn malformed(tables: &Tables) -> Vec<StoredMalformedIntent> {
+fn malformed(tables: &ServiceTables) -> Vec<StoredMalformedIntent> {
     let stored = |row: &domain::malformed::MalformedIntent| StoredMalformedIntent {
         summary: MalformedSummary {
             key: malformed_key(row),

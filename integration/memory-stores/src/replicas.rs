@@ -16,11 +16,11 @@ use super::operations::RecordedAction;
 #[derive(Clone, Debug)]
 pub struct MemoryReplicas {
     clock: Arc<ManualClock>,
-    tables: Arc<Mutex<Tables>>,
+    tables: Arc<Mutex<ReplicaTables>>,
 }
 
 #[derive(Debug, Default)]
-struct Tables {
+struct ReplicaTables {
     /// The time at which each was last seen, and its report then.
     replicas: BTreeMap<String, (Timestamp, ReplicaReport)>,
     /// The activity by minute and replica.

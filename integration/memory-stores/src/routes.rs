@@ -6,7 +6,7 @@ use ambient::Timestamp;
 use domain::ports::{Completion, DueCursor, DueOrder, DuePage, RouteStore, RowLocks, StoreError};
 use domain::route::{Channel, Failed, LiveRoute, Published, RouteKey, RouteStatus};
 
-use super::database::{DeadLetterRow, MemoryDatabase};
+use super::database::{DeadLetterColumns, MemoryDatabase};
 use super::lock;
 
 /// The order of the list of due routes.
@@ -134,7 +134,7 @@ impl RouteStore for MemoryDatabase {
                 },
             );
             if dies {
-                let row = DeadLetterRow { created_at: now, discarded: None };
+                let row = DeadLetterColumns { created_at: now, discarded: None };
                 tables.dead_letters.insert(failed.key.clone(), row);
             }
             completion

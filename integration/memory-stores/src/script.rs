@@ -38,23 +38,23 @@ pub enum Effect {
     Hang,
 }
 
-type Rule = Box<dyn FnMut(&Call) -> Effect + Send>;
+type CallRule = Box<dyn FnMut(&Call) -> Effect + Send>;
 
 /// A script for the calls of any number of stores. Clones share it. By default every call passes.
 #[derive(Clone, Default)]
-pub struct Script(Arc<Shared>);
+pub struct Script(Arc<SharedScript>);
 
 #[derive(Default)]
-struct Shared {
-    state: Mutex<State>,
+struct SharedScript {
+    state: Mutex<ScriptState>,
     called: Notify,
 }
 
 #[derive(Default)]
-struct State {
+struct ScriptState {
     calls: Vec<Call>,
     failures: HashMap<&'static str, VecDeque<StoreError>>,
-    rules: HashMap<&'static str, Rule>,
+    rules: HashMap<&'static str, CallRule>,
 }
 
 impl fmt::Debug for Script {

@@ -7,16 +7,16 @@ use ambient::{ManualClock, Timestamp};
 use domain::checkpoint::Checkpoint;
 use domain::route::{LiveRoute, RouteKey, RouteStatus, Version};
 
-use super::database::{MemoryDatabase, Row, Tables};
+use super::database::{MemoryDatabase, Row, ServiceTables};
 use super::lock;
 
 /// A copy of all data of a database at one moment.
 #[derive(Clone, Debug)]
-pub struct Backup(Tables);
+pub struct Backup(ServiceTables);
 
 /// The state of a route, except for the parts in [`LiveRoute`].
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct RouteState {
+pub struct StoredRouteState {
     /// The status of the route.
     pub status: RouteStatus,
     /// The number of failed attempts.
@@ -87,8 +87,8 @@ impl MemoryDatabase {
     }
 
     /// The state of a route; `None` if it does not exist.
-    pub fn route(&self, key: &RouteKey) -> Option<RouteState> {
-        lock(&self.0).routes.get(key).map(|row| RouteState {
+    pub fn route(&self, key: &RouteKey) -> Option<StoredRouteState> {
+        lock(&self.0).routes.get(key).map(|row| StoredRouteState {
             status: row.status,
             attempt_count: row.route.attempt_count,
             next_attempt_at: row.status.is_live().then_some(row.route.next_attempt_at),

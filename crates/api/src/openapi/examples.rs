@@ -12,7 +12,7 @@ use domain::malformed::{FailureCode, Rejection};
 use domain::outcome::Acceptance;
 use domain::query::{self, IntentTrace, NotificationDetail, RouteCounts, StoredRoute};
 use domain::receipt::{Receipt, ReceiptStatus, Recorded, Report, ReportOutcome};
-use domain::record::{Content, IdempotencyKey, NotificationId, Record};
+use domain::record::{IdempotencyKey, NotificationId, Record, RecordContent};
 use domain::route::{Channel, NewRoute, RouteKey, RouteStatus, Start};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -95,7 +95,7 @@ fn record() -> Record {
         audience_kind: "user",
         recipient_user_ids: vec!["u-1".to_owned()],
         fingerprint: format!("v1:{}", "4f".repeat(32)),
-        content: Arc::new(Content {
+        content: Arc::new(RecordContent {
             notification_type: "game.turn.ready".to_owned(),
             payload_json: payload().to_string(),
             occurred_at: after(0),

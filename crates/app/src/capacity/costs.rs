@@ -72,7 +72,7 @@ pub const MEASURED_PAYLOAD_BYTES: f64 = 246.0;
 
 /// The benchmark run from which processor times and the rate are taken.
 #[derive(Clone, Copy, Debug)]
-pub struct Run {
+pub struct BenchmarkRun {
     /// The date of the run.
     pub date: &'static str,
     /// The processor model.
@@ -88,7 +88,7 @@ pub struct Run {
 }
 
 /// The last run.
-pub const RUN: Run = Run {
+pub const RUN: BenchmarkRun = BenchmarkRun {
     date: "2026-11-21",
     machine: "AMD EPYC under KVM",
     cores: 2.0,
@@ -97,7 +97,7 @@ pub const RUN: Run = Run {
     routes: 4.0,
 };
 
-impl Run {
+impl BenchmarkRun {
     /// Routes per second in the run.
     pub const fn routes_per_second(&self) -> f64 {
         self.intents_per_second * self.routes

@@ -183,7 +183,7 @@ mod tests {
     use clap::Parser;
 
     use super::*;
-    use crate::capacity::{Cost, MEASURED, RUN, Run};
+    use crate::capacity::{BenchmarkRun, Cost, MEASURED, RUN};
 
     #[derive(Parser)]
     struct Cli {
@@ -262,7 +262,7 @@ mod tests {
     /// Describes the measured run behind the processor times and rates, and the load planned for one
     /// installation.
     fn run_of_the_page() -> String {
-        let Run { date, machine, cores, page, intents_per_second, routes } = RUN;
+        let BenchmarkRun { date, machine, cores, page, intents_per_second, routes } = RUN;
         let routes_per_second = RUN.routes_per_second();
         format!(
             "Processor times and rates are of one run: {date}, {cores} cores ({machine}) with both servers on them, {page}. It processed {intents_per_second} \

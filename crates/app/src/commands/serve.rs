@@ -10,7 +10,7 @@ use super::{Failure, Vars, print_warnings};
 use crate::config::{self, Config};
 use crate::installation::WrongStream;
 use crate::telemetry::Telemetry;
-use crate::wiring::Stopped;
+use crate::wiring::StoppedProcess;
 use crate::{open_files, shutdown, wiring};
 
 /// The time limit for sending the last spans and metrics.
@@ -39,7 +39,10 @@ pub(super) async fn run_service(config: Config, stop: CancellationToken) -> Resu
 }
 
 /// Sends the last telemetry of a stopped process, and returns its outcome.
-pub(super) async fn finish(telemetry: Telemetry, outcome: Result<Stopped, Failure>) -> Result<(), Failure> {
+pub(super) async fn finish(
+    telemetry: Telemetry,
+    outcome: Result<StoppedProcess, Failure>,
+) -> Result<(), Failure> {
     // The flush gets half of the time left for stopping, so that the process ends by itself before the
     // watchdog ends it.
     let left = outcome.as_ref().map_or(FLUSH_TIMEOUT, |stopped| stopped.watchdog.left() / 2);

@@ -100,7 +100,7 @@ pub fn run(command: &TokenCommand, random: &impl Tokens, out: &mut impl Write) -
 mod tests {
     use ambient::SeededTokens;
     use clap::Parser;
-    use http_server::tokens::{Prefixes, Principal, Tokens};
+    use http_server::tokens::{AccessTokens, Prefixes, Principal};
 
     use super::*;
 
@@ -121,7 +121,7 @@ mod tests {
     fn principal(arguments: &[&str]) -> Principal {
         let output = output(arguments).expect("is made");
         let (token, entry) = output.split_once("\n\n").expect("a token, an empty line, an entry");
-        let tokens = Tokens::from_toml(entry).expect("the file takes the entry");
+        let tokens = AccessTokens::from_toml(entry).expect("the file takes the entry");
         tokens.authenticate(token).expect("the entry is that of the token")
     }
 

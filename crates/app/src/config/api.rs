@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use domain::catalog::Catalog;
-use http_server::tokens::Tokens;
+use http_server::tokens::AccessTokens;
 use http_server::{Timeouts, Tls, TrustedProxies};
 
 use super::http::HttpAddr;
@@ -162,7 +162,7 @@ fn check_tokens(reader: &mut Reader, path: Option<PathBuf>, catalog: Option<&Cat
         reader.problem(variable, text);
         return None;
     };
-    match Tokens::load(&path) {
+    match AccessTokens::load(&path) {
         Ok(tokens) => {
             let known: Option<BTreeSet<String>> = catalog.map(known_producers);
             for (token, producer) in known.map(|known| tokens.unknown_producers(&known)).unwrap_or_default() {

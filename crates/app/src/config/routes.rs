@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use domain::backoff::Backoff;
+use domain::backoff::BackoffBounds;
 use domain::operations::Budgets;
 
 use super::knobs::{
@@ -19,7 +19,7 @@ section! {
         /// The maximum number of attempts for a route of each channel.
         pub budgets: Budgets,
         /// The delays between attempts.
-        pub backoff: Backoff,
+        pub backoff: BackoffBounds,
         /// The lifetime of a lease.
         pub lease_ttl: Duration = NOTIFICATION_ROUTE_LEASE_TTL,
     }
@@ -33,7 +33,7 @@ impl Section for Budgets {
     }
 }
 
-impl Section for Backoff {
+impl Section for BackoffBounds {
     fn read(reader: &mut Reader) -> Option<Self> {
         let min = reader.get(&NOTIFICATION_ROUTE_BACKOFF_MIN);
         let max = reader.get(&NOTIFICATION_ROUTE_BACKOFF_MAX);

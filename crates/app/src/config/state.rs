@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use http_server::check_socket_path;
-use http_server::tokens::Tokens;
+use http_server::tokens::AccessTokens;
 use pg::Dsn;
 use state::{IndexSpec, TableName};
 
@@ -153,7 +153,7 @@ fn check_tokens(
     let variable = STATE_PROXY_TOKENS_FILE.name;
     let tokens_file = tokens?;
     let mut is_right = true;
-    if let Some(Err(error)) = tokens_file.as_deref().map(Tokens::load) {
+    if let Some(Err(error)) = tokens_file.as_deref().map(AccessTokens::load) {
         reader.problem(variable, format!("cannot be used: {}", ambient::error_chain(&error)));
         is_right = false;
     }

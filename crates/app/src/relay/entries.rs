@@ -23,12 +23,12 @@ pub(super) struct EntryCache(Mutex<RoundEntries>);
 #[derive(Debug, Default)]
 struct RoundEntries {
     round: u64,
-    streams: HashMap<String, Read>,
+    streams: HashMap<String, EntryIds>,
 }
 
 /// The ids of the entries of a stream that were read so far.
 #[derive(Debug)]
-struct Read {
+struct EntryIds {
     ids: HashSet<Uuid>,
     rest: NewestEntries,
 }
@@ -49,7 +49,7 @@ impl EntryCache {
         }
         for (stream, event_id) in events {
             if !cache.streams.contains_key(*stream) {
-                let read = Read { ids: HashSet::new(), rest: newest(stream) };
+                let read = EntryIds { ids: HashSet::new(), rest: newest(stream) };
                 cache.streams.insert((*stream).to_owned(), read);
             }
             let Some(read) = cache.streams.get_mut(*stream) else { continue };

@@ -10,11 +10,11 @@ use anyhow::Context;
 use axum::Router;
 use axum::body::Bytes;
 use axum::http::response::Parts;
-use http_server::tokens::{Guard, Tokens};
-use http_server::{Answered, Settings, Tls, problem};
+use http_server::tokens::{AccessTokens, TokenGuard};
+use http_server::{Answered, ListenerSettings, Tls, problem};
 use idempotency::{
-    Claim, Event, Guarded, Idempotency, LockTtl, Observed, Observer, Operation, Outcome, PostgresStore,
-    RetentionTtl, is_final,
+    Claim, Guarded, Idempotency, KeyEvent, KeyObserver, KeyOperation, LockTtl, ObservedOutcome,
+    ObservedStore, PostgresStore, RetentionTtl, is_final,
 };
 use store_postgres::{PgQueries, PgStore};
 use store_redis::RedisIntentStream;
@@ -26,7 +26,7 @@ use workers::{Metrics, SubmissionQueue};
 use super::console::ConsoleParts;
 use super::leader::LockLookup;
 use crate::config::{self, ApiLimits, Config, known_producers};
-use crate::start::{self, Stores};
+use crate::start::{self, Backends};
 use crate::supervisor::{Stage, Supervisor};
 
 /// The time for requests in progress after the drain delay, and then once more for work that continues for
@@ -41,28 +41,30 @@ const KEY_TIMEOUT: Duration = Duration::from_secs(5);
 const MAX_STORED_ANSWER_BYTES: usize = 4 * 1024 * 1024;
 
 /// The ports of the API.
-struct ServicePorts;
+struct ApiPorts;
 
-impl Ports for ServicePorts {
+impl Ports for ApiPorts {
     type Submissions = SubmissionQueue;
     type Queries = PgQueries;
     type Operations = PgStore;
     type Receipts = PgStore;
     type Stream = RedisIntentStream;
     type Leader = LockLookup;
-    type Keys = Observed<PostgresStore>;
+    type Keys = ObservedStore<PostgresStore>;
     type Clock = SystemClock;
 }
 
 /// Counts the outcomes of the keys of batches and of operators' changes.
 struct KeyMetrics(Metrics);
 
-impl Observer for KeyMetrics {
-    fn observe(&self, event: &Event<'_>) {
+impl KeyObserver for KeyMetrics {
+    fn observe(&self, event: &KeyEvent<'_>) {
         match (event.operation, &event.outcome) {
-            (Operation::Claim, Outcome::Claim(claim)) => self.0.claimed(claim_name(claim), event.keys),
-            (Operation::Claim, Outcome::Failed(_)) => self.0.claimed("failed", event.keys),
-            (Operation::Complete, Outcome::Guarded(Guarded::Fenced)) => self.0.fenced(event.keys),
+            (KeyOperation::Claim, ObservedOutcome::Claim(claim)) => {
+                self.0.claimed(claim_name(claim), event.keys)
+            }
+            (KeyOperation::Claim, ObservedOutcome::Failed(_)) => self.0.claimed("failed", event.keys),
+            (KeyOperation::Complete, ObservedOutcome::Guarded(Guarded::Fenced)) => self.0.fenced(event.keys),
             _ => {}
         }
     }
@@ -81,9 +83,9 @@ fn claim_name(claim: &Claim) -> &'static str {
 /// An API whose listener is open, and that does not serve requests yet.
 pub(super) struct ApiParts {
     listener: TcpListener,
-    tokens: Tokens,
+    tokens: AccessTokens,
     tls: Option<Tls>,
-    keys: Idempotency<Observed<PostgresStore>>,
+    keys: Idempotency<ObservedStore<PostgresStore>>,
     queries: PgQueries,
     operations: PgStore,
     stream: RedisIntentStream,
@@ -99,16 +101,16 @@ pub(super) struct ApiParts {
 pub(super) async fn prepare(
     config: &Config,
     api: &config::Api,
-    stores: &Stores,
+    stores: &Backends,
     metrics: Metrics,
 ) -> anyhow::Result<ApiParts> {
-    let tokens = Tokens::load(&api.tokens_file).context("the tokens of the API cannot be used")?;
+    let tokens = AccessTokens::load(&api.tokens_file).context("the tokens of the API cannot be used")?;
     let tls = api.tls.as_ref().map(|(certificates, key)| Tls::load(certificates, key)).transpose();
     let tls = tls.context("the certificate of the API cannot be used")?;
     let keys = PostgresStore::new(stores.pool.clone());
     let checked = stores.checks.until_in_time(|| keys.check_schema()).await;
     checked.context("the table of idempotency keys cannot be used")?;
-    let keys = Observed::new(keys, Arc::new(KeyMetrics(metrics.clone())));
+    let keys = ObservedStore::new(keys, Arc::new(KeyMetrics(metrics.clone())));
     let addr = &api.addr;
     let cannot_listen = || format!("could not listen on {addr} (NOTIFICATION_API_HTTP_ADDR)");
     let listener = http_server::bind(addr.host.as_deref(), addr.port).await.with_context(cannot_listen)?;
@@ -149,9 +151,9 @@ fn settings(config: &Config, limits: &ApiLimits) -> ApiSettings {
 fn guarded(
     config: &Config,
     limits: &ApiLimits,
-    keys: Observed<PostgresStore>,
-) -> anyhow::Result<Idempotency<Observed<PostgresStore>>> {
-    let settings = idempotency::Settings {
+    keys: ObservedStore<PostgresStore>,
+) -> anyhow::Result<Idempotency<ObservedStore<PostgresStore>>> {
+    let settings = idempotency::IdempotencySettings {
         lock_ttl: LockTtl::new(limits.idempotency_lock_ttl)?,
         retention_ttl: RetentionTtl::new(config.intents.idempotency_ttl)?,
         handler_timeout: handler_timeout(limits),
@@ -178,7 +180,7 @@ impl ApiParts {
 
     /// Serves requests. Submitted intents go to `submissions`.
     pub(super) fn spawn(self, supervisor: &mut Supervisor, submissions: SubmissionQueue) {
-        let guard = Guard::new(self.tokens.clone(), self.limits.rate_limit);
+        let guard = TokenGuard::new(self.tokens.clone(), self.limits.rate_limit);
         let known_clients = self.tokens.clone();
         let (tokens, known_producers) = (self.tokens, self.known_producers);
         supervisor.spawn(Stage::Background, "api tokens", |stop| async move {
@@ -189,7 +191,7 @@ impl ApiParts {
             supervisor.spawn(Stage::Background, "api certificate", follow);
         }
         let receipts = self.metrics.clone();
-        let api = Api::<ServicePorts> {
+        let api = Api::<ApiPorts> {
             submissions,
             queries: self.queries,
             receipts: self.operations.clone(),
@@ -203,7 +205,7 @@ impl ApiParts {
         };
         let metrics = self.metrics;
         let console = self.console.map(|console| console.router(&api));
-        let settings = Settings {
+        let settings = ListenerSettings {
             max_connections: self.limits.max_connections,
             max_body_bytes: self.limits.max_body_bytes,
             max_buffered_bytes: self.limits.max_buffered_bytes,
@@ -228,8 +230,8 @@ impl ApiParts {
 async fn answer(
     listener: TcpListener,
     router: Router,
-    settings: Settings,
-    keys: Idempotency<Observed<PostgresStore>>,
+    settings: ListenerSettings,
+    keys: Idempotency<ObservedStore<PostgresStore>>,
     stop: CancellationToken,
 ) {
     http_server::serve(listener, router, settings, stop).await;

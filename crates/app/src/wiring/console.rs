@@ -8,42 +8,42 @@ use ambient::{RandomTokens, SystemClock};
 use axum::Router;
 use console::{Attempts, Console, ConsoleSettings, Leaderless, Ports};
 use http_server::TrustedProxies;
-use http_server::tokens::Tokens;
-use idempotency::{Observed, PostgresStore};
+use http_server::tokens::AccessTokens;
+use idempotency::{ObservedStore, PostgresStore};
 use store_postgres::{PgQueries, PgStore};
 use store_redis::RedisIntentStream;
 
 use super::leader::LockLookup;
 use crate::config;
-use crate::start::Stores;
+use crate::start::Backends;
 
 /// The part of the request timeout reserved for the error page that replaces a page that took too long.
 const PAGE_ANSWER_TIME: Duration = Duration::from_millis(500);
 
 /// The ports of the console.
-struct ServicePorts;
+struct ConsolePorts;
 
-impl Ports for ServicePorts {
+impl Ports for ConsolePorts {
     type Queries = PgQueries;
     type Operations = PgStore;
     type Stream = RedisIntentStream;
     type Leader = LockLookup;
     type Activity = PgQueries;
     type Sessions = PgStore;
-    type Keys = Observed<PostgresStore>;
+    type Keys = ObservedStore<PostgresStore>;
     type Clock = SystemClock;
 }
 
 /// The parts of the console that the API does not have.
 pub(super) struct ConsoleParts {
     sessions: PgStore,
-    tokens: Tokens,
+    tokens: AccessTokens,
     proxies: TrustedProxies,
     time_limit: Duration,
 }
 
 impl ConsoleParts {
-    pub(super) fn new(stores: &Stores, tokens: &Tokens, api: &config::Api) -> Self {
+    pub(super) fn new(stores: &Backends, tokens: &AccessTokens, api: &config::Api) -> Self {
         tracing::info!("the console is served below /console/");
         let request_timeout = api.limits.timeouts.request;
         Self {
@@ -63,11 +63,11 @@ impl ConsoleParts {
                 Operations = PgStore,
                 Stream = RedisIntentStream,
                 Leader = LockLookup,
-                Keys = Observed<PostgresStore>,
+                Keys = ObservedStore<PostgresStore>,
             >,
     {
         let settings = &api.settings;
-        console::router(Console::<ServicePorts> {
+        console::router(Console::<ConsolePorts> {
             queries: api.queries.clone(),
             activity: api.queries.clone(),
             operations: api.operations.clone(),

@@ -8,7 +8,7 @@ use state::{PostgresStore, TableName};
 use user_directory::{HttpUserDirectory, StateDirectorySettings, StateUserDirectory, UserDirectorySettings};
 
 use crate::config::{self, Config};
-use crate::start::Stores;
+use crate::start::Backends;
 
 /// The maximum number of concurrent lookups over HTTP.
 const DIRECTORY_MAX_CONCURRENT_LOOKUPS: usize = 32;
@@ -27,7 +27,7 @@ pub(super) enum UserDirectory {
 
 impl UserDirectory {
     /// Creates the directory like [`UserDirectory::new`], and checks that its table can be read.
-    pub(super) async fn open(config: &Config, stores: &Stores) -> anyhow::Result<Self> {
+    pub(super) async fn open(config: &Config, stores: &Backends) -> anyhow::Result<Self> {
         let directory = Self::new(config, stores)?;
         if let Self::State(users) = &directory {
             let dsn = &config.postgres.dsn;
@@ -40,7 +40,7 @@ impl UserDirectory {
     }
 
     /// Creates the configured directory, with a cache of its own.
-    pub(super) fn new(config: &Config, stores: &Stores) -> anyhow::Result<Self> {
+    pub(super) fn new(config: &Config, stores: &Backends) -> anyhow::Result<Self> {
         match &config.user_directory {
             config::UserDirectory::Http { base_url, timeout } => {
                 let directory = HttpUserDirectory::new(UserDirectorySettings {

@@ -10,14 +10,14 @@ use store_redis::LeaderNotice;
 
 /// Implements the workers' election for a leadership.
 #[derive(Debug)]
-pub(super) struct Election<N>(pub(super) Leadership<N>);
+pub(super) struct LeadershipElection<N>(pub(super) Leadership<N>);
 
-impl<N: Notice + Clone> ports::Election for Election<N> {
-    type Term = Term<N>;
+impl<N: Notice + Clone> ports::Election for LeadershipElection<N> {
+    type Term = LeadershipTerm<N>;
 
-    async fn campaign(&self) -> Result<Option<Term<N>>, StoreError> {
+    async fn campaign(&self) -> Result<Option<LeadershipTerm<N>>, StoreError> {
         let term = self.0.campaign().await.map_err(|error| store_error("campaign for leadership", error))?;
-        Ok(term.map(Term))
+        Ok(term.map(LeadershipTerm))
     }
 
     async fn leader_change(&self) {
@@ -31,9 +31,9 @@ impl<N: Notice + Clone> ports::Election for Election<N> {
 
 /// Implements the workers' term for a term of a leadership.
 #[derive(Debug)]
-pub(super) struct Term<N>(election::Term<N>);
+pub(super) struct LeadershipTerm<N>(election::RenewedTerm<N>);
 
-impl<N: Notice + Clone> ports::Term for Term<N> {
+impl<N: Notice + Clone> ports::Term for LeadershipTerm<N> {
     fn fence(&self) -> Fence {
         self.0.fence()
     }
@@ -106,7 +106,12 @@ mod tests {
 
     impl ElectionFixture for World {
         fn candidate(&self) -> impl ports::Election {
-            Election(Leadership::new(self.locks.clone(), &intake_leadership(STREAM), "replica", NoNotice))
+            LeadershipElection(Leadership::new(
+                self.locks.clone(),
+                &intake_leadership(STREAM),
+                "replica",
+                NoNotice,
+            ))
         }
 
         async fn end_term(&self) {

@@ -13,7 +13,7 @@ use std::time::Duration;
 use ambient::{RandomTokens, error_chain};
 use anyhow::Context;
 use outbox::{
-    Administration, EventTypes, Observer, OutboxError, PostgresStorage, Publisher, Relay, RelayId,
+    Administration, EventTypes, OutboxError, PostgresStorage, Publisher, Relay, RelayId, RelayObserver,
     RelaySettings, RelayState, RelayStatus, Stats, TableName,
 };
 use pg::{Dsn, PgPool, PoolSettings, SessionSettings};
@@ -23,7 +23,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use self::metrics::RelayMetrics;
-use super::{Stopped, redis_settings, run_until_stopped, spawn_probes};
+use super::{StoppedProcess, redis_settings, run_until_stopped, spawn_probes};
 use crate::config::knobs::NOTIFICATION_INTERNAL_HTTP_ADDR;
 use crate::config::{Redis, RelayConfig, RelayMode, RelayProcessConfig};
 use crate::probes::{Phase, ReadyState, STATS_TIMEOUT};
@@ -56,13 +56,13 @@ pub async fn run(
     relay_id: RelayId,
     exposition: Option<Exposition>,
     stop: CancellationToken,
-) -> anyhow::Result<Stopped> {
+) -> anyhow::Result<StoppedProcess> {
     tracing::info!(relay = relay_id.as_str(), outbox_table = %config.relay.outbox.table, "the relay is starting");
     let start = timeout(START_TIMEOUT, connect(&config, relay_id));
     let Some(started) = stop.run_until_cancelled(start).await else {
         tracing::info!("the relay was stopped before it was ready");
         let watchdog = Watchdog::start(config.shutdown_timeout, Parts::default());
-        return Ok(Stopped { watchdog, failed: false });
+        return Ok(StoppedProcess { watchdog, failed: false });
     };
     let relay = started.with_context(|| format!("the start took longer than {START_TIMEOUT:?}"))??;
     let ready = ReadyState::default();
@@ -119,7 +119,7 @@ impl ServiceRelay {
 }
 
 /// Runs a relay of either mode until it is stopped.
-type Run = Box<dyn FnOnce(CancellationToken) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync>;
+type RunRelay = Box<dyn FnOnce(CancellationToken) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync>;
 
 /// A relay that is wired and does not run yet.
 struct WiredRelay {
@@ -133,7 +133,7 @@ struct WiredRelay {
     stats: Arc<Administration>,
     metrics: RelayMetrics,
     status: RelayStatus,
-    run: Run,
+    run: RunRelay,
 }
 
 impl WiredRelay {
@@ -150,7 +150,7 @@ impl WiredRelay {
             PgPool::new(&config.outbox.dsn, settings).context("the outbox cannot be used as configured")?;
         let metrics = RelayMetrics::new(&opentelemetry::global::meter("notification"));
         let wiring =
-            Wiring { config, relay_id: relay_id.clone(), pool: pool.clone(), metrics: metrics.clone() };
+            RelayWiring { config, relay_id: relay_id.clone(), pool: pool.clone(), metrics: metrics.clone() };
         let (status, run) = match config.mode.clone() {
             RelayMode::Intents { producer, stream, catalog, types } => {
                 let streams = streams(config, redis);
@@ -262,20 +262,20 @@ fn streams(config: &RelayConfig, redis: &RedisClient) -> RedisOutboxStreams {
 }
 
 /// The parts of a relay of either mode.
-struct Wiring<'a> {
+struct RelayWiring<'a> {
     config: &'a RelayConfig,
     relay_id: RelayId,
     pool: PgPool,
     metrics: RelayMetrics,
 }
 
-impl Wiring<'_> {
+impl RelayWiring<'_> {
     fn relay<P: Publisher>(
         self,
         publisher: P,
         types: EventTypes,
         max_event_bytes: u64,
-    ) -> (RelayStatus, Run) {
+    ) -> (RelayStatus, RunRelay) {
         let config = self.config;
         let settings = RelaySettings {
             relay_id: self.relay_id,

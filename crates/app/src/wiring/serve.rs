@@ -18,21 +18,21 @@ use tokio_util::sync::CancellationToken;
 use workers::metrics::observe_replica;
 use workers::{
     Dispatcher, Gauges, Health, Intake, IntakeSettings, Metrics, NextDue, Ports, PublishSettings, Receiver,
-    ReplicaHealth, Reporter, RepublishSettings, Republisher, Retention, RetentionSettings, RoutePublisher,
-    StepDownElection, SubmissionIntake, TracedStreams, Traces, dispatch, submission_queue,
+    ReplicaHealth, Reporter, RepublishSettings, Republisher, RetentionSettings, RetentionWorker,
+    RoutePublisher, StepDownElection, SubmissionIntake, TracedStreams, Traces, dispatch, submission_queue,
 };
 
 use super::api::{self, ApiParts};
 use super::directory::UserDirectory;
-use super::election::{Election, RedisNotice};
+use super::election::{LeadershipElection, RedisNotice};
 use super::leader::intake_leadership;
 use super::relay::ServiceRelay;
-use super::{Stopped, run_until_stopped, spawn_probes};
+use super::{StoppedProcess, run_until_stopped, spawn_probes};
 use crate::config::knobs::NOTIFICATION_INTERNAL_HTTP_ADDR;
 use crate::config::{Config, OutboundStream, ReplicaId};
 use crate::probes::{Phase, ReadyState};
 use crate::shutdown::{Parts, Watchdog};
-use crate::start::{self, Stores};
+use crate::start::{self, Backends};
 use crate::supervisor::{Stage, Supervisor};
 use crate::telemetry::Exposition;
 
@@ -43,12 +43,12 @@ pub async fn serve(
     replica: ReplicaId,
     exposition: Option<Exposition>,
     stop: CancellationToken,
-) -> anyhow::Result<Stopped> {
+) -> anyhow::Result<StoppedProcess> {
     tracing::info!(replica = replica.as_str(), "the service is starting");
     let Some(stores) = stop.run_until_cancelled(start::connect(&config)).await else {
         tracing::info!("the service was stopped before it was ready");
         let watchdog = Watchdog::start(config.shutdown_timeout, Parts::default());
-        return Ok(Stopped { watchdog, failed: false });
+        return Ok(StoppedProcess { watchdog, failed: false });
     };
     let stores = stores?;
     let directory = UserDirectory::open(&config, &stores).await?;
@@ -66,7 +66,7 @@ pub async fn serve(
     if let Some(relay) = &config.relay {
         ServiceRelay::prepare(relay, &config.redis)?.spawn(&mut supervisor, &ready);
     }
-    Wiring {
+    WorkerWiring {
         config: &config,
         replica: &replica,
         stores: &stores,
@@ -102,10 +102,10 @@ fn meter() -> Meter {
 }
 
 /// The ports of the workers.
-struct ServicePorts;
+struct WorkerPorts;
 
-impl Ports for ServicePorts {
-    type Election = StepDownElection<Election<RedisNotice>, PgStore>;
+impl Ports for WorkerPorts {
+    type Election = StepDownElection<LeadershipElection<RedisNotice>, PgStore>;
     type Intents = RedisIntentStream;
     type Store = PgStore;
     type Cache = RedisCheckpoints;
@@ -118,10 +118,10 @@ impl Ports for ServicePorts {
 }
 
 /// The dependencies of the workers of one replica.
-struct Wiring<'a> {
+struct WorkerWiring<'a> {
     config: &'a Config,
     replica: &'a ReplicaId,
-    stores: &'a Stores,
+    stores: &'a Backends,
     ready: &'a ReadyState,
     metrics: Metrics,
     traces: Traces,
@@ -129,7 +129,7 @@ struct Wiring<'a> {
     exposition: Option<Exposition>,
 }
 
-impl Wiring<'_> {
+impl WorkerWiring<'_> {
     fn spawn_workers(
         self,
         supervisor: &mut Supervisor,
@@ -167,7 +167,7 @@ impl Wiring<'_> {
     ) -> anyhow::Result<()> {
         let health = self.add_worker("submissions");
         let (queue, receiver) = submission_queue(self.metrics.clone(), health.clone());
-        let submissions: SubmissionIntake<ServicePorts> = SubmissionIntake {
+        let submissions: SubmissionIntake<WorkerPorts> = SubmissionIntake {
             store: self.stores.postgres.clone(),
             directory: UserDirectory::new(self.config, self.stores)?,
             clock: SystemClock,
@@ -204,7 +204,7 @@ impl Wiring<'_> {
         let notice = RedisNotice(LeaderNotice::new(&self.stores.redis, &leadership));
         let election = self.election(&leadership, notice);
         let requests = self.stores.postgres.clone();
-        let intake: Intake<ServicePorts> = Intake {
+        let intake: Intake<WorkerPorts> = Intake {
             election: StepDownElection::new(election, requests, self.replica.as_str()),
             intents,
             store: self.stores.postgres.clone(),
@@ -235,7 +235,7 @@ impl Wiring<'_> {
         next_due: Arc<NextDue>,
     ) {
         let config = self.config;
-        let publisher: RoutePublisher<ServicePorts> = RoutePublisher {
+        let publisher: RoutePublisher<WorkerPorts> = RoutePublisher {
             channel,
             routes: self.stores.postgres.clone(),
             next_due,
@@ -260,7 +260,7 @@ impl Wiring<'_> {
 
     fn spawn_retention(&self, supervisor: &mut Supervisor) {
         let settings = &self.config.retention;
-        let retention = Retention {
+        let retention = RetentionWorker {
             election: self.election_for_passes("retention"),
             store: self.stores.postgres.clone(),
             clock: SystemClock,
@@ -331,13 +331,18 @@ impl Wiring<'_> {
         health
     }
 
-    fn election<N: Notice + Clone>(&self, leadership: &str, notice: N) -> Election<N> {
-        Election(Leadership::new(self.stores.locks.clone(), leadership, self.replica.as_str(), notice))
+    fn election<N: Notice + Clone>(&self, leadership: &str, notice: N) -> LeadershipElection<N> {
+        LeadershipElection(Leadership::new(
+            self.stores.locks.clone(),
+            leadership,
+            self.replica.as_str(),
+            notice,
+        ))
     }
 
-    fn election_for_passes(&self, leadership: &str) -> Election<NoNotice> {
-        let Election(leadership) = self.election(leadership, NoNotice);
-        Election(leadership.for_passes())
+    fn election_for_passes(&self, leadership: &str) -> LeadershipElection<NoNotice> {
+        let LeadershipElection(leadership) = self.election(leadership, NoNotice);
+        LeadershipElection(leadership.for_passes())
     }
 
     fn keyspace(&self) -> Keyspace {

@@ -10,15 +10,15 @@ use std::time::Duration;
 
 use anyhow::Context;
 use axum::Router;
-use http_server::tokens::Tokens;
-use http_server::{Answered, Listener, Settings, Timeouts, bind_unix};
+use http_server::tokens::AccessTokens;
+use http_server::{Answered, ConnectionSource, ListenerSettings, Timeouts, bind_unix};
 use pg::{PgPool, PoolSettings, SessionSettings};
 use state::PostgresStore;
-use state::http::{Access, Service, refuse, router};
+use state::http::{AllowedClients, StateService, refuse, router};
 use tokio_util::sync::CancellationToken;
 
 use self::metrics::StateMetrics;
-use super::{Stopped, run_until_stopped, spawn_probes};
+use super::{StoppedProcess, run_until_stopped, spawn_probes};
 use crate::config::knobs::STATE_PROXY_METRICS_ADDR;
 use crate::config::{Http, StateConfig, StateHttp, StateSocket};
 use crate::probes::{Phase, ReadyState};
@@ -55,14 +55,17 @@ pub async fn run(
     config: StateConfig,
     exposition: Option<Exposition>,
     stop: CancellationToken,
-) -> anyhow::Result<Stopped> {
+) -> anyhow::Result<StoppedProcess> {
     tracing::info!(state_table = %config.store.table, "the state store is starting");
     let ready = ReadyState::default();
     ready.set_exposition(exposition);
     let parts = Parts::default();
     let Some(started) = stop.run_until_cancelled(start(&config, &parts, &ready)).await else {
         tracing::info!("the state store was stopped before it was ready");
-        return Ok(Stopped { watchdog: Watchdog::start(STOP_TIMEOUT, Parts::default()), failed: false });
+        return Ok(StoppedProcess {
+            watchdog: Watchdog::start(STOP_TIMEOUT, Parts::default()),
+            failed: false,
+        });
     };
     let supervisor = started?;
     ready.set(Phase::Ready);
@@ -110,20 +113,20 @@ async fn start(config: &StateConfig, parts: &Parts, ready: &ReadyState) -> anyho
 }
 
 /// Server parameters by name.
-type Parameters = &'static [(&'static str, &'static str)];
+type ServerParameters = &'static [(&'static str, &'static str)];
 
-fn pool_settings(config: &StateConfig, max_connections: usize, parameters: Parameters) -> PoolSettings {
+fn pool_settings(config: &StateConfig, max_connections: usize, parameters: ServerParameters) -> PoolSettings {
     let session = session_settings(parameters);
     PoolSettings { max_connections, operation_timeout: config.store.statement_timeout, session }
 }
 
-fn session_settings(parameters: Parameters) -> SessionSettings {
+fn session_settings(parameters: ServerParameters) -> SessionSettings {
     SessionSettings { application_name: "notification-state", parameters }
 }
 
-fn settings(config: &StateConfig, metrics: StateMetrics) -> Settings {
+fn settings(config: &StateConfig, metrics: StateMetrics) -> ListenerSettings {
     let listeners = usize::from(config.socket.is_some()) + usize::from(config.http.is_some());
-    Settings {
+    ListenerSettings {
         max_connections: MAX_CONNECTIONS,
         max_body_bytes: config.store.max_body_bytes,
         max_buffered_bytes: (MAX_BUFFERED_BYTES / listeners.max(1)).max(2 * config.store.max_body_bytes),
@@ -145,13 +148,13 @@ fn settings(config: &StateConfig, metrics: StateMetrics) -> Settings {
 /// The parts that the listeners share.
 struct Listeners {
     store: Arc<PostgresStore>,
-    settings: Settings,
+    settings: ListenerSettings,
     statement_timeout: Duration,
 }
 
 impl Listeners {
     async fn open_tcp(&self, supervisor: &mut Supervisor, http: &StateHttp) -> anyhow::Result<()> {
-        let tokens = http.tokens_file.as_deref().map(Tokens::load).transpose();
+        let tokens = http.tokens_file.as_deref().map(AccessTokens::load).transpose();
         let tokens = tokens.context("the tokens of the state store cannot be used")?;
         let addr = &http.addr;
         let cannot_listen = || format!("could not listen on {addr} (STATE_PROXY_HTTP_ADDR)");
@@ -160,13 +163,13 @@ impl Listeners {
         let state_addr = listener.local_addr().with_context(cannot_listen)?;
         tracing::info!(state_addr = %state_addr, tokens = tokens.is_some(), "the state store listens on TCP");
         let access = match tokens {
-            None => Access::Everyone,
+            None => AllowedClients::Everyone,
             Some(tokens) => {
                 let followed = tokens.clone();
                 supervisor.spawn(Stage::Background, "state tokens", |stop| async move {
                     followed.follow(BTreeSet::new(), stop).await;
                 });
-                Access::Tokens(tokens)
+                AllowedClients::Tokens(tokens)
             }
         };
         self.serve(supervisor, "state over TCP", listener, access);
@@ -177,7 +180,7 @@ impl Listeners {
         let listener =
             bind_unix(&socket.path, socket.mode).await.context("CONNECTOR_SOCKET cannot be served")?;
         tracing::info!(socket = %socket.path.display(), "the state store listens on a socket");
-        self.serve(supervisor, "state over a socket", listener, Access::Everyone);
+        self.serve(supervisor, "state over a socket", listener, AllowedClients::Everyone);
         Ok(())
     }
 
@@ -185,15 +188,15 @@ impl Listeners {
         &self,
         supervisor: &mut Supervisor,
         name: &'static str,
-        listener: impl Listener,
-        access: Access,
+        listener: impl ConnectionSource,
+        access: AllowedClients,
     ) {
         let tokens = match &access {
-            Access::Everyone => None,
-            Access::Tokens(tokens) => Some(tokens.clone()),
+            AllowedClients::Everyone => None,
+            AllowedClients::Tokens(tokens) => Some(tokens.clone()),
         };
-        let settings = Settings { tokens, ..self.settings.clone() };
-        let router: Router = router(Service {
+        let settings = ListenerSettings { tokens, ..self.settings.clone() };
+        let router: Router = router(StateService {
             store: Arc::clone(&self.store),
             access,
             statement_timeout: self.statement_timeout,

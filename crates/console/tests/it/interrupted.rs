@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use axum::http::StatusCode;
 use domain::ports::StoreError;
-use idempotency::{LockTtl, Settings};
+use idempotency::{IdempotencySettings, LockTtl};
 use memory_stores::Effect;
 
 use crate::changes::{CHANGE, PLAN, borrowed, confirmation, dead_letters_in, with_dead_letters};
@@ -114,7 +114,10 @@ async fn unfinished(world: World) -> (World, Answer, Vec<(String, String)>) {
 
 #[tokio::test(start_paused = true)]
 async fn a_change_that_takes_longer_than_a_handler_may_is_interrupted_and_names_its_request() {
-    let world = World::with_keys(Settings { handler_timeout: TIME_LIMIT / 2, ..Settings::default() });
+    let world = World::with_keys(IdempotencySettings {
+        handler_timeout: TIME_LIMIT / 2,
+        ..IdempotencySettings::default()
+    });
     world.script.on("change_dead_letters", |_| Effect::Hang);
     let (_world, answer, form) = unfinished(world).await;
     assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE);
@@ -127,9 +130,12 @@ async fn a_change_whose_key_is_not_claimed_is_not_said_to_be_in_progress() {
     // The claim takes longer than the page, takes less long, or is not even tried.
     let lock_ttl = LockTtl::new(Duration::from_secs(120)).expect("in range");
     let store_timeouts = [TIME_LIMIT * 2, TIME_LIMIT / 2];
-    let waiting =
-        store_timeouts.map(|store_timeout| Settings { lock_ttl, store_timeout, ..Settings::default() });
-    let busy = Settings { max_concurrent: 0, ..Settings::default() };
+    let waiting = store_timeouts.map(|store_timeout| IdempotencySettings {
+        lock_ttl,
+        store_timeout,
+        ..IdempotencySettings::default()
+    });
+    let busy = IdempotencySettings { max_concurrent: 0, ..IdempotencySettings::default() };
     for (settings, expected) in [
         (waiting[0], "The change has not begun yet"),
         (waiting[1], "PostgreSQL did not answer in time. Sending the form this time changed nothing."),

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use idempotency::{
-    Claim, ClaimId, ClaimRequest, Completion, Guarded, IdempotencyError, KeyLookup, LockTtl, MemoryStore,
-    Store,
+    Claim, ClaimId, ClaimRequest, CompletionRequest, Guarded, IdempotencyError, KeyLookup, LockTtl,
+    MemoryStore, Store,
 };
 
 pub(crate) struct HangingStore {
@@ -26,7 +26,7 @@ impl Store for HangingStore {
         self.store.claim(requests).await
     }
 
-    async fn complete(&self, completions: &[Completion]) -> Result<Vec<Guarded>, IdempotencyError> {
+    async fn complete(&self, completions: &[CompletionRequest]) -> Result<Vec<Guarded>, IdempotencyError> {
         self.store.complete(completions).await
     }
 

@@ -17,9 +17,9 @@ use domain::catalog::Catalog;
 use domain::operations::Budgets;
 use futures_util::{StreamExt, stream};
 use http_body_util::BodyExt;
-use http_server::tokens::{Tokens, token_sha256};
+use http_server::tokens::{AccessTokens, token_sha256};
 use http_server::{Peer, Started};
-use idempotency::{Idempotency, MemoryStore, Settings};
+use idempotency::{Idempotency, IdempotencySettings, MemoryStore};
 use memory_stores::{
     MemoryDatabase, MemoryElection, MemoryIntents, MemoryReplicas, MemorySessions, Script, Scripted,
 };
@@ -83,11 +83,11 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) fn new() -> Self {
-        Self::with_keys(Settings::default())
+        Self::with_keys(IdempotencySettings::default())
     }
 
     /// Creates a world with these settings of the idempotency keys of forms.
-    pub(crate) fn with_keys(settings: Settings) -> Self {
+    pub(crate) fn with_keys(settings: IdempotencySettings) -> Self {
         let claims_hang = Arc::<AtomicBool>::default();
         let keys = HangingStore { store: MemoryStore::new(100), hangs: Arc::clone(&claims_hang) };
         let clock = Arc::new(ManualClock::new(start()));
@@ -121,7 +121,7 @@ impl World {
             activity: Scripted::new(self.replicas.clone(), &self.script),
             sessions: Scripted::new(self.sessions.clone(), &self.script),
             clock: Arc::clone(&self.clock),
-            tokens: Tokens::from_toml(tokens).expect("the tokens are right"),
+            tokens: AccessTokens::from_toml(tokens).expect("the tokens are right"),
             keys: self.keys.clone(),
             ids: Arc::clone(&self.ids) as Arc<dyn ambient::Tokens>,
             proxies: proxies.parse().expect("networks"),

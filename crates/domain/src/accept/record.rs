@@ -8,7 +8,7 @@ use crate::intent::{Audience, Intent};
 use crate::outcome::Acceptance;
 use crate::policy::{DEFAULT_LOCALE, Policy, Schedule};
 use crate::recipient::User;
-use crate::record::{Content, NotificationId, Record};
+use crate::record::{NotificationId, Record, RecordContent};
 use crate::route::{Channel, NewRoute, RouteKey, SkipReason, Start};
 
 /// Builds the record and the routes of `intent` under `notification_id`. `users` are its recipients in the
@@ -32,7 +32,7 @@ pub(super) fn new_acceptance(
         audience_kind: intent.audience.kind().as_str(),
         recipient_user_ids: intent.audience.users().to_vec(),
         fingerprint: intent.fingerprint.clone(),
-        content: Arc::new(Content {
+        content: Arc::new(RecordContent {
             notification_type: intent.notification_type.clone(),
             payload_json: intent.payload_json.clone(),
             occurred_at: intent.occurred_at,

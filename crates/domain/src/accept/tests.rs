@@ -76,7 +76,7 @@ fn answers(users: &[(&str, Lookup)]) -> HashMap<String, Lookup> {
 /// The outcomes of a batch, the state of the rest, and the two flags of the decision.
 struct All {
     outcomes: Vec<Outcome>,
-    rest: Rest,
+    rest: FirstUndecided,
     depends_on_directory: bool,
     next_has_known_keys: bool,
 }
@@ -179,7 +179,7 @@ fn nothing_after_an_entry_that_must_wait_is_decided() {
     let decision = decide_all(entries, &Known::default(), &users);
     assert_eq!(outcomes(&decision), ["accepted"]);
     let wait = Wait { entry_id: EntryId::new(2, 0), cause: "no answer within 1s".into() };
-    assert_eq!(decision.rest, Rest::Waits(wait));
+    assert_eq!(decision.rest, FirstUndecided::Waits(wait));
     assert!(decision.depends_on_directory && decision.next_has_known_keys);
 }
 
@@ -188,7 +188,7 @@ fn an_entry_with_a_user_who_was_not_looked_up_ends_the_decision_and_waits_for_no
     let users = [("u-1", found("u-1@example.com", "en"))];
     let entries = vec![turn_ready(1, "a", &["u-1"], 1), turn_ready(2, "b", &["u-1", "u-2"], 1)];
     let decision = decide_all(entries, &Known::default(), &users);
-    assert_eq!((outcomes(&decision), &decision.rest), (vec!["accepted"], &Rest::NotLookedUp));
+    assert_eq!((outcomes(&decision), &decision.rest), (vec!["accepted"], &FirstUndecided::NotLookedUp));
     assert!(!decision.depends_on_directory);
 }
 
@@ -204,7 +204,7 @@ fn a_known_key_is_a_duplicate_or_a_conflict_whatever_the_directory_answers() {
     let down = [("u-1", Lookup::Unavailable("down".into()))];
     let decision = decide_all(replay.clone(), &known, &down);
     assert_eq!(outcomes(&decision), ["duplicate", "idempotency_conflict"]);
-    assert_eq!(decision.rest, Rest::Nothing);
+    assert_eq!(decision.rest, FirstUndecided::Nothing);
     assert!(!decision.depends_on_directory && decision.next_has_known_keys);
     assert_eq!(missing_lookups(&decoded(replay), &known, &HashMap::new()), []);
 }
@@ -234,7 +234,7 @@ fn if_the_first_of_two_must_wait_so_does_the_second() {
     let entries = vec![turn_ready(1, "k", &["u-2"], 54), turn_ready(2, "k", &["u-1"], 54)];
     let decision = decide_all(entries, &Known::default(), &users);
     let wait = Wait { entry_id: EntryId::new(1, 0), cause: "down".into() };
-    assert_eq!((outcomes(&decision).len(), decision.rest), (0, Rest::Waits(wait)));
+    assert_eq!((outcomes(&decision).len(), decision.rest), (0, FirstUndecided::Waits(wait)));
 }
 
 #[test]

@@ -42,15 +42,15 @@ struct CatalogFile {
     types: Vec<TypeEntry>,
 }
 
-type Text = Spanned<String>;
-type Texts = Spanned<Vec<Text>>;
+type SpannedText = Spanned<String>;
+type SpannedTexts = Spanned<Vec<SpannedText>>;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct TypeEntry {
-    name: Text,
-    producers: Texts,
-    audiences: Spanned<BTreeMap<Text, Texts>>,
+    name: SpannedText,
+    producers: SpannedTexts,
+    audiences: Spanned<BTreeMap<SpannedText, SpannedTexts>>,
     payload: Spanned<toml::Table>,
 }
 
@@ -75,7 +75,7 @@ fn wrong<T>(part: &Spanned<T>, reason: impl Into<String>) -> Wrong {
     Wrong { span: part.span(), reason: reason.into() }
 }
 
-fn check_name(part: &Text, sound: bool, takes: &str) -> Result<(), Wrong> {
+fn check_name(part: &SpannedText, sound: bool, takes: &str) -> Result<(), Wrong> {
     match sound && (1..=MAX_NAME).contains(&part.get_ref().len()) {
         true => Ok(()),
         false => Err(wrong(part, format!("a name of 1 to {MAX_NAME} bytes {takes}"))),
@@ -87,7 +87,7 @@ fn is_type_name(name: &str) -> bool {
     name.split('.').all(|part| !part.is_empty() && part.bytes().all(allowed))
 }
 
-fn compile_producers(entries: Texts) -> Result<Vec<String>, Wrong> {
+fn compile_producers(entries: SpannedTexts) -> Result<Vec<String>, Wrong> {
     if entries.get_ref().is_empty() {
         return Err(wrong(&entries, "no producers: at least one may send the type"));
     }
@@ -99,24 +99,24 @@ fn compile_producers(entries: Texts) -> Result<Vec<String>, Wrong> {
 }
 
 fn compile_audiences(
-    entries: Spanned<BTreeMap<Text, Texts>>,
+    entries: Spanned<BTreeMap<SpannedText, SpannedTexts>>,
 ) -> Result<BTreeMap<AudienceKind, Vec<Channel>>, Wrong> {
     if entries.get_ref().is_empty() {
         return Err(wrong(&entries, "no audiences: the type takes user, admin_email or both"));
     }
-    let compile = |(name, channels): (Text, Texts)| {
+    let compile = |(name, channels): (SpannedText, SpannedTexts)| {
         let kind = name.get_ref().parse().map_err(|_| wrong(&name, "an audience is user or admin_email"))?;
         Ok((kind, compile_channels(kind, &channels)?))
     };
     entries.into_inner().into_iter().map(compile).collect()
 }
 
-fn compile_channels(kind: AudienceKind, entries: &Texts) -> Result<Vec<Channel>, Wrong> {
+fn compile_channels(kind: AudienceKind, entries: &SpannedTexts) -> Result<Vec<Channel>, Wrong> {
     if entries.get_ref().is_empty() {
         return Err(wrong(entries, "no channels: an audience takes push, email or both"));
     }
     let mut seen = HashSet::new();
-    let compile = |entry: &Text| match entry.get_ref().parse() {
+    let compile = |entry: &SpannedText| match entry.get_ref().parse() {
         Err(_) => Err(wrong(entry, "a channel is push or email")),
         Ok(Channel::Push) if kind == AudienceKind::AdminEmail => {
             Err(wrong(entry, "administrators have no user id to push to, only email"))

@@ -34,26 +34,26 @@ const MAX_MEMBERS: usize = 64;
 
 /// The members of an intent's object, each with its field and its type. Only elements of a batch may have the
 /// key as a member.
-const MEMBERS: [Member; 8] = [
-    Member { name: "notification_type", field: NOTIFICATION_TYPE, kind: Kind::Text },
-    Member { name: "audience_kind", field: AUDIENCE_KIND, kind: Kind::Text },
-    Member { name: "recipient_user_ids", field: RECIPIENTS, kind: Kind::Recipients },
-    Member { name: "idempotency_key", field: IDEMPOTENCY_KEY, kind: Kind::Text },
-    Member { name: "occurred_at_ms", field: OCCURRED_AT_MS, kind: Kind::Integer },
-    Member { name: "payload", field: PAYLOAD, kind: Kind::Payload },
-    Member { name: "request_id", field: REQUEST_ID, kind: Kind::Text },
-    Member { name: "trace_id", field: TRACE_ID, kind: Kind::Text },
+const MEMBERS: [BodyMember; 8] = [
+    BodyMember { name: "notification_type", field: NOTIFICATION_TYPE, kind: MemberKind::Text },
+    BodyMember { name: "audience_kind", field: AUDIENCE_KIND, kind: MemberKind::Text },
+    BodyMember { name: "recipient_user_ids", field: RECIPIENTS, kind: MemberKind::Recipients },
+    BodyMember { name: "idempotency_key", field: IDEMPOTENCY_KEY, kind: MemberKind::Text },
+    BodyMember { name: "occurred_at_ms", field: OCCURRED_AT_MS, kind: MemberKind::Integer },
+    BodyMember { name: "payload", field: PAYLOAD, kind: MemberKind::Payload },
+    BodyMember { name: "request_id", field: REQUEST_ID, kind: MemberKind::Text },
+    BodyMember { name: "trace_id", field: TRACE_ID, kind: MemberKind::Text },
 ];
 
 #[derive(Clone, Copy)]
-struct Member {
+struct BodyMember {
     name: &'static str,
     field: &'static str,
-    kind: Kind,
+    kind: MemberKind,
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Kind {
+enum MemberKind {
     Text,
     Integer,
     Recipients,
@@ -140,7 +140,7 @@ impl<'a> IntentBody<'a> {
             let message = format!("the member {} occurs more than once", quote(pair[0]));
             return reject(FailureCode::RepeatedField, message);
         }
-        let may_be_given = |member: &Member| !fixed.iter().any(|(field, _)| *field == member.field);
+        let may_be_given = |member: &BodyMember| !fixed.iter().any(|(field, _)| *field == member.field);
         let known = |name: &str| MEMBERS.iter().any(|member| member.name == name && may_be_given(member));
         match names.into_iter().find(|name| !known(name)) {
             Some(name) => {
@@ -151,7 +151,7 @@ impl<'a> IntentBody<'a> {
     }
 }
 
-impl Kind {
+impl MemberKind {
     /// Converts a member to the value of its field.
     fn to_field(self, name: &str, received: &RawValue) -> Result<String, Rejection> {
         let text = received.get();
@@ -191,7 +191,7 @@ fn payload(name: &str, text: &str) -> Result<String, Rejection> {
 
 /// Returns the array in normal form. Repeats count towards the limit on the number of elements.
 fn recipients(name: &str, text: &str) -> Result<String, Rejection> {
-    let Ok(listed) = serde_json::from_str::<Listed<'_>>(text) else {
+    let Ok(listed) = serde_json::from_str::<UserList<'_>>(text) else {
         return reject(FailureCode::InvalidRecipients, format!("{name} takes an array of strings"));
     };
     if listed.bytes > MAX_ENTRY {
@@ -206,7 +206,7 @@ fn recipients(name: &str, text: &str) -> Result<String, Rejection> {
 
 /// A list of users without repeats.
 #[derive(Default)]
-struct Listed<'a> {
+struct UserList<'a> {
     /// The distinct users, up to one more than the limit.
     users: BTreeSet<Cow<'a, str>>,
     /// The length of the users in bytes, with quotes and a comma each. A user that is not kept counts each
@@ -217,26 +217,26 @@ struct Listed<'a> {
 }
 
 #[derive(Deserialize)]
-struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+struct UserId<'a>(#[serde(borrow)] Cow<'a, str>);
 
-impl<'de> Deserialize<'de> for Listed<'de> {
+impl<'de> Deserialize<'de> for UserList<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_seq(Users)
+        deserializer.deserialize_seq(UserListVisitor)
     }
 }
 
-struct Users;
+struct UserListVisitor;
 
-impl<'de> Visitor<'de> for Users {
-    type Value = Listed<'de>;
+impl<'de> Visitor<'de> for UserListVisitor {
+    type Value = UserList<'de>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an array of strings")
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Listed<'de>, A::Error> {
-        let mut listed = Listed::default();
-        while let Some(Text(user)) = items.next_element()? {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<UserList<'de>, A::Error> {
+        let mut listed = UserList::default();
+        while let Some(UserId(user)) = items.next_element()? {
             listed.count += 1;
             if !listed.users.contains(&user) {
                 listed.bytes += user.len() + 3;
@@ -251,14 +251,14 @@ impl<'de> Visitor<'de> for Users {
 
 impl<'de: 'a, 'a> Deserialize<'de> for IntentBody<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(Members).map(Self)
+        deserializer.deserialize_map(BodyVisitor).map(Self)
     }
 }
 
 /// Visits an object and keeps repeated members.
-struct Members;
+struct BodyVisitor;
 
-impl<'de> Visitor<'de> for Members {
+impl<'de> Visitor<'de> for BodyVisitor {
     type Value = Vec<(Cow<'de, str>, &'de RawValue)>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -270,8 +270,8 @@ impl<'de> Visitor<'de> for Members {
         while let Some((name, received)) = map.next_entry::<&RawValue, &RawValue>()? {
             if members.len() <= MAX_MEMBERS {
                 // A name with a lone surrogate is valid JSON, but no known member has such a name.
-                let text: Result<Text<'_>, _> = serde_json::from_str(name.get());
-                members.push((text.map_or(Cow::Borrowed(name.get()), |Text(name)| name), received));
+                let text: Result<UserId<'_>, _> = serde_json::from_str(name.get());
+                members.push((text.map_or(Cow::Borrowed(name.get()), |UserId(name)| name), received));
             }
         }
         Ok(members)

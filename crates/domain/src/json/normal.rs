@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde::de::{self, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 
 use super::{
-    BEYOND_DOUBLES, JsonError, NormalNumbers, REPEATED_KEY, WIDE_INTEGER, has_wide_integer, inside,
+    BEYOND_DOUBLES, NormalNumbers, REPEATED_KEY, StrictJsonError, WIDE_INTEGER, has_wide_integer, inside,
     without_nul,
 };
 
@@ -26,16 +26,16 @@ pub enum NormalForm {
 
 /// Returns the normal form of one JSON value if it has at most `limit` bytes. The errors are those of
 /// [`super::parse`].
-pub fn normalise(text: &str, limit: usize) -> Result<NormalForm, JsonError> {
+pub fn normalise(text: &str, limit: usize) -> Result<NormalForm, StrictJsonError> {
     let mut out = Out { bytes: Vec::new(), limit, is_too_long: false };
     let mut reader = serde_json::Deserializer::from_str(text);
     let read = Writer { out: &mut out, level: 0 }.deserialize(&mut reader).and_then(|()| reader.end());
     if out.is_too_long {
         return Ok(NormalForm::TooLong);
     }
-    read.map_err(|error| JsonError(error.to_string()))?;
+    read.map_err(|error| StrictJsonError(error.to_string()))?;
     if has_wide_integer(text) {
-        return Err(JsonError(WIDE_INTEGER.to_owned()));
+        return Err(StrictJsonError(WIDE_INTEGER.to_owned()));
     }
     // Cannot fail: serde_json writes UTF-8.
     Ok(NormalForm::Text(String::from_utf8(out.bytes).expect("serde_json writes UTF-8")))
@@ -99,8 +99,8 @@ impl Out {
     }
 
     /// Sorts the members of an object, which begin at `start`, by the bytes of their keys.
-    fn sort(&mut self, start: usize, mut members: Vec<Member>) -> Result<(), &'static str> {
-        let key = |member: &Member| Key(&self.bytes[member.start as usize..member.end as usize]);
+    fn sort(&mut self, start: usize, mut members: Vec<MemberSpan>) -> Result<(), &'static str> {
+        let key = |member: &MemberSpan| MemberKey(&self.bytes[member.start as usize..member.end as usize]);
         if members.is_sorted_by(|one, other| key(one) < key(other)) {
             return Ok(());
         }
@@ -122,15 +122,15 @@ impl Out {
 }
 
 /// The position of a member of an open object, key and value.
-struct Member {
+struct MemberSpan {
     start: u32,
     end: u32,
 }
 
 /// The key at the beginning of a member's text, compared by its unescaped bytes.
-struct Key<'a>(&'a [u8]);
+struct MemberKey<'a>(&'a [u8]);
 
-impl Key<'_> {
+impl MemberKey<'_> {
     fn bytes(&self) -> impl Iterator<Item = u8> {
         let mut rest = self.0[1..].iter().copied();
         std::iter::from_fn(move || match rest.next()? {
@@ -154,25 +154,25 @@ impl Key<'_> {
     }
 }
 
-impl Ord for Key<'_> {
+impl Ord for MemberKey<'_> {
     fn cmp(&self, other: &Self) -> Ordering {
         self.bytes().cmp(other.bytes())
     }
 }
 
-impl PartialOrd for Key<'_> {
+impl PartialOrd for MemberKey<'_> {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl PartialEq for Key<'_> {
+impl PartialEq for MemberKey<'_> {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other).is_eq()
     }
 }
 
-impl Eq for Key<'_> {}
+impl Eq for MemberKey<'_> {}
 
 /// Writes a value that is nested in `level` arrays and objects.
 struct Writer<'a> {
@@ -247,7 +247,7 @@ impl<'de> Visitor<'de> for Writer<'_> {
             self.out.write(without_nul(&*key.0)?)?;
             self.out.push(b':')?;
             entries.next_value_seed(Writer { out: self.out, level })?;
-            members.push(Member { start: begin, end: place(self.out.bytes.len())? });
+            members.push(MemberSpan { start: begin, end: place(self.out.bytes.len())? });
         }
         self.out.sort(start, members).map_err(de::Error::custom)?;
         self.out.push(b'}')
@@ -270,7 +270,7 @@ mod tests {
     use super::*;
     use crate::json::{canonical, parse};
 
-    fn normal(text: &str) -> Result<String, JsonError> {
+    fn normal(text: &str) -> Result<String, StrictJsonError> {
         normalise(text, usize::MAX).map(|form| match form {
             NormalForm::Text(text) => text,
             NormalForm::TooLong => unreachable!("there is no limit"),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use base64::Engine;
 use base64::display::Base64Display;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Serialize, Serializer};
 use sha2::{Digest, Sha256};
 
 use crate::entry::{FIELD_COST, LargeEntry, LargePart, RawFields};
@@ -40,11 +40,11 @@ const PIECE: usize = 48 * 1024;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct KeptFields {
     length: usize,
-    source: Source,
+    source: FieldsSource,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
-enum Source {
+enum FieldsSource {
     Text(Arc<String>),
     Whole(Arc<RawFields>),
 }
@@ -79,9 +79,9 @@ impl KeptFields {
             // As JSON, the fields would briefly be in memory twice. Many short fields take less memory as
             // JSON.
             _ if length > MAX_BUFFERED_JSON && FIELD_COST * fields.0.len() < fields.size() => {
-                Self { length, source: Source::Whole(Arc::new(fields)) }
+                Self { length, source: FieldsSource::Whole(Arc::new(fields)) }
             }
-            _ => Self { length, source: Source::Text(Arc::new(json(&Whole(&fields), length))) },
+            _ => Self { length, source: FieldsSource::Text(Arc::new(json(&Whole(&fields), length))) },
         }
     }
 
@@ -95,7 +95,7 @@ impl KeptFields {
 
     fn text_of(pairs: &[(Part<'_>, Part<'_>)]) -> Self {
         let length = json_length(&pairs);
-        Self { length, source: Source::Text(Arc::new(json(&pairs, length))) }
+        Self { length, source: FieldsSource::Text(Arc::new(json(&pairs, length))) }
     }
 
     /// The length of the JSON in bytes.
@@ -106,8 +106,8 @@ impl KeptFields {
     /// The JSON in one piece.
     pub fn text(&self) -> Cow<'_, str> {
         match &self.source {
-            Source::Text(text) => Cow::Borrowed(text),
-            Source::Whole(fields) => Cow::Owned(json(&Whole(fields), self.length)),
+            FieldsSource::Text(text) => Cow::Borrowed(text),
+            FieldsSource::Whole(fields) => Cow::Owned(json(&Whole(fields), self.length)),
         }
     }
 
@@ -128,7 +128,7 @@ pub(super) fn storable_text(bytes: &[u8]) -> Option<&str> {
 /// An iterator over the JSON in pieces.
 #[derive(Clone, Debug)]
 pub struct Pieces {
-    source: Source,
+    source: FieldsSource,
     /// The index of the next name or value: two for each field.
     part: usize,
     /// True if that name or value is text.
@@ -143,12 +143,12 @@ impl Iterator for Pieces {
     fn next(&mut self) -> Option<Vec<u8>> {
         let mut piece = Vec::new();
         match self.source.clone() {
-            Source::Text(text) => {
+            FieldsSource::Text(text) => {
                 let rest = &text.as_bytes()[self.offset..];
                 piece.extend_from_slice(&rest[..rest.len().min(PIECE)]);
                 self.offset += piece.len();
             }
-            Source::Whole(fields) => {
+            FieldsSource::Whole(fields) => {
                 while piece.len() < PIECE && self.part < 2 * fields.0.len() {
                     self.write_some(&fields, &mut piece);
                 }
@@ -216,22 +216,22 @@ enum Part<'a> {
 }
 
 /// The kept part of a name or value that is too long.
-#[derive(Serialize)]
-struct Truncated {
-    bytes: u64,
+#[derive(Serialize, Deserialize)]
+pub(super) struct Truncated {
+    pub(super) bytes: u64,
     /// The hash of the complete bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
-    sha256: Option<String>,
+    pub(super) sha256: Option<String>,
     /// The hash of the head, if only the head was read.
     #[serde(skip_serializing_if = "Option::is_none")]
     head_sha256: Option<String>,
-    head_base64: String,
+    pub(super) head_base64: String,
 }
 
 /// The placeholder for fields that do not fit.
-#[derive(Serialize)]
+#[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Omitted {
+pub(super) enum Omitted {
     Fields(u64),
     Bytes(u64),
 }

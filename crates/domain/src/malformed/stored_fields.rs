@@ -4,6 +4,8 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde::Deserialize;
 
+use super::raw_fields::{Omitted, Truncated};
+
 /// A name or value, as far as it was kept.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum StoredPart {
@@ -69,41 +71,27 @@ pub fn text_of(bytes: &[u8], max: usize) -> (String, bool) {
 
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Part {
+enum JsonPart {
     Text(String),
     Base64 { base64: String },
     Truncated { truncated: Truncated },
     Omitted { omitted: Omitted },
 }
 
-#[derive(Deserialize)]
-struct Truncated {
-    bytes: u64,
-    sha256: Option<String>,
-    head_base64: String,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum Omitted {
-    Fields(u64),
-    Bytes(u64),
-}
-
 /// Returns the fields in `json`, in the order received; `None` if this service did not write it.
 pub fn read_fields(json: &str) -> Option<Vec<(StoredPart, StoredPart)>> {
-    let pairs: Vec<(Part, Part)> = serde_json::from_str(json).ok()?;
+    let pairs: Vec<(JsonPart, JsonPart)> = serde_json::from_str(json).ok()?;
     pairs.into_iter().map(|(name, value)| Some((read(name)?, read(value)?))).collect()
 }
 
-fn read(part: Part) -> Option<StoredPart> {
+fn read(part: JsonPart) -> Option<StoredPart> {
     Some(match part {
-        Part::Text(text) => StoredPart::Whole(text.into_bytes()),
-        Part::Base64 { base64 } => StoredPart::Whole(BASE64.decode(base64).ok()?),
-        Part::Truncated { truncated: Truncated { bytes, sha256, head_base64 } } => {
+        JsonPart::Text(text) => StoredPart::Whole(text.into_bytes()),
+        JsonPart::Base64 { base64 } => StoredPart::Whole(BASE64.decode(base64).ok()?),
+        JsonPart::Truncated { truncated: Truncated { bytes, sha256, head_base64, .. } } => {
             StoredPart::Truncated { bytes, sha256, head: BASE64.decode(head_base64).ok()? }
         }
-        Part::Omitted { omitted: Omitted::Fields(count) | Omitted::Bytes(count) } => {
+        JsonPart::Omitted { omitted: Omitted::Fields(count) | Omitted::Bytes(count) } => {
             StoredPart::Omitted(count)
         }
     })

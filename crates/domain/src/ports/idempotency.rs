@@ -13,22 +13,22 @@ use crate::submission::{AcceptedRequest, StoredResponse};
 /// The token that identifies one claim. If a claim expires and another request claims the key, the token is
 /// different.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct ClaimToken(pub [u8; 16]);
+pub struct KeyClaimToken(pub [u8; 16]);
 
 /// A request to claim a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ClaimRequest<'a> {
+pub struct KeyClaimRequest<'a> {
     /// The key.
     pub key: &'a IdempotencyKey,
     /// The fingerprint of the intent. A response is replayed to the same intent only.
     pub fingerprint: &'a str,
     /// A token that no other claim has.
-    pub token: ClaimToken,
+    pub token: KeyClaimToken,
 }
 
 /// The outcome of claiming a key.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Claim {
+pub enum KeyClaim {
     /// The key is claimed until its response is stored, the claim is abandoned, or the lock TTL has passed.
     New,
     /// Another request has claimed the key. Its claim ends at the latest after this time.
@@ -41,7 +41,7 @@ pub enum Claim {
 
 /// The outcome of abandoning a claim.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Guarded {
+pub enum AbandonOutcome {
     /// The key is free.
     Applied,
     /// The claim does not exist: it has ended, or it has not reached PostgreSQL yet.
@@ -54,7 +54,7 @@ pub enum Guarded {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum KeyCondition {
     /// The key is still claimed under this token.
-    Claimed(ClaimToken),
+    Claimed(KeyClaimToken),
     /// The key is free. It becomes taken by the intent.
     Free,
 }
@@ -85,20 +85,20 @@ pub trait IdempotencyStore: Send + Sync {
     fn lookup_keys(
         &self,
         keys: &[(&IdempotencyKey, &str)],
-    ) -> impl Future<Output = Result<Vec<Option<Claim>>, StoreError>> + Send;
+    ) -> impl Future<Output = Result<Vec<Option<KeyClaim>>, StoreError>> + Send;
 
     /// Claims these keys together, each for at most `lock_ttl`, and returns an outcome for each, in the given
     /// order. If several requests claim a free key, one wins, and the others find it pending. After an error,
     /// any of the keys may have been claimed.
     fn claim_keys(
         &self,
-        requests: &[ClaimRequest<'_>],
+        requests: &[KeyClaimRequest<'_>],
         lock_ttl: Duration,
-    ) -> impl Future<Output = Result<Vec<Claim>, StoreError>> + Send;
+    ) -> impl Future<Output = Result<Vec<KeyClaim>, StoreError>> + Send;
 
     /// Abandons claims, so that their keys are free, and returns an outcome for each, in the given order.
     fn abandon_keys(
         &self,
-        claims: &[(IdempotencyKey, ClaimToken)],
-    ) -> impl Future<Output = Result<Vec<Guarded>, StoreError>> + Send;
+        claims: &[(IdempotencyKey, KeyClaimToken)],
+    ) -> impl Future<Output = Result<Vec<AbandonOutcome>, StoreError>> + Send;
 }

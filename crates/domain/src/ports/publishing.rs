@@ -15,7 +15,7 @@ pub struct LeaseToken(pub String);
 /// The result of acquiring a lease.
 #[must_use]
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Lease {
+pub enum LeaseOutcome {
     /// This token holds the lease.
     Won,
     /// Another publisher holds the lease.
@@ -46,7 +46,7 @@ pub trait LeaseStore: Send + Sync {
         keys: &[&RouteKey],
         token: &LeaseToken,
         ttl: Duration,
-    ) -> impl Future<Output = Result<Vec<Lease>, StoreError>> + Send;
+    ) -> impl Future<Output = Result<Vec<LeaseOutcome>, StoreError>> + Send;
 
     /// Releases those of the leases that `token` still holds.
     fn release_leases(

@@ -20,7 +20,7 @@ pub struct ReadLimit {
 /// The result of a read of the intents stream.
 #[must_use]
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Read {
+pub enum StreamRead {
     /// The entries in stream order; empty if none arrived in time.
     Entries(Vec<RawEntry>),
     /// The reply exceeds the limit on bytes, and the read was abandoned. Request fewer entries.
@@ -36,7 +36,7 @@ pub trait IntentStream: Send + Sync {
         after: EntryId,
         limit: ReadLimit,
         block: Duration,
-    ) -> impl Future<Output = Result<Read, StoreError>> + Send;
+    ) -> impl Future<Output = Result<StreamRead, StoreError>> + Send;
 
     /// Closes the connection on which [`IntentStream::read`] waits. The next read opens another. For a
     /// connection to a server that is no longer the master.

@@ -57,7 +57,7 @@ mod tests {
     use super::*;
     use crate::catalog::Catalog;
     use crate::malformed::MalformedKey;
-    use crate::record::{Content, IdempotencyKey, Record};
+    use crate::record::{IdempotencyKey, Record, RecordContent};
 
     fn at(seconds: i64) -> Timestamp {
         Timestamp::from_millis(seconds * 1_000).expect("in range")
@@ -70,7 +70,7 @@ mod tests {
             audience_kind: "user",
             recipient_user_ids: Vec::new(),
             fingerprint: String::new(),
-            content: Arc::new(Content {
+            content: Arc::new(RecordContent {
                 notification_type: "game.turn.ready".to_owned(),
                 payload_json: "{}".to_owned(),
                 occurred_at: accepted_at,

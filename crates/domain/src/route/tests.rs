@@ -19,7 +19,7 @@ fn route(attempt_count: u32, max_attempts: u32) -> LiveRoute {
         attempt_count,
         max_attempts,
         next_attempt_at: at,
-        content: Arc::new(Content {
+        content: Arc::new(RecordContent {
             notification_type: "t".into(),
             payload_json: "{}".into(),
             occurred_at: at,
@@ -61,7 +61,7 @@ proptest! {
     // INV-05
     #[test]
     fn a_route_that_always_fails_spends_exactly_its_budget(max_attempts in 1_u32..50, jitter in 0.0..=1.0_f64) {
-        let backoff = Backoff { min: Duration::from_millis(10), max: Duration::from_secs(9) };
+        let backoff = BackoffBounds { min: Duration::from_millis(10), max: Duration::from_secs(9) };
         let mut now = Timestamp::UNIX_EPOCH;
         let mut failures = 0;
         loop {
@@ -84,7 +84,7 @@ proptest! {
 fn a_count_that_was_edited_beyond_the_budget_does_not_grow_further() {
     let after = route(9, 3).after_failure(
         Timestamp::UNIX_EPOCH,
-        &Backoff { min: Duration::ZERO, max: Duration::ZERO },
+        &BackoffBounds { min: Duration::ZERO, max: Duration::ZERO },
         0.0,
     );
     assert_eq!(after, AfterFailure::DeadLetter { attempt_count: 3 });

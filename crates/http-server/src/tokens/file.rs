@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use toml::{Table, Value};
 
-use super::{Access, Consumer, Prefixes, Principal, TokenHash, TokenSet};
+use super::{Access, Consumer, Prefixes, Principal, TokenDigest, TokenSet};
 
 /// The longest name of a token or producer, in bytes.
 const MAX_NAME: usize = 128;
@@ -37,7 +37,7 @@ pub(super) fn parse(text: &[u8]) -> Result<TokenSet, Vec<String>> {
     let mut set = HashMap::new();
     let mut names = HashSet::new();
     for (index, entry) in entries.into_iter().enumerate() {
-        let mut reader = Entry::new(index, entry, &mut problems);
+        let mut reader = EntryParser::new(index, entry, &mut problems);
         let Some((hash, principal)) = reader.read() else { continue };
         if !names.insert(Arc::clone(&principal.name)) {
             reader.problem("has the name of an earlier entry: give each token its own");
@@ -60,7 +60,7 @@ fn not_toml(text: &str, error: &toml::de::Error) -> String {
 }
 
 /// One entry while it is parsed. Collects every problem.
-struct Entry<'a> {
+struct EntryParser<'a> {
     label: String,
     table: Table,
     is_table: bool,
@@ -68,7 +68,7 @@ struct Entry<'a> {
     problems: &'a mut Vec<String>,
 }
 
-impl<'a> Entry<'a> {
+impl<'a> EntryParser<'a> {
     fn new(index: usize, value: Value, problems: &'a mut Vec<String>) -> Self {
         let (table, is_table) = match value {
             Value::Table(table) => (table, true),
@@ -87,7 +87,7 @@ impl<'a> Entry<'a> {
         self.problems.push(format!("{} {text}", self.label));
     }
 
-    fn read(&mut self) -> Option<(TokenHash, Principal)> {
+    fn read(&mut self) -> Option<(TokenDigest, Principal)> {
         if !self.is_table {
             self.problem("must be a table: write [[token]] above it");
             return None;
@@ -127,7 +127,7 @@ impl<'a> Entry<'a> {
         }
     }
 
-    fn hash(&mut self) -> Option<TokenHash> {
+    fn hash(&mut self) -> Option<TokenDigest> {
         let value = self.table.remove("sha256");
         let mut hash = [0; 32];
         let text = value.as_ref().and_then(Value::as_str).unwrap_or_default();
@@ -135,7 +135,7 @@ impl<'a> Entry<'a> {
             self.problem("needs sha256: the SHA-256 of the token in 64 hexadecimal digits");
             return None;
         }
-        Some(TokenHash(hash))
+        Some(TokenDigest(hash))
     }
 
     fn word<T: Copy>(&mut self, member: &str, words: &[(&str, T)]) -> Option<T> {

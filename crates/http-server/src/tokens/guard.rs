@@ -13,7 +13,7 @@ use axum::routing::MethodRouter;
 
 use super::guesses::Guesses;
 use super::rate_limit::RateLimit;
-use super::{Principal, Tokens, unauthorized};
+use super::{AccessTokens, Principal, unauthorized};
 use crate::problem::{Problem, TOO_MANY_REQUESTS};
 use crate::proxies::Peer;
 
@@ -26,14 +26,14 @@ pub type Rule = fn(&Principal, &Parts) -> Result<(), Problem>;
 
 /// Passes requests with a known token, within the rate limit. Clones share tokens and limit.
 #[derive(Debug, Clone)]
-pub struct Guard {
-    tokens: Tokens,
+pub struct TokenGuard {
+    tokens: AccessTokens,
     rate_limit: Arc<RateLimit>,
     guesses: Arc<Guesses>,
 }
 
 /// The rate limit of a request's token, against which a handler counts further units, such as the intents of
-/// a batch. Handlers behind a [`Guard`] with a limit extract it.
+/// a batch. Handlers behind a [`TokenGuard`] with a limit extract it.
 #[derive(Debug, Clone)]
 pub struct Charge {
     rate_limit: Arc<RateLimit>,
@@ -60,10 +60,10 @@ impl<S: Sync> FromRequestParts<S> for Charge {
     }
 }
 
-impl Guard {
+impl TokenGuard {
     /// Creates a guard with `units_per_second` for each token, in bursts of one second; 0 for no limit. A
     /// request is one unit, plus those that its handler [charges](Charge).
-    pub fn new(tokens: Tokens, units_per_second: u32) -> Self {
+    pub fn new(tokens: AccessTokens, units_per_second: u32) -> Self {
         Self { tokens, rate_limit: Arc::new(RateLimit::new(units_per_second)), guesses: Arc::default() }
     }
 
@@ -93,7 +93,7 @@ impl Guard {
 }
 
 async fn check(
-    State((guard, rule)): State<(Guard, Rule)>,
+    State((guard, rule)): State<(TokenGuard, Rule)>,
     request: Request,
     next: Next,
 ) -> Result<Response, Problem> {
@@ -102,8 +102,9 @@ async fn check(
     Ok(next.run(Request::from_parts(head, body)).await)
 }
 
-impl Tokens {
-    /// The owner of the token in the only `Authorization: Bearer` header. For interfaces without a [`Guard`].
+impl AccessTokens {
+    /// The owner of the token in the only `Authorization: Bearer` header. For interfaces without a
+    /// [`TokenGuard`].
     pub fn principal(&self, headers: &HeaderMap) -> Option<Principal> {
         self.authenticate(bearer(headers)?)
     }

@@ -5,7 +5,7 @@ use super::*;
 const HASH: &str = "2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b";
 
 fn problems(text: &str) -> Vec<String> {
-    match Tokens::from_toml(text) {
+    match AccessTokens::from_toml(text) {
         Ok(_) => Vec::new(),
         Err(ReloadError::Invalid { problems, .. }) => problems,
         Err(error) => panic!("{error}"),
@@ -23,8 +23,8 @@ fn a_token_is_known_by_its_hash_and_has_what_its_entry_says() {
     assert_eq!(hex::encode(token_sha256("secret")), HASH);
     let upper = format!("[[token]]\nname = \"all\"\nsha256 = \"{}\"\n", HASH.to_uppercase());
     let all = "producer = \"game\"\nrole = \"operator\"\nconsumer = \"gateway\"\nprefixes = [\"users/\", \"\"]\naccess = \"write\"\n";
-    let tokens =
-        Tokens::from_toml(&format!("{upper}{all}{}", entry("reader", "prefixes = [\"x\"]"))).expect("right");
+    let tokens = AccessTokens::from_toml(&format!("{upper}{all}{}", entry("reader", "prefixes = [\"x\"]")))
+        .expect("right");
     let principal = tokens.authenticate("secret").expect("is known");
     assert_eq!(
         principal,
@@ -106,10 +106,10 @@ fn everything_that_is_wrong_is_said_at_once_and_no_hash_ever() {
     assert!(found.len() > 5, "{found:?}");
     for text in [&text, &format!("[[token]]\nname = \"a\"\nsha256 = \"{HASH}\n"), &format!("{HASH}\n{HASH}")]
     {
-        let error = Tokens::from_toml(text).expect_err("is wrong");
+        let error = AccessTokens::from_toml(text).expect_err("is wrong");
         assert!(!format!("{error} {error:?}").contains(&HASH[..8]), "{error:?}");
     }
-    let right = Tokens::from_toml(&entry("a", "role = \"operator\"")).expect("right");
+    let right = AccessTokens::from_toml(&entry("a", "role = \"operator\"")).expect("right");
     assert!(!format!("{right:?}").contains(&hex::encode(token_sha256("a"))[..8]), "{right:?}");
 }
 
@@ -118,7 +118,7 @@ fn producers_that_are_not_known_are_named() {
     let text = entry("a", "producer = \"game\"")
         + &entry("b", "producer = \"post\"")
         + &entry("c", "role = \"operator\"");
-    let tokens = Tokens::from_toml(&text).expect("right");
+    let tokens = AccessTokens::from_toml(&text).expect("right");
     let unknown = tokens.unknown_producers(&BTreeSet::from(["game".to_owned()]));
     assert_eq!(unknown, [("b".into(), "post".into())]);
 }
@@ -130,7 +130,7 @@ async fn a_changed_file_is_in_force_within_ten_seconds_and_a_wrong_one_never() {
     let write = |text: &str| std::fs::write(&path, text).expect("is written");
     let after_ten_seconds = || tokio::time::sleep(std::time::Duration::from_secs(10));
     write(&entry("a", "role = \"operator\""));
-    let tokens = Tokens::load(&path).expect("right");
+    let tokens = AccessTokens::load(&path).expect("right");
     let (following, stop) = (tokens.clone(), CancellationToken::new());
     let following = tokio::spawn({
         let stop = stop.clone();

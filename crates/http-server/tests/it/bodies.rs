@@ -1,6 +1,6 @@
 //! Faults of bodies, and the order in which they are detected.
 
-use http_server::Settings;
+use http_server::ListenerSettings;
 
 use crate::support::{Client, JSON, MAX_BATCH_BYTES, MAX_BODY_BYTES, settings, start};
 
@@ -139,7 +139,7 @@ async fn a_client_that_waits_for_leave_to_send_gets_the_refusal_instead() {
 #[tokio::test]
 async fn large_bodies_wait_for_room_and_small_requests_do_not() {
     // In addition to the shares there is room for three of the largest bodies.
-    let server = start(Settings { max_buffered_bytes: 4 * MAX_BATCH_BYTES, ..settings() }).await;
+    let server = start(ListenerSettings { max_buffered_bytes: 4 * MAX_BATCH_BYTES, ..settings() }).await;
     let mut large = Vec::new();
     for _ in 0..5 {
         let mut client = Client::connect(&server).await;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use http_server::Settings;
+use http_server::ListenerSettings;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 
@@ -36,7 +36,7 @@ async fn a_request_in_progress_is_answered_after_the_stop() {
 
 #[tokio::test]
 async fn connections_are_accepted_until_the_drain_delay_is_over() {
-    let server = start(Settings { drain_delay: Duration::from_secs(2), ..settings() }).await;
+    let server = start(ListenerSettings { drain_delay: Duration::from_secs(2), ..settings() }).await;
     let stopped = Instant::now();
     server.stop.cancel();
     tokio::task::yield_now().await;
@@ -47,7 +47,7 @@ async fn connections_are_accepted_until_the_drain_delay_is_over() {
 
 #[tokio::test]
 async fn stopping_does_not_wait_for_requests_that_never_end() {
-    let server = start(Settings { drain_timeout: WHILE, ..settings() }).await;
+    let server = start(ListenerSettings { drain_timeout: WHILE, ..settings() }).await;
     let mut half = Client::connect(&server).await;
     half.send("GET /one ").await;
     let mut busy = Client::connect(&server).await;
@@ -60,7 +60,7 @@ async fn stopping_does_not_wait_for_requests_that_never_end() {
 
 #[tokio::test]
 async fn a_full_listener_stops_too() {
-    let server = start(Settings { max_connections: 1, drain_timeout: SHORT, ..settings() }).await;
+    let server = start(ListenerSettings { max_connections: 1, drain_timeout: SHORT, ..settings() }).await;
     let mut busy = Client::connect(&server).await;
     busy.begin_post("/held", JSON, 2).await;
     busy.send("{}").await;

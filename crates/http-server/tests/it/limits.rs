@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use http_server::Settings;
+use http_server::ListenerSettings;
 use tokio::time::{Instant, timeout};
 
 use crate::support::{Client, JSON, LONG, MAX_BATCH_BYTES, MAX_CONNECTIONS, WHILE, settings, start, tokens};
@@ -47,7 +47,7 @@ async fn two_requests_in_one_packet_are_both_answered() {
 
 #[tokio::test]
 async fn a_probe_is_answered_while_an_answer_that_nobody_takes_leaves_no_room_for_other_requests() {
-    let server = start(Settings { max_buffered_bytes: 1 << 20, ..settings() }).await;
+    let server = start(ListenerSettings { max_buffered_bytes: 1 << 20, ..settings() }).await;
     let mut stalled = Client::connect(&server).await;
     stalled.send("GET /bytes/33554432 HTTP/1.1\r\nHost: test\r\n\r\n").await;
     stalled.stream.readable().await.expect("something comes");
@@ -127,7 +127,7 @@ async fn connections_that_say_nothing_do_not_keep_others_out() {
 #[tokio::test]
 async fn more_requests_than_places_wait_within_their_time() {
     // HTTP/1.1 has one request per connection, so places run out with connections: see the test with HTTP/2.
-    let server = start(Settings { max_connections: 1, ..settings() }).await;
+    let server = start(ListenerSettings { max_connections: 1, ..settings() }).await;
     let mut first = Client::connect(&server).await;
     first.begin_post("/held", JSON, 2).await;
     first.send("{}").await;
@@ -160,7 +160,7 @@ async fn refused_clients_that_go_on_sending_make_room_within_seconds() {
 
 #[tokio::test]
 async fn connections_of_unknown_clients_make_room_before_idle_ones_of_known_clients() {
-    let server = start(Settings { tokens: Some(tokens()), ..settings() }).await;
+    let server = start(ListenerSettings { tokens: Some(tokens()), ..settings() }).await;
     let mut known = Client::connect(&server).await;
     let token = format!("Authorization: Bearer game-token\r\n{JSON}");
     assert_eq!(known.post("/sent", &token, "{}").await.status, 200);
@@ -205,7 +205,8 @@ async fn a_connection_is_closed_after_some_requests_without_a_known_token_and_th
 
 #[tokio::test]
 async fn announced_bodies_that_do_not_come_keep_no_room_from_others() {
-    let settings = Settings { max_buffered_bytes: 4 * MAX_BATCH_BYTES, tokens: Some(tokens()), ..settings() };
+    let settings =
+        ListenerSettings { max_buffered_bytes: 4 * MAX_BATCH_BYTES, tokens: Some(tokens()), ..settings() };
     let server = start(settings).await;
     let begin = async |token: &str, sent: usize| {
         let mut client = Client::connect(&server).await;

@@ -11,10 +11,10 @@ use axum::http::StatusCode;
 use axum::response::IntoResponse;
 use axum::routing::{get, post};
 use http_server::problem::{FORBIDDEN, Problem, refuse, with_fallbacks};
-use http_server::tokens::{Guard, Principal, Tokens};
+use http_server::tokens::{AccessTokens, Principal, TokenGuard};
 use http_server::{
-    Answered, BodyLimit, JsonBody, JsonText, Listener, Object, Peer, RequestId, Settings, Started, Timeouts,
-    bind, bind_unix, serve,
+    Answered, BodyLimit, ConnectionSource, JsonBody, JsonText, ListenerSettings, Object, Peer, RequestId,
+    Started, Timeouts, bind, bind_unix, serve,
 };
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
@@ -53,8 +53,8 @@ pub(crate) struct Server {
 }
 
 /// Settings whose limits are not reached accidentally.
-pub(crate) fn settings() -> Settings {
-    Settings {
+pub(crate) fn settings() -> ListenerSettings {
+    ListenerSettings {
         max_connections: MAX_CONNECTIONS,
         max_body_bytes: MAX_BODY_BYTES,
         max_buffered_bytes: 16 * MAX_BATCH_BYTES,
@@ -83,18 +83,18 @@ struct Inner {
 }
 
 /// The tokens of `game` and `on-call`.
-pub(crate) fn tokens() -> Tokens {
+pub(crate) fn tokens() -> AccessTokens {
     let entry = |name: &str, rest: &str| {
         let hash = hex::encode(Sha256::digest(format!("{name}-token")));
         format!("[[token]]\nname = {name:?}\nsha256 = \"{hash}\"\n{rest}\n")
     };
     let text = entry("game", "producer = \"game\"") + &entry("on-call", "role = \"operator\"");
-    Tokens::from_toml(&text).expect("a right file")
+    AccessTokens::from_toml(&text).expect("a right file")
 }
 
 /// A guard with a limit of 5 requests per second.
-fn guard() -> Guard {
-    Guard::new(tokens(), 5)
+fn guard() -> TokenGuard {
+    TokenGuard::new(tokens(), 5)
 }
 
 fn may_send(who: &Principal) -> Result<(), Problem> {
@@ -137,19 +137,19 @@ fn router(release: Arc<Semaphore>, held: Arc<Semaphore>) -> Router {
     with_fallbacks(routes)
 }
 
-pub(crate) async fn start(settings: Settings) -> Server {
+pub(crate) async fn start(settings: ListenerSettings) -> Server {
     let listener = bind(Some("127.0.0.1"), 0).await.expect("a free port");
     let addr = listener.local_addr().expect("bound");
     start_on(listener, addr, settings)
 }
 
 /// Starts a listener on a Unix socket. The address of the server is unused: connect to the path.
-pub(crate) async fn start_unix(path: &Path, settings: Settings) -> Server {
+pub(crate) async fn start_unix(path: &Path, settings: ListenerSettings) -> Server {
     let listener = bind_unix(path, 0o600).await.expect("nothing is in the way");
     start_on(listener, SocketAddr::from(([0, 0, 0, 0], 0)), settings)
 }
 
-fn start_on(listener: impl Listener, addr: SocketAddr, settings: Settings) -> Server {
+fn start_on(listener: impl ConnectionSource, addr: SocketAddr, settings: ListenerSettings) -> Server {
     let stop = CancellationToken::new();
     let (release, held, answered) =
         (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)), Arc::default());
@@ -157,7 +157,7 @@ fn start_on(listener: impl Listener, addr: SocketAddr, settings: Settings) -> Se
     let note = move |answer: Answered<'_>| {
         seen.lock().expect("not poisoned").push((answer.route.map(str::to_owned), answer.status));
     };
-    let settings = Settings { observe: Some(Arc::new(note)), ..settings };
+    let settings = ListenerSettings { observe: Some(Arc::new(note)), ..settings };
     let router = router(Arc::clone(&release), Arc::clone(&held));
     let serving = tokio::spawn(serve(listener, router, settings, stop.clone()));
     Server { addr, stop, serving, release, held, answered }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use http_server::{Settings, Timeouts};
+use http_server::{ListenerSettings, Timeouts};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpSocket;
 use tokio::time::{Instant, interval};
@@ -12,7 +12,7 @@ use crate::support::{
 };
 
 async fn with(timeouts: Timeouts) -> Server {
-    start(Settings { timeouts, ..settings() }).await
+    start(ListenerSettings { timeouts, ..settings() }).await
 }
 
 #[tokio::test]
@@ -94,7 +94,8 @@ async fn a_body_that_does_not_come_is_408_at_the_request_limit_and_closes_the_co
 async fn a_client_whose_body_had_to_wait_for_room_is_not_told_that_it_was_slow() {
     let timeouts = Timeouts { request: Duration::from_secs(2), ..LONG_TIMEOUTS };
     // In addition to the shares there is room for one of the largest bodies.
-    let server = start(Settings { timeouts, max_buffered_bytes: 2 * MAX_BATCH_BYTES, ..settings() }).await;
+    let server =
+        start(ListenerSettings { timeouts, max_buffered_bytes: 2 * MAX_BATCH_BYTES, ..settings() }).await;
     let begin = async || {
         let mut client = Client::connect(&server).await;
         client.begin_post("/held", JSON, MAX_BATCH_BYTES).await;
@@ -142,7 +143,7 @@ async fn a_handler_that_has_the_whole_body_is_never_408() {
 #[tokio::test]
 async fn an_answer_that_is_not_taken_ends_the_connection_after_request_and_idle_limit() {
     let timeouts = Timeouts { request: Duration::from_secs(2), idle: WHILE, ..LONG_TIMEOUTS };
-    let server = start(Settings { timeouts, max_connections: 1, ..settings() }).await;
+    let server = start(ListenerSettings { timeouts, max_connections: 1, ..settings() }).await;
     let socket = TcpSocket::new_v4().expect("a socket");
     socket.set_recv_buffer_size(4096).expect("is taken");
     let mut stream = socket.connect(server.addr).await.expect("is listening");

@@ -9,7 +9,7 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::http::{Request, Response};
 use http_body_util::BodyExt;
-use http_server::{Settings, Timeouts, Tls};
+use http_server::{ListenerSettings, Timeouts, Tls};
 use hyper::body::Incoming;
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -89,7 +89,7 @@ async fn a_client_chooses_between_http_2_and_http_1() {
     let files = Files::new();
     let certificate = files.renew(true);
     let tls = files.load().expect("a pair");
-    let server = start(Settings { tls: Some(tls), ..settings() }).await;
+    let server = start(ListenerSettings { tls: Some(tls), ..settings() }).await;
 
     let mut client = http2(server.addr, &certificate).await;
     for length in [5, MAX_BATCH_BYTES] {
@@ -115,7 +115,7 @@ async fn a_connection_has_a_hundred_requests_in_progress_at_most_and_all_have_as
     let certificate = files.renew(true);
     for (max_connections, expected) in [(200, 100), (20, 20)] {
         let tls = files.load().expect("a pair");
-        let server = start(Settings { tls: Some(tls), max_connections, ..settings() }).await;
+        let server = start(ListenerSettings { tls: Some(tls), max_connections, ..settings() }).await;
         let client = http2(server.addr, &certificate).await;
         let requests = (0..150).map(|_| {
             let mut client = client.clone();
@@ -137,7 +137,8 @@ async fn a_connection_whose_handshake_does_not_end_is_cut_off_at_the_header_limi
     let files = Files::new();
     files.renew(true);
     let timeouts = Timeouts { read_header: WHILE, ..LONG_TIMEOUTS };
-    let server = start(Settings { tls: Some(files.load().expect("a pair")), timeouts, ..settings() }).await;
+    let server =
+        start(ListenerSettings { tls: Some(files.load().expect("a pair")), timeouts, ..settings() }).await;
     let mut client = crate::support::Client::connect(&server).await;
     client.send("\u{16}").await;
     assert_eq!(client.until_closed().await, "");
@@ -147,7 +148,7 @@ async fn a_connection_whose_handshake_does_not_end_is_cut_off_at_the_header_limi
 async fn stopping_ends_idle_connections_of_http_2() {
     let files = Files::new();
     let certificate = files.renew(true);
-    let server = start(Settings { tls: Some(files.load().expect("a pair")), ..settings() }).await;
+    let server = start(ListenerSettings { tls: Some(files.load().expect("a pair")), ..settings() }).await;
     let mut client = http2(server.addr, &certificate).await;
     assert_eq!(client.send_request(post("/length", b"{}".to_vec())).await.expect("an answer").status(), 200);
     server.stop.cancel();
@@ -175,7 +176,7 @@ async fn a_handler_learns_who_the_peer_is_and_whether_the_connection_is_encrypte
     assert_eq!(plain.get("/peer").await.body, "Peer { addr: Some(127.0.0.1), tls: false }");
     let files = Files::new();
     let certificate = files.renew(true);
-    let server = start(Settings { tls: Some(files.load().expect("a pair")), ..settings() }).await;
+    let server = start(ListenerSettings { tls: Some(files.load().expect("a pair")), ..settings() }).await;
     let mut client = http2(server.addr, &certificate).await;
     let request = Request::get("https://localhost/peer").body(Body::empty()).expect("a request");
     let answer = client.send_request(request).await.expect("an answer");
@@ -214,7 +215,8 @@ async fn answers_that_get_no_window_keep_no_place_and_end_after_the_stall_timeou
     for tokens in [None, Some(tokens())] {
         let tls = files.load().expect("a pair");
         // Far fewer places than responses.
-        let server = start(Settings { tls: Some(tls), max_connections: 20, tokens, ..settings() }).await;
+        let server =
+            start(ListenerSettings { tls: Some(tls), max_connections: 20, tokens, ..settings() }).await;
         let begun = Instant::now();
         let untaken = without_window(server.addr, &certificate, "/one").await;
         let mut client = http2(server.addr, &certificate).await;
@@ -233,7 +235,7 @@ async fn answers_that_get_no_window_keep_no_place_and_end_after_the_stall_timeou
 async fn a_large_answer_is_taken_by_http_2_as_it_was_made() {
     let files = Files::new();
     let certificate = files.renew(true);
-    let server = start(Settings { tls: Some(files.load().expect("a pair")), ..settings() }).await;
+    let server = start(ListenerSettings { tls: Some(files.load().expect("a pair")), ..settings() }).await;
     let mut client = http2(server.addr, &certificate).await;
     for length in [0, 1, 16_384, 65_535, 3_000_000] {
         let request =
@@ -250,7 +252,8 @@ async fn unknown_clients_with_slow_bodies_leave_the_places_to_known_ones() {
     let certificate = files.renew(true);
     let tls = files.load().expect("a pair");
     let server =
-        start(Settings { tls: Some(tls), max_connections: 20, tokens: Some(tokens()), ..settings() }).await;
+        start(ListenerSettings { tls: Some(tls), max_connections: 20, tokens: Some(tokens()), ..settings() })
+            .await;
     let slow = http2(server.addr, &certificate).await;
     let requests: Vec<_> = (0..100)
         .map(|_| {
@@ -273,7 +276,7 @@ async fn unknown_clients_with_slow_bodies_leave_the_places_to_known_ones() {
 async fn a_target_with_a_fragment_is_400() {
     let files = Files::new();
     let certificate = files.renew(true);
-    let server = start(Settings { tls: Some(files.load().expect("a pair")), ..settings() }).await;
+    let server = start(ListenerSettings { tls: Some(files.load().expect("a pair")), ..settings() }).await;
     // A path in the format of RFC 7541, with its length: literal, and Huffman-coded.
     for (path, expected) in
         [(&b"\x04/one"[..], 0x88), (b"\x06/one#x", 0x8c), (b"\x05/#one", 0x8c), (b"\x83\x63\xfe\xbf", 0x8c)]

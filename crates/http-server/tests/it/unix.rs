@@ -5,7 +5,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::net::UnixListener as StdListener;
 use std::path::{Path, PathBuf};
 
-use http_server::{BindUnixError, MAX_SOCKET_PATH_BYTES, Settings, Timeouts, bind_unix};
+use http_server::{BindUnixError, ListenerSettings, MAX_SOCKET_PATH_BYTES, Timeouts, bind_unix};
 use tempfile::TempDir;
 use tokio::net::UnixStream;
 use tokio::time::timeout;
@@ -42,7 +42,7 @@ async fn the_limits_of_a_connection_hold_for_a_unix_socket() {
     let folder = folder();
     let path = folder.path().join("s");
     let timeouts = Timeouts { read_header: SHORT, ..LONG_TIMEOUTS };
-    let _server = start_unix(&path, Settings { max_connections: 1, timeouts, ..settings() }).await;
+    let _server = start_unix(&path, ListenerSettings { max_connections: 1, timeouts, ..settings() }).await;
     let mut slow = Client::connect_unix(&path).await;
     slow.send("GET /one").await;
     assert!(slow.until_closed().await.starts_with("HTTP/1.1 408"), "a head may take for ever");

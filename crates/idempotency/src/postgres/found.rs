@@ -11,7 +11,7 @@ use crate::{Answer, Claim, ClaimRequest, Fingerprint, IdempotencyError};
 
 /// The result of one key.
 #[derive(Clone, Debug)]
-pub(super) enum Found {
+pub(super) enum FoundKey {
     /// The key was free and is now claimed.
     Claimed,
     Pending {
@@ -26,7 +26,7 @@ pub(super) enum Found {
     Busy,
 }
 
-impl Found {
+impl FoundKey {
     /// Returns the outcome for one of several requests with the same key, of which `first` was sent.
     pub(super) fn for_request(&self, request: &ClaimRequest, first: &ClaimRequest, is_first: bool) -> Claim {
         match self {
@@ -56,15 +56,15 @@ impl Found {
 }
 
 /// Reads a row of [`statements::claim`] or [`statements::lookup`].
-pub(super) fn read(row: &Row) -> Result<Found, IdempotencyError> {
+pub(super) fn read(row: &Row) -> Result<FoundKey, IdempotencyError> {
     let state: Option<&str> = column(row, "state")?;
     let fingerprint = || column::<Option<String>>(row, "fingerprint").map(Option::unwrap_or_default);
     Ok(match state {
-        None => Found::Claimed,
+        None => FoundKey::Claimed,
         Some(PENDING) => {
             let millis: i64 = column(row, "free_in_ms")?;
             let free_in = Duration::from_millis(millis.max(0).unsigned_abs());
-            Found::Pending { fingerprint: fingerprint()?, free_in }
+            FoundKey::Pending { fingerprint: fingerprint()?, free_in }
         }
         Some(COMPLETED) => {
             let status: i32 = column(row, "response_status")?;
@@ -74,7 +74,7 @@ pub(super) fn read(row: &Row) -> Result<Found, IdempotencyError> {
                 headers: bytes("response_headers")?,
                 body: bytes("response_body")?,
             };
-            Found::Completed { fingerprint: fingerprint()?, answer }
+            FoundKey::Completed { fingerprint: fingerprint()?, answer }
         }
         Some(_) => return Err(IdempotencyError::Corrupt("state")),
     })

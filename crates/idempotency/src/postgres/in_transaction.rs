@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use pg::Session;
 
 use super::{column, key_of, outcomes};
-use crate::{Completion, FreeCompletion, Guarded, IdempotencyError, statements};
+use crate::{CompletionRequest, FreeCompletion, Guarded, IdempotencyError, statements};
 
 /// Stores responses within the transaction that is open on `session`: they are committed or rolled back with
 /// it. If a claim is fenced, another attempt may be processing the request: roll back.
@@ -14,7 +14,7 @@ use crate::{Completion, FreeCompletion, Guarded, IdempotencyError, statements};
 /// To send it together with other statements, see [`statements::complete`].
 pub async fn complete_in(
     session: &Session,
-    completions: &[Completion],
+    completions: &[CompletionRequest],
 ) -> Result<Vec<Guarded>, IdempotencyError> {
     let rows = session.query(&statements::complete(completions)).await?;
     outcomes(&rows, completions.len())

@@ -8,11 +8,11 @@ use sea_query::{
     Expr, ExprTrait, IntoIden, LockType, Order, Query, SelectStatement, TableRef, UpdateStatement, WithClause,
 };
 
-use super::{Given, Step, by_bytes, from_now, is_given, step, with_answers};
+use super::{ClaimStep, Given, by_bytes, from_now, is_given, step, with_answers};
 use crate::schema::{COMPLETED, IdempotencyKeys as Keys, PENDING};
-use crate::{ClaimId, Completion, LockTtl};
+use crate::{ClaimId, CompletionRequest, LockTtl};
 
-/// Returns position, scope, key and token of each claim. If several are equal, only the first is included.
+/// Returns position, owner, key and token of each claim. If several are equal, only the first is included.
 fn given_ids<'a>(ids: impl Iterator<Item = &'a ClaimId>) -> (SelectStatement, Vec<usize>) {
     let mut seen = HashSet::new();
     let distinct: Vec<(usize, &ClaimId)> = ids.enumerate().filter(|(_, id)| seen.insert(*id)).collect();
@@ -21,7 +21,7 @@ fn given_ids<'a>(ids: impl Iterator<Item = &'a ClaimId>) -> (SelectStatement, Ve
             unnest(bind::bigints(distinct.iter().map(|(position, _)| *position as i64))),
             Given::Position,
         )
-        .expr_as(by_bytes(distinct.iter().map(|(_, id)| id.scope.as_str())), Given::Scope)
+        .expr_as(by_bytes(distinct.iter().map(|(_, id)| id.owner.as_str())), Given::Scope)
         .expr_as(by_bytes(distinct.iter().map(|(_, id)| id.key.as_str())), Given::Key)
         .expr_as(by_bytes(distinct.iter().map(|(_, id)| id.token.to_text())), Given::Token)
         .take();
@@ -58,7 +58,7 @@ fn update(given: SelectStatement) -> UpdateStatement {
 /// For a transaction of the caller, [`pg::Session::prepare`] it and run it with [`pg::Session::change`]:
 /// unless it changes as many rows as there are completions, one of them is fenced. [`crate::complete_in`]
 /// returns which.
-pub fn complete(completions: &[Completion]) -> UpdateStatement {
+pub fn complete(completions: &[CompletionRequest]) -> UpdateStatement {
     let (given, positions) = given_ids(completions.iter().map(|completion| &completion.id));
     let given = with_answers(given, || positions.iter().map(|position| &completions[*position]));
     let of_given = |column: Given| Expr::col((Given::Table, column));
@@ -80,18 +80,18 @@ pub(crate) fn extend(ids: &[&ClaimId], lock_ttl: LockTtl) -> UpdateStatement {
 
 /// Deletes the claims that the caller still holds; returns their positions.
 pub(crate) fn abandon(ids: &[&ClaimId]) -> SelectStatement {
-    let gone = Query::select().columns([Given::Scope, Given::Key]).from(Step::Locked).take();
+    let gone = Query::select().columns([Given::Scope, Given::Key]).from(ClaimStep::Locked).take();
     let delete = Query::delete()
         .from_table(Keys::Table)
         .and_where(Expr::tuple([Expr::col(Keys::Scope), Expr::col(Keys::Key)]).in_subquery(gone))
         .take();
     Query::select()
         .column(Given::Position)
-        .from(Step::Locked)
+        .from(ClaimStep::Locked)
         .with_cte(
             WithClause::new()
-                .cte(step(Step::Locked, locked(given_ids(ids.iter().copied()).0)))
-                .cte(step(Step::Deleted, delete))
+                .cte(step(ClaimStep::Locked, locked(given_ids(ids.iter().copied()).0)))
+                .cte(step(ClaimStep::Deleted, delete))
                 .to_owned(),
         )
         .take()

@@ -2,13 +2,13 @@ use ambient::SeededTokens;
 use sea_query::PostgresQueryBuilder;
 
 use super::*;
-use crate::{ClaimId, Fingerprint, Key, LockTtl, Scope, Token};
+use crate::{ClaimId, Fingerprint, Key, LockTtl, Owner, Token};
 
 fn request(key: &str) -> ClaimRequest {
     let token = Token::next(&SeededTokens::new(1));
-    let (scope, key) = (Scope::new("s").expect("a scope"), Key::new(key).expect("a key"));
+    let (owner, key) = (Owner::new("s").expect("an owner"), Key::new(key).expect("a key"));
     let fingerprint = Fingerprint::new("f").expect("a fingerprint");
-    ClaimRequest { id: ClaimId { scope, key, token }, fingerprint, lock_ttl: LockTtl::default() }
+    ClaimRequest { id: ClaimId { owner, key, token }, fingerprint, lock_ttl: LockTtl::default() }
 }
 
 // I-13

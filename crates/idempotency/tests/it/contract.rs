@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use idempotency::{
-    Answer, Claim, ClaimId, ClaimRequest, Guarded, LockTtl, MAX_CLAIM_BATCH, RetentionTtl, Scope, Store,
+    Answer, Claim, ClaimId, ClaimRequest, Guarded, LockTtl, MAX_CLAIM_BATCH, Owner, RetentionTtl, Store,
 };
 use tokio::task::JoinSet;
 
@@ -44,7 +44,7 @@ on_both_stores! {
     claims_that_race_abandons_and_sweeps_never_fail_and_never_share_a_key
     an_extension_replaces_the_end_of_a_claim
     a_pending_key_tells_when_it_is_free
-    equal_keys_of_two_scopes_are_two_keys
+    equal_keys_of_two_owners_are_two_keys
     each_claim_of_a_batch_is_decided_by_itself
     of_one_key_twice_in_a_batch_the_first_wins
     a_look_up_says_what_a_claim_would_and_claims_nothing
@@ -261,12 +261,12 @@ async fn a_pending_key_tells_when_it_is_free(world: &impl World) {
     assert_eq!(world.claim(&request("k", "f")).await, Claim::Pending { fingerprint_matches: true, free_in });
 }
 
-async fn equal_keys_of_two_scopes_are_two_keys(world: &impl World) {
+async fn equal_keys_of_two_owners_are_two_keys(world: &impl World) {
     let first = world.completed("k").await;
     let mut other = request("k", "another");
-    other.id.scope = Scope::new("orders:another client").expect("a scope");
+    other.id.owner = Owner::new("orders:another client").expect("an owner");
     assert_eq!(world.claim(&other).await, Claim::New);
-    let mixed = ClaimId { scope: other.id.scope.clone(), ..first.id.clone() };
+    let mixed = ClaimId { owner: other.id.owner.clone(), ..first.id.clone() };
     assert_eq!(world.abandon(&mixed).await, Guarded::Fenced);
     assert_eq!(world.abandon(&other.id).await, Guarded::Applied);
     assert_eq!(world.claim(&request("k", "f")).await, Claim::Completed(first.answer));

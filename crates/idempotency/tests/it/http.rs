@@ -14,8 +14,8 @@ use bytes::Bytes;
 use futures_util::{FutureExt, stream};
 use http_body_util::{BodyExt, Full};
 use idempotency::{
-    IDEMPOTENCY_REPLAYED, Idempotency, IdempotencyLayer, LayerOptions, MemoryStore, Problem, Scope, Settings,
-    Store,
+    IDEMPOTENCY_REPLAYED, Idempotency, IdempotencyLayer, IdempotencySettings, LayerOptions, MemoryStore,
+    Owner, Problem, Store,
 };
 use serde_json::Value;
 use tokio::sync::Semaphore;
@@ -74,23 +74,23 @@ async fn handle(State(handler): State<Handler>, request: Request<Body>) -> Respo
     }
 }
 
-fn settings() -> Settings {
-    Settings { max_response_bytes: 50, ..Settings::default() }
+fn settings() -> IdempotencySettings {
+    IdempotencySettings { max_response_bytes: 50, ..IdempotencySettings::default() }
 }
 
 fn idempotency<S: Store>(store: S) -> Idempotency<S> {
     Idempotency::new(Arc::new(store), settings()).expect("valid settings")
 }
 
-/// Returns the client in the header `x-client` as the scope.
-fn scope(parts: &axum::http::request::Parts) -> Option<Scope> {
+/// Returns the client in the header `x-client` as the owner.
+fn owner(parts: &axum::http::request::Parts) -> Option<Owner> {
     let client = parts.headers.get("x-client").map_or("someone", |value| value.to_str().expect("a text"));
-    // An empty header is not a scope.
-    Scope::new(client).ok()
+    // An empty header is not an owner.
+    Owner::new(client).ok()
 }
 
 fn app_with<S: Store>(handler: &Handler, store: S, options: LayerOptions) -> Router {
-    let layer = IdempotencyLayer::new(idempotency(store), options, scope);
+    let layer = IdempotencyLayer::new(idempotency(store), options, owner);
     Router::new().route("/{*path}", any(handle)).layer(layer).with_state(handler.clone())
 }
 
@@ -282,7 +282,7 @@ async fn which_answers_are_stored_is_the_callers_choice() {
     };
     let tokens = Arc::new(ambient::SeededTokens::new(1));
     let idempotency = Idempotency::build(store, settings(), undecided, tokens).expect("valid settings");
-    let layer = IdempotencyLayer::new(idempotency, LayerOptions::default(), scope);
+    let layer = IdempotencyLayer::new(idempotency, LayerOptions::default(), owner);
     let app = Router::new().route("/{*path}", any(handle)).layer(layer).with_state(handler.clone());
     assert!(send(&app, request(Some("k"), "a")).await.body.ends_with(b"run 0"));
     assert!(send(&app, request(Some("k"), "a")).await.body.ends_with(b"run 1"));
@@ -350,7 +350,7 @@ async fn a_body_that_breaks_off_is_refused_and_claims_nothing() {
 
 // I-15
 #[tokio::test(start_paused = true)]
-async fn a_request_without_a_scope_is_refused_and_scopes_share_nothing() {
+async fn a_request_without_an_owner_is_refused_and_owners_share_nothing() {
     let handler = Handler::new();
     let app = app(&handler);
     let of_client = |client: &'static str| {
@@ -369,7 +369,7 @@ async fn a_request_without_a_scope_is_refused_and_scopes_share_nothing() {
 #[tokio::test(start_paused = true)]
 async fn the_path_counts_in_nested_routers_too() {
     let handler = Handler::new();
-    let layer = IdempotencyLayer::new(idempotency(MemoryStore::new(100)), LayerOptions::default(), scope);
+    let layer = IdempotencyLayer::new(idempotency(MemoryStore::new(100)), LayerOptions::default(), owner);
     let inner = Router::new().route("/x", any(handle)).layer(layer).with_state(handler.clone());
     let app = Router::new().nest("/a", inner.clone()).nest("/b", inner);
     for (path, status) in [("/a/x", 201), ("/b/x", 422)] {
@@ -387,7 +387,7 @@ async fn the_form_of_problems_is_the_callers_choice() {
         response.body(Body::from(problem.name())).expect("a response")
     };
     let options = LayerOptions { required: true, ..LayerOptions::default() };
-    let layer = IdempotencyLayer::build(idempotency(MemoryStore::new(100)), options, scope, teapot);
+    let layer = IdempotencyLayer::build(idempotency(MemoryStore::new(100)), options, owner, teapot);
     let app = Router::new().route("/{*path}", any(handle)).layer(layer).with_state(handler);
     let seen = send(&app, request(None, "a")).await;
     assert_eq!((seen.status, &*seen.body), (418, &b"bad-request"[..]));

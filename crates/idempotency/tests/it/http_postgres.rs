@@ -10,8 +10,8 @@ use axum::http::Request;
 use axum::http::header::RETRY_AFTER;
 use axum::routing::post;
 use idempotency::{
-    IDEMPOTENCY_REPLAYED, Idempotency, IdempotencyLayer, LayerOptions, PLANNER_PARAMETERS, PostgresStore,
-    Scope, Settings,
+    IDEMPOTENCY_REPLAYED, Idempotency, IdempotencyLayer, IdempotencySettings, LayerOptions, Owner,
+    PLANNER_PARAMETERS, PostgresStore,
 };
 use local_servers::{Postgres, PostgresOptions};
 use pg::{Dsn, PgPool, PoolSettings, SessionSettings};
@@ -31,8 +31,8 @@ async fn without_the_database_nothing_runs_and_after_its_return_everything_does(
         let runs = runs.clone();
         async move || runs.fetch_add(1, Ordering::SeqCst).to_string()
     };
-    let once = Idempotency::new(store, Settings::default()).expect("valid settings");
-    let layer = IdempotencyLayer::new(once, LayerOptions::default(), |_| Scope::new("all").ok());
+    let once = Idempotency::new(store, IdempotencySettings::default()).expect("valid settings");
+    let layer = IdempotencyLayer::new(once, LayerOptions::default(), |_| Owner::new("all").ok());
     let app = Router::new().route("/orders", post(handler)).layer(layer);
     let send = async |key: &str| {
         let request = Request::post("/orders").header("Idempotency-Key", key).body(Body::empty());

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::http::Response;
-use idempotency::{Claim, ClaimRequest, Idempotency, PostgresStore, Request, Settings};
+use idempotency::{Claim, ClaimRequest, Idempotency, IdempotencySettings, KeyedRequest, PostgresStore};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Command;
 use tokio::time::timeout;
@@ -52,9 +52,9 @@ async fn a_key_of_a_killed_process_is_blocked_until_its_lock_ttl_and_then_free()
 async fn the_process_that_is_killed_does_not_end_by_itself() {
     let Ok(dsn) = std::env::var(DSN) else { return };
     let store = Arc::new(PostgresStore::new(pool(&dsn)));
-    let once = Idempotency::new(store, Settings::default()).expect("valid settings");
+    let once = Idempotency::new(store, IdempotencySettings::default()).expect("valid settings");
     let ClaimRequest { id, fingerprint, .. } = request("k", "f");
-    let request = Request { scope: id.scope, key: id.key, fingerprint };
+    let request = KeyedRequest { owner: id.owner, key: id.key, fingerprint };
     let handler = || async {
         println!("{STARTED}");
         std::future::pending::<Result<Response<Body>, Infallible>>().await

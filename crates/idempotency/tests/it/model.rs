@@ -178,7 +178,7 @@ impl<'a, W: World> Run<'a, W> {
     }
 
     /// Returns a completion with a unique response.
-    fn next_completion(&mut self, id: &ClaimId, retention: Duration) -> idempotency::Completion {
+    fn next_completion(&mut self, id: &ClaimId, retention: Duration) -> idempotency::CompletionRequest {
         self.answers += 1;
         let mut completion = completion(id, 200, &self.answers.to_be_bytes());
         completion.retention_ttl = RetentionTtl::new(retention).expect("valid");

@@ -2,15 +2,15 @@
 
 use std::sync::{Arc, Mutex};
 
-use idempotency::{Event, LockTtl, MemoryStore, Observed, Observer, Store};
+use idempotency::{KeyEvent, KeyObserver, LockTtl, MemoryStore, ObservedStore, Store};
 
 use crate::support::{LOCK, TICK, completion, request};
 
 #[derive(Default)]
 struct Recorder(Mutex<Vec<String>>);
 
-impl Observer for Recorder {
-    fn observe(&self, event: &Event<'_>) {
+impl KeyObserver for Recorder {
+    fn observe(&self, event: &KeyEvent<'_>) {
         self.0.lock().expect("not poisoned").push(format!("{event:?}"));
     }
 }
@@ -18,7 +18,7 @@ impl Observer for Recorder {
 #[tokio::test(start_paused = true)]
 async fn each_outcome_is_told_and_no_key() {
     let recorder = Arc::new(Recorder::default());
-    let store = Observed::new(MemoryStore::new(2), recorder.clone());
+    let store = ObservedStore::new(MemoryStore::new(2), recorder.clone());
     let first = request("secret", "f");
     let claims = store.claim(&[first.clone(), request("secret", "f")]).await;
     assert_eq!(claims.expect("no failure").len(), 2);
@@ -53,12 +53,12 @@ async fn each_outcome_is_told_and_no_key() {
 #[tokio::test]
 async fn an_observer_that_panics_changes_no_outcome() {
     struct Panics;
-    impl Observer for Panics {
-        fn observe(&self, _: &Event<'_>) {
+    impl KeyObserver for Panics {
+        fn observe(&self, _: &KeyEvent<'_>) {
             panic!("an observer's own fault");
         }
     }
-    let store = Observed::new(MemoryStore::new(1), Arc::new(Panics));
+    let store = ObservedStore::new(MemoryStore::new(1), Arc::new(Panics));
     let claims = store.claim(&[request("k", "f")]).await.expect("no failure");
     assert_eq!(claims, [idempotency::Claim::New]);
 }

@@ -9,8 +9,8 @@ use axum::body::Body;
 use axum::http::{Response, StatusCode};
 use futures_util::FutureExt;
 use idempotency::{
-    Claim, ClaimId, ClaimRequest, Completion, Guarded, Idempotency, IdempotencyError, KeyLookup, LockTtl,
-    MemoryStore, Request, Run, Settings, Store,
+    Claim, ClaimId, ClaimRequest, CompletionRequest, Guarded, Idempotency, IdempotencyError,
+    IdempotencySettings, KeyLookup, KeyedRequest, LockTtl, MemoryStore, Run, Store,
 };
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
@@ -53,7 +53,7 @@ impl Store for Unreliable {
         if self.loses_claims.load(Ordering::SeqCst) { failed() } else { claims }
     }
 
-    async fn complete(&self, completions: &[Completion]) -> Result<Vec<Guarded>, IdempotencyError> {
+    async fn complete(&self, completions: &[CompletionRequest]) -> Result<Vec<Guarded>, IdempotencyError> {
         let refuse = |left: usize| left.checked_sub(1);
         if self.refuses_completions.fetch_update(Ordering::SeqCst, Ordering::SeqCst, refuse).is_ok() {
             return failed();
@@ -86,13 +86,13 @@ fn reliable() -> Unreliable {
     }
 }
 
-fn idempotency(store: &Arc<Unreliable>, settings: Settings) -> Idempotency<Unreliable> {
+fn idempotency(store: &Arc<Unreliable>, settings: IdempotencySettings) -> Idempotency<Unreliable> {
     Idempotency::new(store.clone(), settings).expect("valid settings")
 }
 
-fn of(key: &str) -> Request {
+fn of(key: &str) -> KeyedRequest {
     let ClaimRequest { id, fingerprint, .. } = request(key, "f");
-    Request { scope: id.scope, key: id.key, fingerprint }
+    KeyedRequest { owner: id.owner, key: id.key, fingerprint }
 }
 
 async fn created() -> Result<Response<Body>, Infallible> {
@@ -107,7 +107,7 @@ async fn run(once: &Idempotency<Unreliable>) -> Run {
 #[tokio::test(start_paused = true)]
 async fn a_claim_that_fails_runs_nothing_and_leaves_the_key_free_once_the_store_is_back() {
     let store = Arc::new(reliable());
-    let once = idempotency(&store, Settings::default());
+    let once = idempotency(&store, IdempotencySettings::default());
     store.loses_claims.store(true, Ordering::SeqCst);
     store.refuses_abandons.store(true, Ordering::SeqCst);
     let ran = Arc::new(AtomicBool::new(false));
@@ -134,7 +134,7 @@ async fn a_claim_that_fails_runs_nothing_and_leaves_the_key_free_once_the_store_
 #[tokio::test(start_paused = true)]
 async fn a_claim_that_reaches_the_store_after_it_was_abandoned_is_abandoned_again() {
     let store = Arc::new(reliable());
-    let once = idempotency(&store, Settings::default());
+    let once = idempotency(&store, IdempotencySettings::default());
     store.delays_claims.store(true, Ordering::SeqCst);
     assert!(matches!(run(&once).await, Run::Unavailable(_)));
     store.delays_claims.store(false, Ordering::SeqCst);
@@ -146,7 +146,7 @@ async fn a_claim_that_reaches_the_store_after_it_was_abandoned_is_abandoned_agai
 #[tokio::test(start_paused = true)]
 async fn a_claim_that_cannot_be_abandoned_is_forgotten_when_its_lock_ttl_has_passed() {
     let store = Arc::new(reliable());
-    let once = idempotency(&store, Settings::default());
+    let once = idempotency(&store, IdempotencySettings::default());
     store.loses_claims.store(true, Ordering::SeqCst);
     store.refuses_abandons.store(true, Ordering::SeqCst);
     assert!(matches!(run(&once).await, Run::Unavailable(_)));
@@ -160,12 +160,12 @@ async fn a_claim_that_cannot_be_abandoned_is_forgotten_when_its_lock_ttl_has_pas
 #[tokio::test(start_paused = true)]
 async fn a_client_gets_its_answer_though_it_cannot_be_stored_and_the_key_stays_blocked() {
     let store = Arc::new(reliable());
-    let once = idempotency(&store, Settings::default());
+    let once = idempotency(&store, IdempotencySettings::default());
     store.refuses_completions.store(usize::MAX, Ordering::SeqCst);
     let begin = Instant::now();
     let Run::Handled(response) = run(&once).await else { panic!("the handler ran") };
     assert_eq!(response.status(), StatusCode::CREATED);
-    assert!(begin.elapsed() <= Settings::default().store_timeout);
+    assert!(begin.elapsed() <= IdempotencySettings::default().store_timeout);
     assert!(matches!(run(&once).await, Run::InProgress), "the request was processed: no repeat runs yet");
 }
 
@@ -173,7 +173,7 @@ async fn a_client_gets_its_answer_though_it_cannot_be_stored_and_the_key_stays_b
 #[tokio::test(start_paused = true)]
 async fn a_completion_is_tried_again_until_it_is_stored() {
     let store = Arc::new(reliable());
-    let once = idempotency(&store, Settings::default());
+    let once = idempotency(&store, IdempotencySettings::default());
     store.refuses_completions.store(3, Ordering::SeqCst);
     store.loses_completions.store(true, Ordering::SeqCst);
     assert!(matches!(run(&once).await, Run::Handled(_)));
@@ -184,9 +184,9 @@ async fn a_completion_is_tried_again_until_it_is_stored() {
 #[tokio::test(start_paused = true)]
 async fn a_handler_slower_than_the_store_timeout_is_stored() {
     let store = Arc::new(reliable());
-    let once = idempotency(&store, Settings::default());
+    let once = idempotency(&store, IdempotencySettings::default());
     let slow = || async {
-        tokio::time::sleep(Settings::default().store_timeout * 2).await;
+        tokio::time::sleep(IdempotencySettings::default().store_timeout * 2).await;
         created().await
     };
     assert!(matches!(once.run_once(of("k"), slow).await, Ok(Run::Handled(_))));
@@ -196,7 +196,7 @@ async fn a_handler_slower_than_the_store_timeout_is_stored() {
 #[tokio::test(start_paused = true)]
 async fn a_request_whose_client_has_gone_is_processed_and_stored() {
     let store = Arc::new(reliable());
-    let once = idempotency(&store, Settings::default());
+    let once = idempotency(&store, IdempotencySettings::default());
     let gate = Arc::new(Semaphore::new(0));
     let handler = {
         let gate = gate.clone();
@@ -216,7 +216,7 @@ async fn a_request_whose_client_has_gone_is_processed_and_stored() {
 #[tokio::test(start_paused = true)]
 async fn a_request_that_is_dropped_while_its_handler_fails_frees_its_key() {
     let store = Arc::new(reliable());
-    let once = idempotency(&store, Settings::default());
+    let once = idempotency(&store, IdempotencySettings::default());
     let gate = Arc::new(Semaphore::new(0));
     let handler = {
         let gate = gate.clone();
@@ -235,11 +235,11 @@ async fn a_request_that_is_dropped_while_its_handler_fails_frees_its_key() {
 #[tokio::test(start_paused = true)]
 async fn a_handler_that_hangs_is_dropped_after_its_time_and_frees_its_key() {
     let store = Arc::new(reliable());
-    let once = idempotency(&store, Settings::default());
+    let once = idempotency(&store, IdempotencySettings::default());
     let begin = Instant::now();
     let hangs = std::future::pending::<Result<Response<Body>, Infallible>>;
     let outcome = once.run_once(of("k"), hangs).await.expect("infallible");
-    assert_eq!(begin.elapsed().as_secs(), Settings::default().handler_timeout.as_secs());
+    assert_eq!(begin.elapsed().as_secs(), IdempotencySettings::default().handler_timeout.as_secs());
     assert!(matches!(outcome, Run::Unavailable(IdempotencyError::HandlerTimedOut(_))), "{outcome:?}");
     assert!(matches!(run(&once).await, Run::Handled(_)));
 }
@@ -247,7 +247,7 @@ async fn a_handler_that_hangs_is_dropped_after_its_time_and_frees_its_key() {
 #[tokio::test(start_paused = true)]
 async fn an_error_of_the_handler_is_given_back_and_frees_the_key() {
     let store = Arc::new(reliable());
-    let once = idempotency(&store, Settings::default());
+    let once = idempotency(&store, IdempotencySettings::default());
     // The first abandon fails, so that it runs in the background.
     store.refuses_abandons.store(true, Ordering::SeqCst);
     let failing = || async { Err::<Response<Body>, _>("failed") };
@@ -262,7 +262,7 @@ async fn an_error_of_the_handler_is_given_back_and_frees_the_key() {
 #[tokio::test(start_paused = true)]
 async fn a_rule_that_panics_frees_the_key() {
     let store = Arc::new(reliable());
-    let (settings, tokens) = (Settings::default(), Arc::new(ambient::RandomTokens));
+    let (settings, tokens) = (IdempotencySettings::default(), Arc::new(ambient::RandomTokens));
     let rule = |_: &_, _: &_| panic!("the rule's own fault");
     let panics = Idempotency::build(store.clone(), settings, rule, tokens).expect("valid settings");
     let sent = std::panic::AssertUnwindSafe(run(&panics)).catch_unwind().await;
@@ -273,7 +273,8 @@ async fn a_rule_that_panics_frees_the_key() {
 #[tokio::test(start_paused = true)]
 async fn more_requests_than_may_be_in_progress_are_refused() {
     let store = Arc::new(reliable());
-    let once = idempotency(&store, Settings { max_concurrent: 1, ..Settings::default() });
+    let once =
+        idempotency(&store, IdempotencySettings { max_concurrent: 1, ..IdempotencySettings::default() });
     let hangs = std::future::pending::<Result<Response<Body>, Infallible>>;
     let gone = timeout(Duration::from_secs(1), once.run_once(of("hangs"), hangs)).await;
     assert!(gone.is_err());

@@ -7,8 +7,8 @@ use std::time::Duration;
 use ambient::RandomTokens;
 use bytes::Bytes;
 use idempotency::{
-    Answer, Claim, ClaimId, ClaimRequest, Completion, Fingerprint, FreeCompletion, Guarded, Key, KeyLookup,
-    LockTtl, MemoryStore, PLANNER_PARAMETERS, PostgresStore, RetentionTtl, Scope, Store, Token,
+    Answer, Claim, ClaimId, ClaimRequest, CompletionRequest, Fingerprint, FreeCompletion, Guarded, Key,
+    KeyLookup, LockTtl, MemoryStore, Owner, PLANNER_PARAMETERS, PostgresStore, RetentionTtl, Store, Token,
 };
 use local_servers::{Postgres, PostgresOptions};
 use pg::{Dsn, PgPool, PoolSettings, SessionSettings};
@@ -38,7 +38,7 @@ pub(crate) trait World {
         claims.into_iter().next().expect("one outcome")
     }
 
-    async fn complete(&self, completion: &Completion) -> Guarded {
+    async fn complete(&self, completion: &CompletionRequest) -> Guarded {
         self.store().complete(std::slice::from_ref(completion)).await.expect("no failure")[0]
     }
 
@@ -59,31 +59,31 @@ pub(crate) trait World {
     }
 
     /// Claims the key and completes it.
-    async fn completed(&self, key: &str) -> Completion {
+    async fn completed(&self, key: &str) -> CompletionRequest {
         let completion = completion(&self.claimed(key).await.id, 200, key.as_bytes());
         assert_eq!(self.complete(&completion).await, Guarded::Applied);
         completion
     }
 }
 
-/// Returns the scope of all requests unless a test uses another.
-pub(crate) fn scope() -> Scope {
-    Scope::new("orders:client").expect("a scope")
+/// Returns the owner of all requests unless a test uses another.
+pub(crate) fn owner() -> Owner {
+    Owner::new("orders:client").expect("an owner")
 }
 
 /// Returns a request with a new token.
 pub(crate) fn request(key: &str, fingerprint: &str) -> ClaimRequest {
     let token = Token::next(&RandomTokens);
     ClaimRequest {
-        id: ClaimId { scope: scope(), key: Key::new(key).expect("a key"), token },
+        id: ClaimId { owner: owner(), key: Key::new(key).expect("a key"), token },
         fingerprint: Fingerprint::new(fingerprint).expect("a fingerprint"),
         lock_ttl: LockTtl::new(LOCK).expect("valid"),
     }
 }
 
 pub(crate) fn lookup(key: &str, fingerprint: &str) -> KeyLookup {
-    let ClaimRequest { id: ClaimId { scope, key, .. }, fingerprint, .. } = request(key, fingerprint);
-    KeyLookup { scope, key, fingerprint }
+    let ClaimRequest { id: ClaimId { owner, key, .. }, fingerprint, .. } = request(key, fingerprint);
+    KeyLookup { owner, key, fingerprint }
 }
 
 /// Returns a response to a request with the fingerprint `f` whose key was not claimed.
@@ -92,10 +92,10 @@ pub(crate) fn free_completion(key: &str, body: &[u8]) -> FreeCompletion {
     FreeCompletion { completion: completion(&request.id, 202, body), fingerprint: request.fingerprint }
 }
 
-pub(crate) fn completion(id: &ClaimId, status: u16, body: &[u8]) -> Completion {
+pub(crate) fn completion(id: &ClaimId, status: u16, body: &[u8]) -> CompletionRequest {
     let answer =
         Answer { status, headers: Bytes::from_static(b"x: y\n"), body: Bytes::copy_from_slice(body) };
-    Completion { id: id.clone(), answer, retention_ttl: RetentionTtl::new(RETENTION).expect("valid") }
+    CompletionRequest { id: id.clone(), answer, retention_ttl: RetentionTtl::new(RETENTION).expect("valid") }
 }
 
 /// Returns true for both outcomes of a contended claim: on a slow machine, a short wait may exceed the pool's

@@ -166,7 +166,7 @@ async fn purging_skips_a_row_that_another_transaction_has_locked() {
 }
 
 /// Creates a lease by a clock that is ahead: granted then, or granted before and extended then.
-async fn ahead(db: &Db, extended: bool) -> lock::Grant {
+async fn ahead(db: &Db, extended: bool) -> lock::GrantedLock {
     const HOUR_MS: i64 = 3_600_000;
     let granted_before = if extended { Some(db.acquire("k").await) } else { None };
     db.pass(HOUR_MS).await;

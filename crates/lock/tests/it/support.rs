@@ -7,7 +7,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use local_servers::{Postgres, PostgresOptions};
-use lock::{Acquisition, Event, Grant, LockManager, Observer, Operation, Outcome, TableNames};
+use lock::{
+    Acquisition, GrantedLock, LockEvent, LockManager, LockObserver, LockOperation, LockOutcome, TableNames,
+};
 use pg::{Dsn, PgPool, PoolSettings, SessionSettings};
 use tokio::sync::{OnceCell, mpsc};
 use tokio::time::{Instant, timeout};
@@ -69,7 +71,7 @@ impl Db {
         (locks, Events(tokio::sync::Mutex::new(receiver)))
     }
 
-    pub(crate) async fn acquire(&self, key: &str) -> Grant {
+    pub(crate) async fn acquire(&self, key: &str) -> GrantedLock {
         granted(self.locks.try_acquire(key, TTL).await)
     }
 
@@ -175,7 +177,7 @@ pub(crate) fn nowhere() -> PgPool {
     open("postgres://nobody@127.0.0.1:1/none", "", TEST_CLOCK)
 }
 
-pub(crate) fn granted<E: Debug>(outcome: Result<Acquisition, E>) -> Grant {
+pub(crate) fn granted<E: Debug>(outcome: Result<Acquisition, E>) -> GrantedLock {
     match outcome.expect("no failure") {
         Acquisition::Acquired(grant) => grant,
         Acquisition::Locked => panic!("another client holds the lock"),
@@ -212,13 +214,13 @@ impl Events {
 
 struct Recorder(mpsc::UnboundedSender<(String, String)>);
 
-impl Observer for Recorder {
-    fn observe(&self, event: &Event<'_>) {
+impl LockObserver for Recorder {
+    fn observe(&self, event: &LockEvent<'_>) {
         let outcome = match &event.outcome {
-            Outcome::Failed(error) => format!("Failed({:?})", error.code()),
+            LockOutcome::Failed(error) => format!("Failed({:?})", error.code()),
             outcome => format!("{outcome:?}"),
         };
-        let operation: Operation = event.operation;
+        let operation: LockOperation = event.operation;
         // The test may have ended while a release was still running.
         drop(self.0.send((format!("{operation:?} {outcome}"), format!("{event:?}"))));
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use lock::{Event, LockManager, Observer, TableNames, hash_key};
+use lock::{LockEvent, LockManager, LockObserver, TableNames, hash_key};
 
 use crate::support::{Db, TTL, TTL_MS, granted};
 
@@ -51,8 +51,8 @@ async fn what_fails_is_told_too() {
 #[tokio::test]
 async fn an_observer_that_panics_changes_no_operation() {
     struct Panics;
-    impl Observer for Panics {
-        fn observe(&self, _: &Event<'_>) {
+    impl LockObserver for Panics {
+        fn observe(&self, _: &LockEvent<'_>) {
             panic!("an observer's own fault");
         }
     }

@@ -9,12 +9,12 @@ use uuid::Uuid;
 use crate::event::stored_error;
 use crate::storage::REAPED_SHIFT;
 use crate::{
-    ClaimRequest, ClaimToken, Content, DeliveredEvent, Event, EventTypes, FailureKind, MAX_ERROR_CHARS,
+    BatchClaim, ClaimToken, DeliveredEvent, Event, EventContent, EventTypes, FailureKind, MAX_ERROR_CHARS,
     NewEvent, Position, REAPED,
 };
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Status {
+pub(super) enum EventStatus {
     Pending,
     Delivering,
     Delivered,
@@ -22,9 +22,9 @@ pub(super) enum Status {
 }
 
 #[derive(Debug)]
-pub(super) struct Row {
+pub(super) struct EventRow {
     pub(super) event: NewEvent,
-    pub(super) status: Status,
+    pub(super) status: EventStatus,
     pub(super) attempts: u32,
     pub(super) last_error: String,
     pub(super) available_at: Timestamp,
@@ -33,7 +33,7 @@ pub(super) struct Row {
     pub(super) updated_at: Timestamp,
 }
 
-impl Row {
+impl EventRow {
     fn key(&self) -> &str {
         &self.event.partition_key
     }
@@ -52,7 +52,7 @@ impl Row {
     }
 
     pub(super) fn is_due(&self, now: Timestamp) -> bool {
-        self.status == Status::Pending && self.available_at <= now
+        self.status == EventStatus::Pending && self.available_at <= now
     }
 
     /// True if the event was reaped and must be claimed apart from others.
@@ -74,9 +74,9 @@ impl Row {
     pub(super) fn claimed(&self, max_event_bytes: u64) -> Event {
         let NewEvent { event_id, event_type, partition_key, payload, headers, .. } = self.event.clone();
         let content = if self.is_too_large(max_event_bytes) {
-            Content::TooLarge { bytes: self.rest().max(payload.len() as u64) }
+            EventContent::TooLarge { bytes: self.rest().max(payload.len() as u64) }
         } else {
-            Content::Whole { payload, headers: serde_json::json!(headers).to_string() }
+            EventContent::Whole { payload, headers: serde_json::json!(headers).to_string() }
         };
         let created_at = Some(self.created_at);
         Event { event_id, event_type, partition_key, content, attempts: self.attempts, created_at }
@@ -84,12 +84,12 @@ impl Row {
 
     pub(super) fn fail(&mut self, now: Timestamp, attempts: u32, error: &str, kind: FailureKind) {
         let (status, delay) = match kind {
-            FailureKind::Retry(delay) => (Status::Pending, delay),
-            FailureKind::Dead => (Status::Dead, Duration::ZERO),
+            FailureKind::Retry(delay) => (EventStatus::Pending, delay),
+            FailureKind::Dead => (EventStatus::Dead, Duration::ZERO),
         };
         let error = stored_error(error);
         self.last_error =
-            if status == Status::Pending && self.last_error.starts_with(REAPED) && error != REAPED {
+            if status == EventStatus::Pending && self.last_error.starts_with(REAPED) && error != REAPED {
                 format!("{REAPED}; {error}").chars().take(MAX_ERROR_CHARS).collect()
             } else {
                 error
@@ -99,20 +99,20 @@ impl Row {
     }
 }
 
-pub(super) fn is_of(types: &EventTypes, row: &Row) -> bool {
+pub(super) fn is_of(types: &EventTypes, row: &EventRow) -> bool {
     types.includes(&row.event.event_type)
 }
 
 /// A place in a claim: the due event that holds it, and the event that is claimed there.
-struct Slot {
+struct ClaimSlot {
     position: Position,
     chosen: Option<Uuid>,
 }
 
 /// Returns the next due events, claimable or not.
-fn window<'a>(rows: &'a BTreeMap<Uuid, Row>, now: Timestamp, request: &ClaimRequest) -> Vec<&'a Row> {
-    let is_after = |row: &&Row| request.after.is_none_or(|after| row.position() > after);
-    let mut due: Vec<&Row> = rows.values().filter(|row| row.is_due(now)).filter(is_after).collect();
+fn window<'a>(rows: &'a BTreeMap<Uuid, EventRow>, now: Timestamp, request: &BatchClaim) -> Vec<&'a EventRow> {
+    let is_after = |row: &&EventRow| request.after.is_none_or(|after| row.position() > after);
+    let mut due: Vec<&EventRow> = rows.values().filter(|row| row.is_due(now)).filter(is_after).collect();
     due.sort_by_key(|row| row.position());
     due.truncate(request.limit as usize);
     due
@@ -120,16 +120,16 @@ fn window<'a>(rows: &'a BTreeMap<Uuid, Row>, now: Timestamp, request: &ClaimRequ
 
 /// Returns as many claimable events of the key as possible, in their order, at most `limit`.
 fn head(
-    rows: &BTreeMap<Uuid, Row>,
+    rows: &BTreeMap<Uuid, EventRow>,
     now: Timestamp,
     key: &str,
     types: &EventTypes,
     limit: usize,
 ) -> Vec<Uuid> {
     let of_key = rows.values().filter(|row| row.event.partition_key == key && is_of(types, row));
-    let mut open: Vec<&Row> =
-        of_key.filter(|row| !matches!(row.status, Status::Delivered | Status::Dead)).collect();
-    if open.iter().any(|row| row.status == Status::Delivering) {
+    let mut open: Vec<&EventRow> =
+        of_key.filter(|row| !matches!(row.status, EventStatus::Delivered | EventStatus::Dead)).collect();
+    if open.iter().any(|row| row.status == EventStatus::Delivering) {
         return Vec::new();
     }
     open.retain(|row| row.attempts > 0 || row.is_due(now));
@@ -137,7 +137,7 @@ fn head(
     open.iter().take_while(|row| row.is_due(now)).take(limit).map(|row| row.event.event_id).collect()
 }
 
-fn slots(rows: &BTreeMap<Uuid, Row>, now: Timestamp, request: &ClaimRequest) -> Vec<Slot> {
+fn slots(rows: &BTreeMap<Uuid, EventRow>, now: Timestamp, request: &BatchClaim) -> Vec<ClaimSlot> {
     let window = window(rows, now, request);
     let mut places: BTreeMap<&str, usize> = BTreeMap::new();
     for row in window.iter().filter(|row| is_of(&request.types, row)) {
@@ -148,13 +148,13 @@ fn slots(rows: &BTreeMap<Uuid, Row>, now: Timestamp, request: &ClaimRequest) -> 
         .filter(|(key, _)| !key.is_empty())
         .map(|(key, count)| (key, head(rows, now, key, &request.types, count).into_iter()))
         .collect();
-    let mut slot = |row: &&Row| {
+    let mut slot = |row: &&EventRow| {
         let chosen = match heads.get_mut(&*row.event.partition_key) {
             _ if !is_of(&request.types, row) => None,
             Some(head) => head.next(),
             None => Some(row.event.event_id),
         };
-        Slot { position: row.position(), chosen }
+        ClaimSlot { position: row.position(), chosen }
     };
     window.iter().map(&mut slot).collect()
 }
@@ -166,7 +166,7 @@ pub(super) struct Chosen {
     pub(super) of_reaped: bool,
 }
 
-pub(super) fn choose(rows: &BTreeMap<Uuid, Row>, now: Timestamp, request: &ClaimRequest) -> Chosen {
+pub(super) fn choose(rows: &BTreeMap<Uuid, EventRow>, now: Timestamp, request: &BatchClaim) -> Chosen {
     let slots = slots(rows, now, request);
     let (mut events, mut of_reaped, mut bytes, mut together) = (Vec::new(), None, 0, request.limit as usize);
     // `passed`: keys with a skipped event. `left`: keys with an event left for the next claim.
@@ -176,12 +176,13 @@ pub(super) fn choose(rows: &BTreeMap<Uuid, Row>, now: Timestamp, request: &Claim
     for slot in &slots {
         let row = slot.chosen.and_then(|id| rows.get(&id));
         let row = row.filter(|row| !passed.contains(row.key()));
-        let is_passed = |row: &&Row| {
+        let is_passed = |row: &&EventRow| {
             request.set_aside.contains(&row.event.event_id) || (request.passes_reaped && row.is_reaped())
         };
         let Some(row) = row.filter(|row| !is_passed(row)) else {
-            passed
-                .extend(slot.chosen.and_then(|id| rows.get(&id)).map(Row::key).filter(|key| !key.is_empty()));
+            passed.extend(
+                slot.chosen.and_then(|id| rows.get(&id)).map(EventRow::key).filter(|key| !key.is_empty()),
+            );
             last = if is_cut { last } else { Some(slot.position) };
             continue;
         };
@@ -209,7 +210,7 @@ pub(super) fn choose(rows: &BTreeMap<Uuid, Row>, now: Timestamp, request: &Claim
 
 /// Returns the largest number of events claimed together with a reaped one that has failed `attempts` times:
 /// a sixteenth with each failure, because it is unknown which of them crashed the relay.
-fn max_reaped(request: &ClaimRequest, attempts: u32) -> u32 {
+fn max_reaped(request: &BatchClaim, attempts: u32) -> u32 {
     if attempts.saturating_add(1) >= request.max_attempts {
         return 1;
     }

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use super::chunk::failure_kind;
 use super::marks::list_ids;
 use super::set_aside::SetAside;
-use crate::{Observer, OutboxError, ReapRequest, RelaySettings, Storage};
+use crate::{OutboxError, ReapRequest, RelayObserver, RelaySettings, Storage};
 
 /// The pause between two samples of the backlog.
 const BACKLOG_INTERVAL: Duration = Duration::from_secs(30);
@@ -84,7 +84,7 @@ async fn reap_all(
 pub(crate) async fn sample(
     storage: &impl Storage,
     settings: &RelaySettings,
-    observer: &impl Observer,
+    observer: &impl RelayObserver,
     stop: &CancellationToken,
 ) {
     let mut failing = false;

@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use ambient::Jitter;
 use uuid::Uuid;
 
-use crate::{Content, Event, Failure, FailureKind, Publication, RetryPolicy};
+use crate::{Event, EventContent, FailedEvent, FailureKind, Publication, RetryPolicy};
 
 /// The largest number of events published together.
 pub(crate) const MAX_CHUNK_EVENTS: usize = 512;
@@ -22,14 +22,14 @@ const REPEATED_KEY_DIVISOR: usize = 10;
 #[derive(Clone, PartialEq, Default, Debug)]
 pub(crate) struct Outcomes {
     pub(crate) delivered: Vec<Uuid>,
-    pub(crate) failed: Vec<Failure>,
+    pub(crate) failed: Vec<FailedEvent>,
     pub(crate) released: Vec<Uuid>,
 }
 
 impl Outcomes {
     /// True if the event is not tried again: it is delivered or dead.
     pub(crate) fn ends(&self, event_id: Uuid) -> bool {
-        let died = |failure: &Failure| failure.event_id == event_id && failure.kind == FailureKind::Dead;
+        let died = |failure: &FailedEvent| failure.event_id == event_id && failure.kind == FailureKind::Dead;
         self.delivered.contains(&event_id) || self.failed.iter().any(died)
     }
 }
@@ -46,8 +46,8 @@ pub(crate) fn chunk_end(events: &[Event]) -> usize {
 
 fn size(event: &Event) -> usize {
     match &event.content {
-        Content::Whole { payload, headers } => payload.len() + headers.len() + event.partition_key.len(),
-        Content::TooLarge { .. } => 0,
+        EventContent::Whole { payload, headers } => payload.len() + headers.len() + event.partition_key.len(),
+        EventContent::TooLarge { .. } => 0,
     }
 }
 
@@ -79,7 +79,7 @@ impl<'a> Judge<'a> {
     /// Returns the events of a chunk that are to be published.
     pub(crate) fn publishable<'b>(&self, chunk: &'b [Event]) -> Cow<'b, [Event]> {
         let wanted =
-            |event: &&Event| matches!(event.content, Content::Whole { .. }) && !self.is_blocked(event);
+            |event: &&Event| matches!(event.content, EventContent::Whole { .. }) && !self.is_blocked(event);
         if chunk.iter().all(|event| wanted(&event)) {
             Cow::Borrowed(chunk)
         } else {
@@ -96,7 +96,7 @@ impl<'a> Judge<'a> {
                 _ if published.contains(&event.event_id) => {
                     publications.next().unwrap_or(Publication::Withheld)
                 }
-                Content::TooLarge { bytes } if !self.is_blocked(event) => {
+                EventContent::TooLarge { bytes } if !self.is_blocked(event) => {
                     Publication::Rejected(format!("entry_too_large: it has {bytes} bytes"))
                 }
                 _ => Publication::Withheld,
@@ -116,7 +116,7 @@ impl<'a> Judge<'a> {
 
     fn take(&mut self, event: &Event, publication: Publication) {
         let attempts = event.attempts.saturating_add(1);
-        let failure = |error, kind| Failure { event_id: event.event_id, attempts, error, kind };
+        let failure = |error, kind| FailedEvent { event_id: event.event_id, attempts, error, kind };
         match publication {
             Publication::Done => self.outcomes.delivered.push(event.event_id),
             Publication::Rejected(error) => self.outcomes.failed.push(failure(error, FailureKind::Dead)),

@@ -33,10 +33,10 @@ use self::extent::{Extent, is_settled_by_others};
 use self::round::{Round, Step};
 use self::tally::HeldEvents;
 use super::engine::Relay;
-use super::pass::{Outage, Work};
+use super::pass::{LoopState, Outage};
 use crate::{
-    EventTypes, NewestCursor, Observer, Progress, Publisher, Recorded, Server, ServerId, ServerRecord,
-    Storage,
+    EventTypes, NewestCursor, Progress, Publisher, RecordWrite, RelayObserver, Server, ServerNumber,
+    ServerRecord, Storage,
 };
 
 /// The number of events listed together.
@@ -67,7 +67,7 @@ pub(super) struct Comparing {
     recorded_at: Option<Instant>,
     /// The newest record that all is settled, as this relay has read or written it: its server and the time
     /// that it covers.
-    newest_record: Option<(ServerId, RawTimestamp)>,
+    newest_record: Option<(ServerNumber, RawTimestamp)>,
 }
 
 impl Comparing {
@@ -80,7 +80,7 @@ impl Comparing {
 /// An unfinished comparison.
 #[derive(Debug)]
 struct Comparison {
-    server: ServerId,
+    server: ServerNumber,
     id: u64,
     /// The time at which it began.
     begun: RawTimestamp,
@@ -160,7 +160,7 @@ impl Comparing {
 
     /// True if the record of this server is older than one that this relay has seen: the server was restored
     /// in place.
-    fn is_older(&self, server: ServerId, until: RawTimestamp) -> bool {
+    fn is_older(&self, server: ServerNumber, until: RawTimestamp) -> bool {
         self.newest_record.is_some_and(|(seen_on, newest)| seen_on == server && until < newest)
     }
 
@@ -173,11 +173,11 @@ impl Comparing {
     }
 }
 
-impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
+impl<S: Storage, P: Publisher, O: RelayObserver> Relay<S, P, O> {
     /// Begins a comparison if the server was not compared. Continues an unfinished one: to the end of its
     /// first round while claims wait for it, and then by one step per pass. Refreshes the record of a server
     /// that was compared.
-    pub(super) async fn compare(&self, work: &mut Work, stop: &CancellationToken) -> Result<(), Outage> {
+    pub(super) async fn compare(&self, work: &mut LoopState, stop: &CancellationToken) -> Result<(), Outage> {
         if self.settings.republish_window.is_zero() {
             return Ok(());
         }
@@ -196,7 +196,7 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
                     // Another relay may have ended the comparison.
                     self.report_partly(work.comparing.current.take());
                     work.comparing.see_record(&server, types);
-                    if self.refresh(work, &outbox, &server).await? == Recorded::Written {
+                    if self.refresh(work, &outbox, &server).await? == RecordWrite::Written {
                         break;
                     }
                 }
@@ -233,7 +233,7 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
         Ok(())
     }
 
-    async fn outbox_name(&self, work: &mut Work) -> Result<String, Outage> {
+    async fn outbox_name(&self, work: &mut LoopState) -> Result<String, Outage> {
         if let Some(outbox) = &work.comparing.outbox {
             return Ok(outbox.clone());
         }

@@ -10,9 +10,9 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::background;
-use super::pass::{Outage, Pass, Work};
-use super::wake::{self, Source, Wake};
-use super::{Observer, RelaySettings, RelayState, RelayStatus};
+use super::pass::{LoopState, Outage, PassEnd};
+use super::wake::{self, AnnouncementSource, Wake};
+use super::{RelayObserver, RelaySettings, RelayState, RelayStatus};
 use crate::{ChannelName, EventTypes, Publisher, Storage};
 
 /// The pause before the first retry after an outage; it doubles.
@@ -33,13 +33,13 @@ pub struct Relay<S, P, O> {
     /// The event types of which delivered events are compared with the publisher's entries.
     pub(super) compared: EventTypes,
     status: RelayStatus,
-    source: Option<Source>,
+    source: Option<AnnouncementSource>,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) jitter: Arc<dyn Jitter>,
     pub(super) tokens: Arc<dyn Tokens>,
 }
 
-impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
+impl<S: Storage, P: Publisher, O: RelayObserver> Relay<S, P, O> {
     /// Creates a relay that polls, with the system's clock and randomness.
     pub fn new(storage: S, publisher: P, observer: O, settings: RelaySettings) -> Self {
         // Relays with the same types share a record, in whatever order the types were given.
@@ -62,7 +62,7 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
     /// connect to the server itself: a pooler in transaction mode does not forward announcements.
     #[must_use]
     pub fn listening(self, dsn: Dsn, channel: ChannelName) -> Self {
-        Self { source: Some(Source { dsn, channel }), ..self }
+        Self { source: Some(AnnouncementSource { dsn, channel }), ..self }
     }
 
     /// Replaces the sources of time and randomness.
@@ -100,16 +100,16 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
     }
 
     async fn process(&self, wake: &Wake, stop: &CancellationToken) {
-        let mut work = Work::new(Instant::now(), self.settings.batch_size);
+        let mut work = LoopState::new(Instant::now(), self.settings.batch_size);
         let mut outage_pause = OUTAGE_PAUSE_MIN;
         while !stop.is_cancelled() {
             let outcome = self.pass(&mut work, stop).await;
             match outcome {
-                Ok(Pass::Busy) => {
+                Ok(PassEnd::Busy) => {
                     self.running();
                     outage_pause = OUTAGE_PAUSE_MIN;
                 }
-                Ok(Pass::Idle { due_in }) => {
+                Ok(PassEnd::Idle { due_in }) => {
                     self.running();
                     outage_pause = OUTAGE_PAUSE_MIN;
                     let time = self.idle_time(&work, wake, due_in);
@@ -131,7 +131,7 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
         self.finish(&mut work).await;
     }
 
-    fn idle_time(&self, work: &Work, wake: &Wake, due_in: Option<Duration>) -> Duration {
+    fn idle_time(&self, work: &LoopState, wake: &Wake, due_in: Option<Duration>) -> Duration {
         let longest = wake.poll_interval(self.settings.poll_interval);
         let time = match due_in {
             None => longest,
@@ -145,7 +145,7 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
 
     /// Makes the remaining marks when the relay stops, records what is settled, and reports the events that
     /// an unfinished round made PENDING. The leases of events that are not marked in time are reaped.
-    async fn finish(&self, work: &mut Work) {
+    async fn finish(&self, work: &mut LoopState) {
         let finishing = async {
             while !work.marks.is_empty() {
                 if let Err(error) = work.marks.flush(&self.storage, &self.observer).await {
@@ -193,10 +193,10 @@ mod tests {
     use super::super::chunk::Outcomes;
     use super::*;
     use crate::{
-        Claim, ClaimRequest, ClaimToken, Deadline, DeliveredCursor, DeliveredEvent, DeliveredPage, Event,
-        EventTypes, Failure, FailureKind, Marked, NewestCursor, NewestPage, OutboxError, Position, Progress,
-        Publication, PublisherOutage, ReapRequest, Reaped, RelayId, RequeuedDelivered, Server, ServerRecord,
-        Stats,
+        BatchClaim, ClaimToken, ClaimedRows, Deadline, DeliveredCursor, DeliveredEvent, DeliveredPage, Event,
+        EventTypes, FailedEvent, FailureKind, Marked, NewestCursor, NewestPage, OutboxError, Position,
+        Progress, Publication, PublisherOutage, ReapRequest, Reaped, RelayId, RequeuedDelivered, Server,
+        ServerRecord, Stats,
     };
 
     /// A storage whose statements are cancelled after 5 s, and a publisher that publishes nothing.
@@ -225,11 +225,11 @@ mod tests {
             late().await
         }
 
-        async fn claim_batch(&self, _: &ClaimRequest) -> Result<Claim, OutboxError> {
+        async fn claim_batch(&self, _: &BatchClaim) -> Result<ClaimedRows, OutboxError> {
             late().await
         }
 
-        async fn first_claimable(&self, _: &ClaimRequest) -> Result<Option<Uuid>, OutboxError> {
+        async fn first_claimable(&self, _: &BatchClaim) -> Result<Option<Uuid>, OutboxError> {
             late().await
         }
 
@@ -237,7 +237,11 @@ mod tests {
             late().await
         }
 
-        async fn mark_failed_batch(&self, _: &ClaimToken, _: &[Failure]) -> Result<Vec<Marked>, OutboxError> {
+        async fn mark_failed_batch(
+            &self,
+            _: &ClaimToken,
+            _: &[FailedEvent],
+        ) -> Result<Vec<Marked>, OutboxError> {
             late().await
         }
 
@@ -330,7 +334,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn marks_that_are_all_late_delay_a_stop_by_20_s_and_not_by_their_lease() {
         let id = RelayId::parse("relay").expect("a name");
-        let mut work = Work::new(Instant::now(), 1);
+        let mut work = LoopState::new(Instant::now(), 1);
         let delivered = (1..=100).map(Uuid::from_u128).collect();
         let lease_end = Instant::now() + Duration::from_secs(60);
         work.marks.add(ClaimToken::new(&id, "1"), lease_end, Outcomes { delivered, ..Outcomes::default() });

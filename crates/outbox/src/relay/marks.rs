@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::chunk::Outcomes;
-use crate::{ClaimToken, Failure, FailureKind, Marked, Observer, OutboxError, Storage};
+use crate::{ClaimToken, FailedEvent, FailureKind, Marked, OutboxError, RelayObserver, Storage};
 
 /// The largest number of waiting marks; while there are more, nothing is claimed.
 pub(crate) const MAX_HELD_MARKS: usize = 10_000;
@@ -20,13 +20,13 @@ const IDS_PER_LINE: usize = 20;
 
 /// The waiting marks of one claim.
 #[derive(Debug)]
-struct Held {
+struct ClaimMarks {
     token: ClaimToken,
     lease_end: Instant,
     outcomes: Outcomes,
 }
 
-impl Held {
+impl ClaimMarks {
     fn len(&self) -> usize {
         self.outcomes.delivered.len() + self.outcomes.failed.len() + self.outcomes.released.len()
     }
@@ -35,14 +35,14 @@ impl Held {
 /// The waiting marks of a relay, the oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct Marks {
-    held: VecDeque<Held>,
+    held: VecDeque<ClaimMarks>,
     /// True if an event was marked as DELIVERED.
     has_delivered: bool,
 }
 
 impl Marks {
     pub(crate) fn add(&mut self, token: ClaimToken, lease_end: Instant, outcomes: Outcomes) {
-        let held = Held { token, lease_end, outcomes };
+        let held = ClaimMarks { token, lease_end, outcomes };
         if held.len() > 0 {
             self.held.push_back(held);
         }
@@ -54,7 +54,7 @@ impl Marks {
 
     /// True if nothing may be claimed until some marks are made.
     pub(crate) fn is_full(&self) -> bool {
-        self.held.iter().map(Held::len).sum::<usize>() >= MAX_HELD_MARKS
+        self.held.iter().map(ClaimMarks::len).sum::<usize>() >= MAX_HELD_MARKS
     }
 
     /// True if an event was marked as DELIVERED since the last reset.
@@ -70,7 +70,7 @@ impl Marks {
     pub(crate) async fn flush(
         &mut self,
         storage: &impl Storage,
-        observer: &impl Observer,
+        observer: &impl RelayObserver,
     ) -> Result<(), OutboxError> {
         for _ in 0..self.held.len() {
             let Some(mut held) = self.held.pop_front() else { break };
@@ -95,27 +95,27 @@ impl Marks {
 
 /// Makes the marks. Keeps in `held` those that are busy, and after an error those that were not made.
 async fn mark(
-    held: &mut Held,
+    held: &mut ClaimMarks,
     has_delivered: &mut bool,
     storage: &impl Storage,
-    observer: &impl Observer,
+    observer: &impl RelayObserver,
 ) -> Result<(), OutboxError> {
-    let Held { token, outcomes, lease_end } = held;
+    let ClaimMarks { token, outcomes, lease_end } = held;
     let (mut lost, mut refused) = (Vec::new(), Vec::new());
     let outcome = async {
-        let part = Part::Delivered(&outcomes.delivered);
+        let part = MarksOfKind::Delivered(&outcomes.delivered);
         let (marked, error) = mark_parts(storage, token, part, *lease_end, &mut refused).await;
         let applied = take(&mut outcomes.delivered, &marked, |id| *id, &mut lost);
         observed(observer, "delivered", applied.len());
         // After an error some may be marked nevertheless.
         *has_delivered |= !applied.is_empty() || error.is_err();
         error?;
-        let part = Part::Failed(&outcomes.failed);
+        let part = MarksOfKind::Failed(&outcomes.failed);
         let (marked, error) = mark_parts(storage, token, part, *lease_end, &mut refused).await;
         let applied = take(&mut outcomes.failed, &marked, |failure| failure.event_id, &mut lost);
         observe_failed(&applied, observer);
         error?;
-        let part = Part::Released(&outcomes.released);
+        let part = MarksOfKind::Released(&outcomes.released);
         let (marked, error) = mark_parts(storage, token, part, *lease_end, &mut refused).await;
         let applied = take(&mut outcomes.released, &marked, |id| *id, &mut lost);
         observed(observer, "released", applied.len());
@@ -136,13 +136,13 @@ async fn mark(
 
 /// Marks of one kind.
 #[derive(Clone, Copy)]
-enum Part<'a> {
+enum MarksOfKind<'a> {
     Delivered(&'a [Uuid]),
-    Failed(&'a [Failure]),
+    Failed(&'a [FailedEvent]),
     Released(&'a [Uuid]),
 }
 
-impl Part<'_> {
+impl MarksOfKind<'_> {
     fn len(&self) -> usize {
         match self {
             Self::Delivered(ids) | Self::Released(ids) => ids.len(),
@@ -180,7 +180,7 @@ impl Part<'_> {
 async fn mark_parts(
     storage: &impl Storage,
     token: &ClaimToken,
-    whole: Part<'_>,
+    whole: MarksOfKind<'_>,
     lease_end: Instant,
     refused: &mut Vec<(Uuid, OutboxError)>,
 ) -> (Vec<Option<Marked>>, Result<(), OutboxError>) {
@@ -206,8 +206,9 @@ async fn mark_parts(
     (marked, Ok(()))
 }
 
-fn observe_failed(applied: &[Failure], observer: &impl Observer) {
-    let dead: Vec<&Failure> = applied.iter().filter(|failure| failure.kind == FailureKind::Dead).collect();
+fn observe_failed(applied: &[FailedEvent], observer: &impl RelayObserver) {
+    let dead: Vec<&FailedEvent> =
+        applied.iter().filter(|failure| failure.kind == FailureKind::Dead).collect();
     observed(observer, "failed", applied.len() - dead.len());
     observed(observer, "dead", dead.len());
     if let Some(first) = dead.first() {
@@ -220,7 +221,7 @@ fn observe_failed(applied: &[Failure], observer: &impl Observer) {
     }
 }
 
-fn observed(observer: &impl Observer, result: &'static str, events: usize) {
+fn observed(observer: &impl RelayObserver, result: &'static str, events: usize) {
     if events > 0 {
         observer.marked(result, events);
     }
@@ -249,7 +250,7 @@ fn take<T: Clone>(
     applied
 }
 
-fn give_up(held: &Held, observer: &impl Observer) {
+fn give_up(held: &ClaimMarks, observer: &impl RelayObserver) {
     let Outcomes { delivered, failed, released } = &held.outcomes;
     let failed = failed.iter().map(|failure| failure.event_id);
     report_lost(
@@ -258,7 +259,7 @@ fn give_up(held: &Held, observer: &impl Observer) {
     );
 }
 
-fn report_lost(lost: &[Uuid], observer: &impl Observer) {
+fn report_lost(lost: &[Uuid], observer: &impl RelayObserver) {
     if lost.is_empty() {
         return;
     }

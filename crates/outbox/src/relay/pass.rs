@@ -20,11 +20,11 @@ use super::chunk::{Judge, Outcomes, chunk_end, keys_are_many};
 use super::comparison::Comparing;
 use super::engine::{MARK_RETRY_INTERVAL, Relay};
 use super::marks::Marks;
-use super::scan::Scan;
+use super::scan::QueueScan;
 use super::set_aside::SetAside;
 use crate::{
-    ClaimRequest, ClaimToken, Deadline, Event, Observer, OutboxError, Position, Publication, Publisher,
-    PublisherOutage, Storage,
+    BatchClaim, ClaimToken, Deadline, Event, OutboxError, Position, Publication, Publisher, PublisherOutage,
+    RelayObserver, Storage,
 };
 
 /// The fraction of a lease after which no further chunk is published.
@@ -41,7 +41,7 @@ pub(super) enum Outage {
 
 /// The end of a pass.
 #[derive(Debug)]
-pub(super) enum Pass {
+pub(super) enum PassEnd {
     /// More events may be due at once.
     Busy,
     /// Nothing could be claimed. `due_in` is zero if an event is due nevertheless, otherwise the time until
@@ -50,8 +50,8 @@ pub(super) enum Pass {
 }
 
 /// The loop's state between passes.
-pub(super) struct Work {
-    scan: Scan,
+pub(super) struct LoopState {
+    scan: QueueScan,
     pub(super) marks: Marks,
     marks_tried: Instant,
     /// The events claimed while the previous claim was published, whose marks are made with this claim's
@@ -64,7 +64,7 @@ pub(super) struct Work {
     /// True if the next claim skips events that were reaped, because the last one took some.
     passes_reaped: bool,
     /// The position of such claims.
-    fresh_scan: Scan,
+    fresh_scan: QueueScan,
     set_aside: SetAside,
     /// The comparison of DELIVERED events with the publisher's entries.
     pub(super) comparing: Comparing,
@@ -72,13 +72,13 @@ pub(super) struct Work {
     pub(super) looks_first: bool,
 }
 
-impl Work {
+impl LoopState {
     pub(super) fn new(now: Instant, batch_size: u32) -> Self {
         Self {
-            scan: Scan::new(now),
+            scan: QueueScan::new(now),
             limit: batch_size,
             passes_reaped: false,
-            fresh_scan: Scan::new(now),
+            fresh_scan: QueueScan::new(now),
             set_aside: SetAside::default(),
             marks: Marks::default(),
             marks_tried: now,
@@ -103,12 +103,12 @@ enum ClaimOutcome {
     /// Events to publish.
     Claimed(Claimed),
     /// Nothing was claimed, and the pass ends.
-    Nothing(Pass),
+    Nothing(PassEnd),
 }
 
 impl ClaimOutcome {
     /// Events may be due, but this relay could not look now.
-    const LATER: Self = Self::Nothing(Pass::Idle { due_in: Some(Duration::ZERO) });
+    const LATER: Self = Self::Nothing(PassEnd::Idle { due_in: Some(Duration::ZERO) });
 }
 
 /// A claim to publish.
@@ -131,9 +131,13 @@ impl Claimed {
     }
 }
 
-impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
+impl<S: Storage, P: Publisher, O: RelayObserver> Relay<S, P, O> {
     /// Publishes and marks events that are claimed now or were claimed ahead.
-    pub(super) async fn pass(&self, work: &mut Work, stop: &CancellationToken) -> Result<Pass, Outage> {
+    pub(super) async fn pass(
+        &self,
+        work: &mut LoopState,
+        stop: &CancellationToken,
+    ) -> Result<PassEnd, Outage> {
         let may_mark = work.ahead.is_some() || work.marks_tried.elapsed() >= MARK_RETRY_INTERVAL;
         if work.ahead.is_none() && may_mark {
             self.make_marks(work).await?;
@@ -144,7 +148,7 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
         }
         if stop.is_cancelled() {
             // The loop ends, and releases the events claimed ahead.
-            return Ok(Pass::Busy);
+            return Ok(PassEnd::Busy);
         }
         let claimed = match work.ahead.take() {
             Some(claimed) => claimed,
@@ -171,17 +175,17 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
         if outage.is_some() || marked.is_err() {
             work.release_ahead();
         } else if all_delivered && work.ahead.is_some() {
-            return Ok(Pass::Busy);
+            return Ok(PassEnd::Busy);
         }
         self.make_marks(work).await?;
         if frees_a_key {
             work.scan.freed(Instant::now());
         }
-        outage.map_or(Ok(Pass::Busy), Err)
+        outage.map_or(Ok(PassEnd::Busy), Err)
     }
 
     /// Claims due events.
-    async fn claim(&self, work: &mut Work) -> Result<ClaimOutcome, Outage> {
+    async fn claim(&self, work: &mut LoopState) -> Result<ClaimOutcome, Outage> {
         if work.marks.is_full() {
             return Ok(ClaimOutcome::LATER);
         }
@@ -195,11 +199,11 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
             let due_in = self.storage.due_in(types, after.as_ref()).await?;
             if due_in != Some(Duration::ZERO) {
                 let starts_over = work.scan.advance(Instant::now(), 0, None);
-                let pass = if starts_over { Pass::Busy } else { Pass::Idle { due_in } };
+                let pass = if starts_over { PassEnd::Busy } else { PassEnd::Idle { due_in } };
                 return Ok(ClaimOutcome::Nothing(pass));
             }
         }
-        let request = ClaimRequest { passes_reaped, ..self.request(after, work.limit, &work.set_aside) };
+        let request = BatchClaim { passes_reaped, ..self.request(after, work.limit, &work.set_aside) };
         let claim = match self.storage.claim_batch(&request).await {
             // Another relay is claiming. If this happens twice in a row, another client has locked the table,
             // which is an outage.
@@ -210,7 +214,7 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
             Err(error) if error.is_about_rows() => {
                 work.looks_first = false;
                 self.narrow(work, &request, error).await?;
-                return Ok(ClaimOutcome::Nothing(Pass::Busy));
+                return Ok(ClaimOutcome::Nothing(PassEnd::Busy));
             }
             claim => claim?,
         };
@@ -225,18 +229,18 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
             return Ok(ClaimOutcome::Claimed(claimed));
         }
         if is_followed || starts_over || passes_reaped {
-            return Ok(ClaimOutcome::Nothing(Pass::Busy));
+            return Ok(ClaimOutcome::Nothing(PassEnd::Busy));
         }
         let due_in = self.storage.due_in(types, work.scan.next(Instant::now())).await?;
-        Ok(ClaimOutcome::Nothing(Pass::Idle { due_in }))
+        Ok(ClaimOutcome::Nothing(PassEnd::Idle { due_in }))
     }
 
     /// Halves the next claim after the table rejected a claim or took too long for it. If the claim was for
     /// one event, that event is set aside, and with it the later ones of its key.
     async fn narrow(
         &self,
-        work: &mut Work,
-        request: &ClaimRequest,
+        work: &mut LoopState,
+        request: &BatchClaim,
         error: OutboxError,
     ) -> Result<(), OutboxError> {
         let is_late = matches!(error, OutboxError::Postgres(PgError::TimedOut { .. }));
@@ -261,7 +265,7 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
 
     /// Claims further events while others are held. Returns `None` if nothing could be claimed: an error
     /// recurs in the next pass, which reports it.
-    async fn claim_ahead(&self, scan: &mut Scan, limit: u32, set_aside: &SetAside) -> Option<Claimed> {
+    async fn claim_ahead(&self, scan: &mut QueueScan, limit: u32, set_aside: &SetAside) -> Option<Claimed> {
         let begun = Instant::now();
         let deadline = self.publisher.deadline(self.settings.lease_timeout).await.ok()?;
         let request = self.request(scan.next(begun).copied(), limit, set_aside);
@@ -286,9 +290,9 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
         Claimed { token, publish_until, lease_end, deadline, events, is_followed }
     }
 
-    fn request(&self, after: Option<Position>, limit: u32, set_aside: &SetAside) -> ClaimRequest {
+    fn request(&self, after: Option<Position>, limit: u32, set_aside: &SetAside) -> BatchClaim {
         let nonce: String = self.tokens.next().iter().map(|byte| format!("{byte:02x}")).collect();
-        ClaimRequest {
+        BatchClaim {
             token: ClaimToken::new(&self.settings.relay_id, &nonce),
             types: self.settings.types.clone(),
             after,
@@ -341,7 +345,7 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
         }
     }
 
-    pub(super) async fn make_marks(&self, work: &mut Work) -> Result<(), OutboxError> {
+    pub(super) async fn make_marks(&self, work: &mut LoopState) -> Result<(), OutboxError> {
         if work.marks.is_empty() {
             return Ok(());
         }

@@ -19,7 +19,7 @@ const FREED_FACTOR: u32 = 2;
 
 /// The position of a relay in the queue.
 #[derive(Debug)]
-pub(crate) struct Scan {
+pub(crate) struct QueueScan {
     after: Option<Position>,
     begun: Instant,
     /// The time from the beginning to the first claim with events, or to the end.
@@ -28,7 +28,7 @@ pub(crate) struct Scan {
     passed_own: bool,
 }
 
-impl Scan {
+impl QueueScan {
     pub(crate) fn new(now: Instant) -> Self {
         Self { after: None, begun: now, way: None, passed_own: false }
     }
@@ -94,7 +94,7 @@ mod tests {
     #[test]
     fn it_continues_where_the_last_claim_ended_until_twenty_times_the_way_have_passed() {
         let start = Instant::now();
-        let mut scan = Scan::new(start);
+        let mut scan = QueueScan::new(start);
         assert_eq!(scan.next(start), None);
         assert!(!scan.advance(start + MS * 3, 0, Some(position(1))));
         assert_eq!(scan.next(start + MS * 3), Some(&position(1)), "no way is known yet");
@@ -107,7 +107,7 @@ mod tests {
     #[test]
     fn at_the_end_it_stays_until_it_may_start_over() {
         let start = Instant::now();
-        let mut scan = Scan::new(start);
+        let mut scan = QueueScan::new(start);
         assert_eq!(scan.next(start), None);
         assert!(!scan.advance(start + MS * 10, 0, Some(position(1))));
         assert!(!scan.advance(start + MS * 20, 0, None));
@@ -118,7 +118,7 @@ mod tests {
     #[test]
     fn a_short_queue_is_always_read_from_its_beginning() {
         let start = Instant::now();
-        let mut scan = Scan::new(start);
+        let mut scan = QueueScan::new(start);
         for pass in 0..3 {
             assert_eq!(scan.next(start + MS * pass), None);
             assert!(!scan.advance(start + MS * (pass + 1), 3, None));
@@ -128,7 +128,7 @@ mod tests {
     #[test]
     fn at_the_end_it_starts_over_once_if_it_has_passed_what_the_relay_itself_held() {
         let start = Instant::now();
-        let mut scan = Scan::new(start);
+        let mut scan = QueueScan::new(start);
         assert!(!scan.advance(start + MS * 10, 9, Some(position(1))));
         scan.passes_own();
         assert!(!scan.advance(start + MS * 20, 9, Some(position(2))));
@@ -140,7 +140,7 @@ mod tests {
     #[test]
     fn it_starts_over_earlier_if_a_key_has_become_free() {
         let start = Instant::now();
-        let mut scan = Scan::new(start);
+        let mut scan = QueueScan::new(start);
         assert!(!scan.advance(start + MS * 100, 1, Some(position(1))));
         scan.freed(start + MS * 199);
         assert_eq!(scan.next(start + MS * 199), Some(&position(1)));

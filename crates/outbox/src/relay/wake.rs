@@ -54,13 +54,13 @@ impl Wake {
 
 /// The source of announcements.
 #[derive(Clone, Debug)]
-pub(crate) struct Source {
+pub(crate) struct AnnouncementSource {
     pub(crate) dsn: Dsn,
     pub(crate) channel: ChannelName,
 }
 
 /// Listens until `stop`.
-pub(crate) async fn listen(source: &Source, wake: &Wake, stop: &CancellationToken) {
+pub(crate) async fn listen(source: &AnnouncementSource, wake: &Wake, stop: &CancellationToken) {
     let mut pause = RECONNECT_MIN;
     let mut failing = false;
     while !stop.is_cancelled() {

@@ -7,7 +7,7 @@ use pg::sql::Written;
 
 use super::Parameters;
 use crate::storage::REAPED_SHIFT;
-use crate::{ClaimRequest, EventTypes, Position, REAPED, TableName};
+use crate::{BatchClaim, EventTypes, Position, REAPED, TableName};
 
 /// The class of the advisory locks that serialize claims of a table: "outb" in ASCII.
 const CLAIM_LOCK_CLASS: i32 = 0x6f_75_74_62;
@@ -85,7 +85,7 @@ pub(crate) fn claim(
     table: &TableName,
     claiming: Claiming,
     purpose: Purpose,
-    request: &ClaimRequest,
+    request: &BatchClaim,
 ) -> Written {
     let t = table.quoted();
     let mut parameters = Parameters::default();

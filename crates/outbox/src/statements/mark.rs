@@ -7,11 +7,11 @@ use pg::sql::Written;
 use uuid::Uuid;
 
 use crate::event::stored_error;
-use crate::{ClaimToken, Failure, FailureKind, REAPED, TableName};
+use crate::{ClaimToken, FailedEvent, FailureKind, REAPED, TableName};
 
 /// The treatment of rows that another transaction has locked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Locks {
+pub(crate) enum LockedRows {
     /// Wait for them, for the time set by [`mark_begin`].
     Wait,
     /// Skip them, and read each row twice.
@@ -27,12 +27,12 @@ pub(crate) fn mark_begin(wait: Duration) -> String {
 ///
 /// Plan: the primary key, once to change and, if locked rows are skipped, once before to lock. No order of
 /// rows is needed and so no sort: marks of different claims have no row in common.
-fn mark(table: &TableName, set: &str, token: &str, locks: Locks) -> String {
+fn mark(table: &TableName, set: &str, token: &str, locks: LockedRows) -> String {
     let t = table.quoted();
     let held = format!("e.event_id = ANY ($1) AND e.locked_by = {token} AND e.status || '' = 'DELIVERING'");
     let held = match locks {
-        Locks::Wait => held,
-        Locks::Skip => format!(
+        LockedRows::Wait => held,
+        LockedRows::Skip => format!(
             "e.event_id = ANY (ARRAY(SELECT e.event_id FROM {t} e WHERE {held} FOR UPDATE SKIP LOCKED))"
         ),
     };
@@ -47,20 +47,35 @@ fn ids(event_ids: &[Uuid]) -> sea_query::Expr {
 }
 
 /// Marks events as DELIVERED; returns the ids that were changed.
-pub(crate) fn deliver(table: &TableName, token: &ClaimToken, event_ids: &[Uuid], locks: Locks) -> Written {
+pub(crate) fn deliver(
+    table: &TableName,
+    token: &ClaimToken,
+    event_ids: &[Uuid],
+    locks: LockedRows,
+) -> Written {
     let text = mark(table, "status = 'DELIVERED', delivered_at = now()", "$2", locks);
     Written::new(text, [ids(event_ids), bind::text(token.as_str())])
 }
 
 /// Makes events PENDING as before; returns the ids that were changed.
-pub(crate) fn release(table: &TableName, token: &ClaimToken, event_ids: &[Uuid], locks: Locks) -> Written {
+pub(crate) fn release(
+    table: &TableName,
+    token: &ClaimToken,
+    event_ids: &[Uuid],
+    locks: LockedRows,
+) -> Written {
     Written::new(mark(table, "status = 'PENDING'", "$2", locks), [ids(event_ids), bind::text(token.as_str())])
 }
 
 /// Marks events as PENDING with a later attempt, or as DEAD; returns the ids that were changed. A PENDING
 /// event that was reaped keeps the beginning of its error, so that it is claimed apart from others.
-pub(crate) fn fail(table: &TableName, token: &ClaimToken, failures: &[Failure], locks: Locks) -> Written {
-    let all = |failure: &Failure| failure.event_id.into_bytes();
+pub(crate) fn fail(
+    table: &TableName,
+    token: &ClaimToken,
+    failures: &[FailedEvent],
+    locks: LockedRows,
+) -> Written {
+    let all = |failure: &FailedEvent| failure.event_id.into_bytes();
     let errors = failures.iter().map(|failure| stored_error(&failure.error));
     Written::new(
         mark(table, &outcome("e.last_error"), "$5", locks),

@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use super::*;
 use crate::{
-    ClaimRequest, ClaimToken, Failure, FailureKind, PLANNER_PARAMETERS, ReapRequest, RelayId, TableName,
+    BatchClaim, ClaimToken, FailedEvent, FailureKind, PLANNER_PARAMETERS, ReapRequest, RelayId, TableName,
     schema_sql,
 };
 
@@ -141,8 +141,8 @@ fn token() -> ClaimToken {
     ClaimToken::new(&RelayId::parse("relay").expect("a name"), "1")
 }
 
-fn request(types: EventTypes) -> ClaimRequest {
-    ClaimRequest {
+fn request(types: EventTypes) -> BatchClaim {
+    BatchClaim {
         token: token(),
         types,
         after: None,
@@ -181,19 +181,19 @@ async fn look_at_plans(key: &str, statistics: Statistics) {
     assert_eq!(count, u64::from(LIMIT) + 1);
     let further = claim(&table, Claiming::ByKeyIndex, Purpose::Take, &request(EventTypes::All));
     check("a claim beside another", &plan(&session, &further).await, LIMIT.into());
-    for locks in [Locks::Wait, Locks::Skip] {
+    for locks in [LockedRows::Wait, LockedRows::Skip] {
         check("delivering", &plan(&session, &deliver(&table, &token(), &ids, locks)).await, count);
         check("releasing", &plan(&session, &release(&table, &token(), &ids, locks)).await, count);
     }
     check("what is held", &plan(&session, &still_held(&table, &token(), &ids)).await, count);
-    let failure = |event_id: &Uuid| Failure {
+    let failure = |event_id: &Uuid| FailedEvent {
         event_id: *event_id,
         attempts: 1,
         error: "it's broken".to_owned(),
         kind: FailureKind::Retry(Duration::from_secs(1)),
     };
-    let failures: Vec<Failure> = ids.iter().map(failure).collect();
-    for locks in [Locks::Wait, Locks::Skip] {
+    let failures: Vec<FailedEvent> = ids.iter().map(failure).collect();
+    for locks in [LockedRows::Wait, LockedRows::Skip] {
         check("failing", &plan(&session, &fail(&table, &token(), &failures, locks)).await, count);
     }
     let reaping = ReapRequest {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use outbox::{ClaimRequest, EventTypes, Marked, PostgresStorage, Stats, Storage, TableName};
+use outbox::{BatchClaim, EventTypes, Marked, PostgresStorage, Stats, Storage, TableName};
 use tokio::task::JoinSet;
 
 use crate::support::{Db, LEASE, TICK, World, id, ids, pool, request, until};
@@ -170,7 +170,7 @@ async fn what_was_committed_late_is_claimed_in_its_order() {
     let first = db.claim_with(&request(1)).await;
     assert_eq!(first.events[0].event_id, id(2));
     late.batch_execute("COMMIT").await.expect("committed");
-    let beyond = db.claim_with(&ClaimRequest { after: first.next, ..request(1) }).await;
+    let beyond = db.claim_with(&BatchClaim { after: first.next, ..request(1) }).await;
     assert_eq!((beyond.events.len(), beyond.next), (0, None));
     assert_eq!(db.claim(1).await.1, ids([]), "the key is held");
     assert_eq!(db.storage().due_in(&EventTypes::All, None).await.expect("no failure"), Some(Duration::ZERO));

@@ -8,7 +8,8 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use outbox::{
-    Claim, ClaimRequest, Content, EventTypes, FailureKind, Marked, NewEvent, ReapRequest, Stats, Storage,
+    BatchClaim, ClaimedRows, EventContent, EventTypes, FailureKind, Marked, NewEvent, ReapRequest, Stats,
+    Storage,
 };
 use tokio::task::JoinSet;
 use uuid::Uuid;
@@ -91,7 +92,7 @@ on_all_storages! {
     the_oldest_claim_that_was_made_before_a_time_is_seen_until_its_mark
 }
 
-fn found(claim: &Claim) -> Vec<Uuid> {
+fn found(claim: &ClaimedRows) -> Vec<Uuid> {
     claim.events.iter().map(|event| event.event_id).collect()
 }
 
@@ -115,7 +116,7 @@ async fn what_is_claimed_is_claimed_by_no_other(world: &impl World) {
     let first = &claimed.events[0];
     assert_eq!((&*first.event_type, &*first.partition_key, first.attempts), ("t", "", 0));
     assert_eq!(first.created_at, Some(world.now().await));
-    let content = Content::Whole { payload: "payload 1".into(), headers: "{}".to_owned() };
+    let content = EventContent::Whole { payload: "payload 1".into(), headers: "{}".to_owned() };
     assert_eq!((&first.content, &*claimed.events[1].partition_key), (&content, "k"));
     assert_eq!(world.claim(10).await.1, ids([]));
     assert_eq!(world.storage().stats(&EventTypes::All, 10).await.expect("counted").pending, 0);
@@ -224,7 +225,7 @@ async fn a_claim_of_none_takes_nothing(world: &impl World) {
 // O-11
 async fn an_empty_outbox_has_nothing_to_claim(world: &impl World) {
     let claim = world.claim_with(&request(10)).await;
-    assert_eq!(claim, Claim { events: Vec::new(), next: None, of_reaped: false });
+    assert_eq!(claim, ClaimedRows { events: Vec::new(), next: None, of_reaped: false });
     assert_eq!(world.reap().await, 0);
     assert_eq!(world.storage().stats(&EventTypes::All, 10).await.expect("counted"), Stats::default());
 }

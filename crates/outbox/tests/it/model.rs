@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use ambient::Timestamp;
 use outbox::{
-    Claim, ClaimToken, EventTypes, Failure, FailureKind, Marked, NewEvent, ReapRequest, RetryPolicy, Storage,
+    ClaimToken, ClaimedRows, EventTypes, FailedEvent, FailureKind, Marked, NewEvent, ReapRequest,
+    RetryPolicy, Storage,
 };
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -131,7 +132,7 @@ impl Model {
     }
 
     /// Records a claim's result, or returns an error if it breaks a promise.
-    fn claim(&mut self, token: &ClaimToken, claim: &Claim, now: Timestamp) -> Result<(), String> {
+    fn claim(&mut self, token: &ClaimToken, claim: &ClaimedRows, now: Timestamp) -> Result<(), String> {
         let mut taken = Vec::new();
         for event in &claim.events {
             let Some(entry) = self.entries.get(&event.event_id) else {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use outbox::{
-    Age, ClaimRequest, Content, EventTypes, FailureKind, Marked, PruneRequest, Pruned, ReapRequest,
+    Age, BatchClaim, EventContent, EventTypes, FailureKind, Marked, PruneRequest, Pruned, ReapRequest,
     RequeueRequest, Requeued, Stats, Storage,
 };
 
@@ -136,7 +136,7 @@ async fn rows_that_were_edited_by_hand_harm_only_themselves() {
     let first = db.claim_with(&request(1)).await;
     assert_eq!(first.events[0].event_id, id(3), "it has been due for ever");
     assert_eq!(first.events[0].created_at, None);
-    let rest = db.claim_with(&ClaimRequest { after: first.next, ..request(10) }).await;
+    let rest = db.claim_with(&BatchClaim { after: first.next, ..request(10) }).await;
     let claimed: Vec<_> = rest.events.iter().map(|event| (event.event_id, event.attempts)).collect();
     assert_eq!(claimed, [(id(4), 0), (id(2), 0), (id(6), 0), (id(7), 0)]);
     assert_eq!(db.storage().due_in(&EventTypes::All, None).await.expect("no failure"), Some(DAY));
@@ -299,7 +299,7 @@ async fn headers_count_as_long_as_they_are_read_however_small_they_are_stored() 
          SELECT gen_random_uuid(), 't', 'x', jsonb_build_object('h', repeat('a', 2000000)) FROM generate_series(1, 20) n",
     )
     .await;
-    let large = ClaimRequest { max_event_bytes: 16 << 20, max_bytes: 16 << 20, ..request(500) };
+    let large = BatchClaim { max_event_bytes: 16 << 20, max_bytes: 16 << 20, ..request(500) };
     let claim = db.claim_with(&large).await;
     assert_eq!(claim.events.len(), 8, "16 MiB are not exceeded");
     let small = db.claim_with(&request(500)).await;
@@ -308,6 +308,6 @@ async fn headers_count_as_long_as_they_are_read_however_small_they_are_stored() 
         small
             .events
             .iter()
-            .all(|event| matches!(event.content, Content::TooLarge { bytes } if bytes > 2_000_000))
+            .all(|event| matches!(event.content, EventContent::TooLarge { bytes } if bytes > 2_000_000))
     );
 }

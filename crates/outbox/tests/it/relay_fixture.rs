@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use outbox::{
-    Deadline, Event, EventTypes, MemoryStorage, Observer, Publication, Publisher, PublisherOutage, Relay,
-    RelayId, RelaySettings, RelayState, RetryPolicy, ServerId, Stats,
+    Deadline, Event, EventTypes, MemoryStorage, Publication, Publisher, PublisherOutage, Relay, RelayId,
+    RelayObserver, RelaySettings, RelayState, RetryPolicy, ServerNumber, Stats,
 };
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
@@ -54,7 +54,7 @@ impl Publisher for Stand {
             state.away
         });
         let unix_ms = u64::try_from(after.as_millis()).expect("short");
-        if away { Err(outage()) } else { Ok(Deadline { unix_ms, server: ServerId::default() }) }
+        if away { Err(outage()) } else { Ok(Deadline { unix_ms, server: ServerNumber::default() }) }
     }
 
     async fn publish(&self, events: &[Event], _: Deadline) -> Result<Vec<Publication>, PublisherOutage> {
@@ -106,7 +106,7 @@ impl Told {
     }
 }
 
-impl Observer for Told {
+impl RelayObserver for Told {
     fn claimed(&self, events: usize) {
         self.tell(format!("claimed {events}"));
     }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use outbox::{EventTypes, Progress, Publisher, Recorded, RelaySettings, ServerRecord};
+use outbox::{EventTypes, Progress, Publisher, RecordWrite, RelaySettings, ServerRecord};
 
 use crate::relay_fixture::{MS, Running, go_on, settings, with_events};
 use crate::relay_servers::{Servers, delivered};
@@ -105,7 +105,7 @@ async fn a_relay_that_is_killed_during_a_comparison_leaves_its_beginning_to_the_
     };
     let begun = Progress::Unfinished { since, comparison: 7 };
     let recorded = stand.record_server("memory", &server, &EventTypes::All, begun).await;
-    assert_eq!(recorded.expect("it is there"), Recorded::Written);
+    assert_eq!(recorded.expect("it is there"), RecordWrite::Written);
     memory.add(6, "new").await;
     let (token, claimed) = memory.claim(1).await;
     stand.with(|state| state.held.insert(id(6)));

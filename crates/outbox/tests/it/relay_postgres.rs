@@ -6,7 +6,7 @@ use std::time::Duration;
 use local_servers::{Postgres, PostgresOptions};
 use outbox::{
     Administration, ChannelName, Deadline, Event, NewEvent, PLANNER_PARAMETERS, PostgresStorage, Publication,
-    Publisher, PublisherOutage, Relay, RelayId, RelaySettings, RelayState, ServerId, TableName, enqueue,
+    Publisher, PublisherOutage, Relay, RelayId, RelaySettings, RelayState, ServerNumber, TableName, enqueue,
 };
 use pg::{Dsn, PgPool, PoolSettings, SessionSettings};
 use tokio_util::sync::CancellationToken;
@@ -26,7 +26,7 @@ impl Stand {
 
 impl Publisher for Stand {
     async fn deadline(&self, _: Duration) -> Result<Deadline, PublisherOutage> {
-        Ok(Deadline { unix_ms: 0, server: ServerId::default() })
+        Ok(Deadline { unix_ms: 0, server: ServerNumber::default() })
     }
 
     async fn publish(&self, events: &[Event], _: Deadline) -> Result<Vec<Publication>, PublisherOutage> {

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use outbox::{
-    Deadline, DeliveredEvent, Event, EventTypes, Progress, Publication, Publisher, PublisherOutage, Recorded,
-    Server, ServerId, ServerRecord,
+    Deadline, DeliveredEvent, Event, EventTypes, Progress, Publication, Publisher, PublisherOutage,
+    RecordWrite, Server, ServerNumber, ServerRecord,
 };
 use pg::RawTimestamp;
 use uuid::Uuid;
@@ -92,7 +92,7 @@ impl Publisher for Servers {
     async fn deadline(&self, _: Duration) -> Result<Deadline, PublisherOutage> {
         self.with(|state| match state.away {
             true => Err(outage()),
-            false => Ok(Deadline { unix_ms: 0, server: ServerId(state.server) }),
+            false => Ok(Deadline { unix_ms: 0, server: ServerNumber(state.server) }),
         })
     }
 
@@ -123,7 +123,7 @@ impl Publisher for Servers {
             let records = state.records.iter().map(shown).collect();
             match state.away {
                 true => Err(outage()),
-                false => Ok(Server { id: ServerId(state.server), records, seen: seen(&state.records) }),
+                false => Ok(Server { id: ServerNumber(state.server), records, seen: seen(&state.records) }),
             }
         })
     }
@@ -134,18 +134,18 @@ impl Publisher for Servers {
         server: &Server,
         types: &EventTypes,
         progress: Progress,
-    ) -> Result<Recorded, PublisherOutage> {
+    ) -> Result<RecordWrite, PublisherOutage> {
         self.with(|state| {
             if let Some(happens) = state.on_settle.take_if(|_| matches!(progress, Progress::Settled(_))) {
                 happens(&mut state.held, &mut state.records);
             }
             if server.id.0 != state.server || server.seen != seen(&state.records) {
-                return Ok(Recorded::Changed);
+                return Ok(RecordWrite::Changed);
             }
             state.recorded += 1;
             let types = if let EventTypes::Only(names) = types { names.clone() } else { Vec::new() };
             state.records.insert(types, (server.id.0, progress));
-            Ok(Recorded::Written)
+            Ok(RecordWrite::Written)
         })
     }
 

@@ -6,9 +6,9 @@ use std::time::Duration;
 use ambient::Timestamp;
 use local_servers::{Postgres, PostgresOptions};
 use outbox::{
-    Administration, Claim, ClaimRequest, ClaimToken, EventTypes, Failure, FailureKind, Marked, MemoryStorage,
-    NewEvent, PLANNER_PARAMETERS, PostgresStorage, ReapRequest, RelayId, RetryPolicy, Storage, StoredEvent,
-    TableName,
+    Administration, BatchClaim, ClaimToken, ClaimedRows, EventTypes, FailedEvent, FailureKind, Marked,
+    MemoryStorage, NewEvent, PLANNER_PARAMETERS, PostgresStorage, ReapRequest, RelayId, RetryPolicy, Storage,
+    StoredEvent, TableName,
 };
 use pg::{Dsn, PgPool, PoolSettings, SessionSettings};
 use tokio::sync::OnceCell;
@@ -46,7 +46,7 @@ pub(crate) trait World: Sync {
         id(number)
     }
 
-    async fn claim_with(&self, request: &ClaimRequest) -> Claim {
+    async fn claim_with(&self, request: &BatchClaim) -> ClaimedRows {
         self.storage().claim_batch(request).await.expect("no failure")
     }
 
@@ -62,13 +62,13 @@ pub(crate) trait World: Sync {
     }
 
     async fn fail(&self, token: &ClaimToken, ids: &[Uuid], kind: FailureKind) -> Vec<Marked> {
-        let failure = |event_id: &Uuid| Failure {
+        let failure = |event_id: &Uuid| FailedEvent {
             event_id: *event_id,
             attempts: 1,
             error: "it broke".to_owned(),
             kind,
         };
-        let failures: Vec<Failure> = ids.iter().map(failure).collect();
+        let failures: Vec<FailedEvent> = ids.iter().map(failure).collect();
         self.storage().mark_failed_batch(token, &failures).await.expect("no failure")
     }
 
@@ -115,8 +115,8 @@ pub(crate) fn next_token() -> ClaimToken {
     ClaimToken::new(&RelayId::parse("relay").expect("a name"), &nonce)
 }
 
-pub(crate) fn request(limit: u32) -> ClaimRequest {
-    ClaimRequest {
+pub(crate) fn request(limit: u32) -> BatchClaim {
+    BatchClaim {
         token: next_token(),
         types: EventTypes::All,
         after: None,

@@ -2,8 +2,8 @@
 
 use ambient::Timestamp;
 use outbox::{
-    Administration, ChannelName, Content, NewEvent, OutboxError, TableName, enqueue, enqueue_on, notify_sql,
-    schema_sql,
+    Administration, ChannelName, EventContent, NewEvent, OutboxError, TableName, enqueue, enqueue_on,
+    notify_sql, schema_sql,
 };
 use tokio::task::JoinSet;
 
@@ -52,7 +52,7 @@ async fn the_shortest_insert_of_a_producer_is_an_event_that_is_due() {
     .await;
     let claim = db.claim_with(&request(10)).await;
     assert_eq!((&*claim.events[0].event_type, &*claim.events[0].partition_key), ("game.turn.ready", ""));
-    let whole = Content::Whole { payload: "{}".into(), headers: "{}".to_owned() };
+    let whole = EventContent::Whole { payload: "{}".into(), headers: "{}".to_owned() };
     assert_eq!(claim.events[0].content, whole);
 }
 

@@ -1,19 +1,19 @@
 //! Access rules: tokens with prefixes, or everyone.
 
 use axum::http::HeaderMap;
-use http_server::tokens::{self, Tokens};
+use http_server::tokens::{self, AccessTokens};
 
 use super::error::ApiError;
-use super::target::Operation;
+use super::target::HttpOperation;
 use crate::{Key, Prefix};
 
 /// The clients that may use a listener.
 #[derive(Clone, Debug)]
-pub enum Access {
+pub enum AllowedClients {
     /// Every client that can connect: a Unix socket is protected by its mode, loopback by the machine.
     Everyone,
     /// Clients with one of these tokens, if its entry has `prefixes`; other tokens are ignored.
-    Tokens(Tokens),
+    Tokens(AccessTokens),
 }
 
 /// The keys that a request may use.
@@ -23,9 +23,9 @@ pub(super) enum Scope {
     Prefixes(tokens::Prefixes),
 }
 
-impl Access {
+impl AllowedClients {
     /// 401 without a valid token, 403 for a write with a read-only token.
-    pub(super) fn admit(&self, headers: &HeaderMap, operation: Operation) -> Result<Scope, ApiError> {
+    pub(super) fn admit(&self, headers: &HeaderMap, operation: HttpOperation) -> Result<Scope, ApiError> {
         let Self::Tokens(tokens) = self else { return Ok(Scope::Everything) };
         if operation.is_probe() {
             return Ok(Scope::Everything);

@@ -10,7 +10,7 @@ use bytes::Bytes;
 
 use super::preconditions::etag;
 use crate::query::Query;
-use crate::room::Held;
+use crate::room::ReservedRoom;
 use crate::{Document, KeyPage, Page, Version};
 
 /// The approximate bytes of a row in addition to key and value.
@@ -32,7 +32,7 @@ pub(super) fn document(document: &Document) -> Response {
 
 /// The response to `HEAD` for an existing document of this version.
 pub(super) fn head(version: Version) -> Response {
-    let mut response = json(Vec::new(), &Held::default());
+    let mut response = json(Vec::new(), &ReservedRoom::default());
     response.headers_mut().insert(ETAG, etag(version));
     response
 }
@@ -101,24 +101,24 @@ fn empty(status: StatusCode, version: Option<Version>) -> Response {
 }
 
 /// The reserved room that counts all rows of a page.
-fn held_by(rows: &[Document]) -> Held {
+fn held_by(rows: &[Document]) -> ReservedRoom {
     rows.first().map(|row| row.value.held().clone()).unwrap_or_default()
 }
 
 /// A body that keeps the room of its documents until it has been written.
-struct Written {
+struct HeldBody {
     body: Vec<u8>,
-    _held: Held,
+    _held: ReservedRoom,
 }
 
-impl AsRef<[u8]> for Written {
+impl AsRef<[u8]> for HeldBody {
     fn as_ref(&self) -> &[u8] {
         &self.body
     }
 }
 
-fn json(body: Vec<u8>, held: &Held) -> Response {
-    let body = Bytes::from_owner(Written { body, _held: held.clone() });
+fn json(body: Vec<u8>, held: &ReservedRoom) -> Response {
+    let body = Bytes::from_owner(HeldBody { body, _held: held.clone() });
     let mut response = Body::from(body).into_response();
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response

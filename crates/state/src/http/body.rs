@@ -42,24 +42,24 @@ impl MediaTypes {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct BatchGet {
-    keys: Batch,
+    keys: BoundedList,
 }
 
 /// A list that is rejected while it is read if it is too long: its elements take more memory than their text.
-struct Batch(Vec<String>);
+struct BoundedList(Vec<String>);
 
-impl<'de> Deserialize<'de> for Batch {
+impl<'de> Deserialize<'de> for BoundedList {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Elements;
+        struct ListVisitor;
 
-        impl<'de> Visitor<'de> for Elements {
-            type Value = Batch;
+        impl<'de> Visitor<'de> for ListVisitor {
+            type Value = BoundedList;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an array of keys")
             }
 
-            fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<Batch, A::Error> {
+            fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<BoundedList, A::Error> {
                 let mut keys = Vec::new();
                 while let Some(key) = elements.next_element()? {
                     if keys.len() == MAX_BATCH_KEYS {
@@ -68,17 +68,18 @@ impl<'de> Deserialize<'de> for Batch {
                     }
                     keys.push(key);
                 }
-                Ok(Batch(keys))
+                Ok(BoundedList(keys))
             }
         }
 
-        deserializer.deserialize_seq(Elements)
+        deserializer.deserialize_seq(ListVisitor)
     }
 }
 
 /// Parses the keys of a `batchGet`.
 pub(super) fn parse_batch(text: &str) -> Result<Vec<Key>, ApiError> {
     let invalid = |error| ApiError::bad_request(format!("the body is not {{\"keys\":[…]}}: {error}"));
-    let http_server::Object(BatchGet { keys: Batch(keys) }) = serde_json::from_str(text).map_err(invalid)?;
+    let http_server::Object(BatchGet { keys: BoundedList(keys) }) =
+        serde_json::from_str(text).map_err(invalid)?;
     keys.iter().map(|key| Key::new(key).map_err(ApiError::from)).collect()
 }

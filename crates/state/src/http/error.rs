@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use axum::http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
-use http_server::{BodyError, Refusal};
+use http_server::{BodyError, ListenerRefusal};
 use pg::PgError;
 use serde_json::{Value, json};
 
@@ -19,7 +19,7 @@ const UNKNOWN_OUTCOME: &str = "; whether a write took effect is not known";
 
 /// The kind of an error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Kind {
+enum ErrorKind {
     BadRequest,
     Unauthorized,
     Forbidden,
@@ -36,7 +36,7 @@ enum Kind {
     Timeout,
 }
 
-impl Kind {
+impl ErrorKind {
     fn status_and_code(self) -> (StatusCode, &'static str) {
         match self {
             Self::BadRequest => (StatusCode::BAD_REQUEST, "bad_request"),
@@ -68,58 +68,61 @@ impl Kind {
 /// A response other than success.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct ApiError {
-    kind: Kind,
+    kind: ErrorKind,
     message: Cow<'static, str>,
     /// The member `current_status` of a conflict, which may be null.
     current_status: Option<Value>,
 }
 
 impl ApiError {
-    fn new(kind: Kind, message: impl Into<Cow<'static, str>>) -> Self {
+    fn new(kind: ErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
         Self { kind, message: message.into(), current_status: None }
     }
 
     pub(super) fn bad_request(message: impl Into<Cow<'static, str>>) -> Self {
-        Self::new(Kind::BadRequest, message)
+        Self::new(ErrorKind::BadRequest, message)
     }
 
     pub(super) fn unauthorized() -> Self {
-        Self::new(Kind::Unauthorized, "the request needs a known token: Authorization: Bearer <token>")
+        Self::new(ErrorKind::Unauthorized, "the request needs a known token: Authorization: Bearer <token>")
     }
 
     pub(super) fn forbidden(message: &'static str) -> Self {
-        Self::new(Kind::Forbidden, message)
+        Self::new(ErrorKind::Forbidden, message)
     }
 
     pub(super) fn no_such_path() -> Self {
-        Self::new(Kind::NoSuchPath, "there is nothing at this path")
+        Self::new(ErrorKind::NoSuchPath, "there is nothing at this path")
     }
 
     pub(super) fn no_such_key() -> Self {
-        Self::new(Kind::NoSuchKey, "there is no document with this key")
+        Self::new(ErrorKind::NoSuchKey, "there is no document with this key")
     }
 
     pub(super) fn method_not_allowed(allow: &'static str) -> Self {
-        Self::new(Kind::MethodNotAllowed(allow), "this path does not take this method; see the header Allow")
+        Self::new(
+            ErrorKind::MethodNotAllowed(allow),
+            "this path does not take this method; see the header Allow",
+        )
     }
 
     pub(super) fn status_conflict(current: Option<String>) -> Self {
         let current = current.map_or(Value::Null, Value::String);
-        let error = Self::new(Kind::Conflict, "the document is not there with this status");
+        let error = Self::new(ErrorKind::Conflict, "the document is not there with this status");
         Self { current_status: Some(current), ..error }
     }
 
     pub(super) fn precondition_failed() -> Self {
         let message = "the document is not there with this version, or is there and must not be";
-        Self::new(Kind::PreconditionFailed, message)
+        Self::new(ErrorKind::PreconditionFailed, message)
     }
 
     pub(super) fn unsupported_media_type(message: &'static str) -> Self {
-        Self::new(Kind::UnsupportedMediaType, message)
+        Self::new(ErrorKind::UnsupportedMediaType, message)
     }
 
     fn unavailable(message: impl Into<Cow<'static, str>>) -> Self {
-        Self::new(Kind::Unavailable, message)
+        Self::new(ErrorKind::Unavailable, message)
     }
 
     /// The same error for a request that cannot have changed anything.
@@ -139,7 +142,7 @@ impl ApiError {
 impl From<BodyError> for ApiError {
     fn from(error: BodyError) -> Self {
         match error {
-            BodyError::TooLarge(_) => Self::new(Kind::TooLarge, error.to_string()),
+            BodyError::TooLarge(_) => Self::new(ErrorKind::TooLarge, error.to_string()),
             BodyError::Incomplete => Self::bad_request(error.to_string()),
         }
     }
@@ -153,14 +156,15 @@ impl From<StateError> for ApiError {
                 Self::bad_request(error.to_string())
             }
             StateError::TooLarge | StateError::DocumentTooLarge { .. } => {
-                Self::new(Kind::TooLarge, error.to_string())
+                Self::new(ErrorKind::TooLarge, error.to_string())
             }
             StateError::NoRoom => Self::unavailable(format!("{error}; nothing was changed")),
             StateError::ReadOnly | StateError::Busy(_) => Self::unavailable(error.to_string()),
-            StateError::TimedOut { .. } => Self::new(Kind::Timeout, error.to_string()),
-            StateError::Postgres(PgError::TimedOut { .. }) => {
-                Self::new(Kind::Timeout, format!("the statement took longer than it may{UNKNOWN_OUTCOME}"))
-            }
+            StateError::TimedOut { .. } => Self::new(ErrorKind::Timeout, error.to_string()),
+            StateError::Postgres(PgError::TimedOut { .. }) => Self::new(
+                ErrorKind::Timeout,
+                format!("the statement took longer than it may{UNKNOWN_OUTCOME}"),
+            ),
             StateError::Postgres(PgError::Locked { .. }) => {
                 Self::unavailable("another transaction holds the document; nothing was changed")
             }
@@ -197,21 +201,23 @@ impl IntoResponse for ApiError {
 }
 
 /// The errors that the listener itself returns, for `Settings::refuse` of the crate `http-server`.
-pub fn refuse(refusal: Refusal) -> Response {
+pub fn refuse(refusal: ListenerRefusal) -> Response {
     let error = match refusal {
-        Refusal::RequestTimeout => {
-            ApiError::new(Kind::RequestTimeout, "the request was not complete in time")
+        ListenerRefusal::RequestTimeout => {
+            ApiError::new(ErrorKind::RequestTimeout, "the request was not complete in time")
         }
-        Refusal::AnswerTimeout { is_safe: true } => ApiError::unavailable("there was no answer in time"),
-        Refusal::AnswerTimeout { is_safe: false } => ApiError::no_answer(),
-        Refusal::Overloaded => {
+        ListenerRefusal::AnswerTimeout { is_safe: true } => {
+            ApiError::unavailable("there was no answer in time")
+        }
+        ListenerRefusal::AnswerTimeout { is_safe: false } => ApiError::no_answer(),
+        ListenerRefusal::Overloaded => {
             ApiError::unavailable("there are more requests in progress than can be buffered")
         }
-        Refusal::Panicked { is_safe: true } => ApiError::unavailable("the request failed"),
-        Refusal::Panicked { is_safe: false } => {
+        ListenerRefusal::Panicked { is_safe: true } => ApiError::unavailable("the request failed"),
+        ListenerRefusal::Panicked { is_safe: false } => {
             ApiError::unavailable(format!("the request failed{UNKNOWN_OUTCOME}"))
         }
-        Refusal::InvalidHead(rule) => ApiError::new(Kind::BadRequest, rule),
+        ListenerRefusal::InvalidHead(rule) => ApiError::new(ErrorKind::BadRequest, rule),
     };
     error.into_response()
 }

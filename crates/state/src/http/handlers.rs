@@ -12,7 +12,7 @@ use super::body::{MediaTypes, parse_batch};
 use super::error::ApiError;
 use super::params::{self, Params, decode};
 use super::preconditions::{self, Tag};
-use super::{Http, Need, answer, read_text};
+use super::{HttpState, Need, answer, read_text};
 use crate::heavy::work_on;
 use crate::query::Query;
 use crate::{
@@ -30,7 +30,7 @@ struct ListRequest {
     limit: u32,
 }
 
-impl<S: Store> Http<S> {
+impl<S: Store> HttpState<S> {
     /// Checks that documents can be read and written.
     pub(super) async fn readyz(&self, head: &Parts) -> Result<Response, ApiError> {
         params::none(head.uri.query())?;

@@ -6,7 +6,7 @@ use super::error::ApiError;
 
 /// The requested operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Operation {
+pub(super) enum HttpOperation {
     Healthz,
     Readyz,
     Get,
@@ -23,7 +23,7 @@ pub(super) enum Operation {
 pub const OPERATIONS: [&str; 10] =
     ["healthz", "readyz", "get", "head", "put", "patch", "delete", "list", "batch_get", "query"];
 
-impl Operation {
+impl HttpOperation {
     /// The name, one of [`OPERATIONS`].
     pub(super) fn name(self) -> &'static str {
         OPERATIONS[self as usize]
@@ -42,13 +42,13 @@ impl Operation {
 
 /// An operation and the variable part of its path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Target<'a> {
-    pub(super) operation: Operation,
+pub(super) struct RequestTarget<'a> {
+    pub(super) operation: HttpOperation,
     /// The path after `/keys/`, still encoded; empty for other operations.
     pub(super) rest: &'a str,
 }
 
-impl<'a> Target<'a> {
+impl<'a> RequestTarget<'a> {
     /// 404 for a path that does not exist, 405 for a method that the path does not accept.
     pub(super) fn of(method: &Method, path: &'a str) -> Result<Self, ApiError> {
         let (rest, allow) = match path {
@@ -61,17 +61,17 @@ impl<'a> Target<'a> {
             },
         };
         let operation = match (path, method.as_str()) {
-            ("/healthz", "GET" | "HEAD") => Operation::Healthz,
-            ("/readyz", "GET" | "HEAD") => Operation::Readyz,
-            ("/query", "POST") => Operation::Query,
-            ("/keys:batchGet", "POST") => Operation::BatchGet,
-            ("/keys/", "GET") => Operation::List,
+            ("/healthz", "GET" | "HEAD") => HttpOperation::Healthz,
+            ("/readyz", "GET" | "HEAD") => HttpOperation::Readyz,
+            ("/query", "POST") => HttpOperation::Query,
+            ("/keys:batchGet", "POST") => HttpOperation::BatchGet,
+            ("/keys/", "GET") => HttpOperation::List,
             _ if rest.is_empty() => return Err(ApiError::method_not_allowed(allow)),
-            (_, "GET") => Operation::Get,
-            (_, "HEAD") => Operation::Head,
-            (_, "PUT") => Operation::Put,
-            (_, "PATCH") => Operation::Patch,
-            (_, "DELETE") => Operation::Delete,
+            (_, "GET") => HttpOperation::Get,
+            (_, "HEAD") => HttpOperation::Head,
+            (_, "PUT") => HttpOperation::Put,
+            (_, "PATCH") => HttpOperation::Patch,
+            (_, "DELETE") => HttpOperation::Delete,
             _ => return Err(ApiError::method_not_allowed(allow)),
         };
         Ok(Self { operation, rest })
@@ -85,16 +85,16 @@ mod tests {
     #[test]
     fn every_operation_has_its_name_in_the_list() {
         let all = [
-            (Operation::Healthz, "healthz"),
-            (Operation::Readyz, "readyz"),
-            (Operation::Get, "get"),
-            (Operation::Head, "head"),
-            (Operation::Put, "put"),
-            (Operation::Patch, "patch"),
-            (Operation::Delete, "delete"),
-            (Operation::List, "list"),
-            (Operation::BatchGet, "batch_get"),
-            (Operation::Query, "query"),
+            (HttpOperation::Healthz, "healthz"),
+            (HttpOperation::Readyz, "readyz"),
+            (HttpOperation::Get, "get"),
+            (HttpOperation::Head, "head"),
+            (HttpOperation::Put, "put"),
+            (HttpOperation::Patch, "patch"),
+            (HttpOperation::Delete, "delete"),
+            (HttpOperation::List, "list"),
+            (HttpOperation::BatchGet, "batch_get"),
+            (HttpOperation::Query, "query"),
         ];
         assert_eq!(all.map(|(operation, _)| operation.name()), all.map(|(_, name)| name));
     }
@@ -103,8 +103,11 @@ mod tests {
     fn everything_after_keys_is_taken_literally() {
         for rest in ["a", "/", "//", ".", "..", "a/../b", "%2F", "a//b/", ":batchGet", "query"] {
             let path = format!("/keys/{rest}");
-            let target = Target::of(&Method::GET, &path);
-            assert!(target == Ok(Target { operation: Operation::Get, rest }), "{path}: {target:?}");
+            let target = RequestTarget::of(&Method::GET, &path);
+            assert!(
+                target == Ok(RequestTarget { operation: HttpOperation::Get, rest }),
+                "{path}: {target:?}"
+            );
         }
     }
 }

@@ -10,7 +10,7 @@ use super::Json;
 /// The text of a member of an object; `None` if it is missing, or if the value is not an object. Of equal
 /// names the last one counts.
 pub(crate) fn member<'a>(text: &'a str, name: &str) -> Option<&'a str> {
-    Members::of(text)
+    MemberPlaces::of(text)
         .filter(|(found, _)| unescaped(&text[found.clone()]) == name)
         .last()
         .map(|(_, value)| &text[value])
@@ -52,7 +52,7 @@ fn merge_into(merged: &mut String, target: &str, patch: &str) {
             Some(change) => merge_into(merged, target, change),
         }
     };
-    for (name, value) in Members::of(target) {
+    for (name, value) in MemberPlaces::of(target) {
         let (name, value) = (&target[name], &target[value]);
         match changes.find(name) {
             None => write(merged, name, value, None),
@@ -83,7 +83,8 @@ impl<'a> Changes<'a> {
     fn of(text: &'a str) -> Self {
         // Cannot be cut: no body has four gigabytes.
         let short = |range: Range<usize>| range.start as u32..range.end as u32;
-        let mut places: Vec<_> = Members::of(text).map(|(name, value)| (short(name), short(value))).collect();
+        let mut places: Vec<_> =
+            MemberPlaces::of(text).map(|(name, value)| (short(name), short(value))).collect();
         let name = |place: &(Range<u32>, Range<u32>)| &text[long(&place.0)];
         places.sort_unstable_by(|one, other| {
             compare(name(one), name(other)).then(other.0.start.cmp(&one.0.start))
@@ -123,12 +124,12 @@ fn unescaped(name: &str) -> Cow<'_, str> {
 }
 
 /// The places of an object's members, names with their quotes; no places for another value.
-struct Members<'a> {
+struct MemberPlaces<'a> {
     text: &'a [u8],
     at: usize,
 }
 
-impl<'a> Members<'a> {
+impl<'a> MemberPlaces<'a> {
     fn of(text: &'a str) -> Self {
         let begin = text.len() - text.trim_ascii_start().len();
         let at = if text.as_bytes().get(begin) == Some(&b'{') { begin + 1 } else { text.len() };
@@ -143,7 +144,7 @@ impl<'a> Members<'a> {
     }
 }
 
-impl Iterator for Members<'_> {
+impl Iterator for MemberPlaces<'_> {
     type Item = (Range<usize>, Range<usize>);
 
     fn next(&mut self) -> Option<Self::Item> {

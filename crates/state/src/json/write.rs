@@ -8,22 +8,22 @@ impl Json {
     /// The value without spaces, with its numbers as digits and exponents: equal, and no longer than the
     /// original text.
     pub(crate) fn to_short_text(&self) -> String {
-        Written { json: self, is_short: true }.to_string()
+        WrittenJson { json: self, is_short: true }.to_string()
     }
 }
 
 impl fmt::Display for Json {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        Written { json: self, is_short: false }.fmt(f)
+        WrittenJson { json: self, is_short: false }.fmt(f)
     }
 }
 
-struct Written<'a> {
+struct WrittenJson<'a> {
     json: &'a Json,
     is_short: bool,
 }
 
-impl fmt::Display for Written<'_> {
+impl fmt::Display for WrittenJson<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let is_short = self.is_short;
         let (comma, colon) = if is_short { (",", ":") } else { (", ", ": ") };
@@ -36,7 +36,7 @@ impl fmt::Display for Written<'_> {
             Json::Array(elements) => {
                 f.write_char('[')?;
                 for (at, json) in elements.iter().enumerate() {
-                    write!(f, "{}{}", if at > 0 { comma } else { "" }, Written { json, is_short })?;
+                    write!(f, "{}{}", if at > 0 { comma } else { "" }, WrittenJson { json, is_short })?;
                 }
                 f.write_char(']')
             }
@@ -48,7 +48,7 @@ impl fmt::Display for Written<'_> {
                 for (at, (name, json)) in members.into_iter().enumerate() {
                     f.write_str(if at > 0 { comma } else { "" })?;
                     write_string(f, name)?;
-                    write!(f, "{colon}{}", Written { json, is_short })?;
+                    write!(f, "{colon}{}", WrittenJson { json, is_short })?;
                 }
                 f.write_char('}')
             }

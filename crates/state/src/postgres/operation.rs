@@ -8,8 +8,8 @@ use sea_query::SelectStatement;
 use tokio::time::{Instant, timeout_at};
 use tokio_postgres::Row;
 
-use super::rows::{Found, read_found};
-use crate::room::{Held, MAX_UNCOUNTED_BYTES, Room};
+use super::rows::{FoundRow, read_found};
+use crate::room::{MAX_UNCOUNTED_BYTES, ReservedRoom, Room};
 use crate::statements::SNAPSHOT_BEGIN;
 use crate::{MAX_ANSWER_BYTES, StateError, TableName};
 
@@ -27,30 +27,30 @@ const MAX_KEPT_MESSAGE: usize = 1024 * 1024;
 struct NoConnection(Duration);
 
 /// A connection, and the deadline of the operation.
-pub(super) struct Operation<'a> {
+pub(super) struct StoreOperation<'a> {
     pub(super) session: Session,
     table: &'a TableName,
     deadline: Option<Instant>,
 }
 
 /// The outcome of reading several documents.
-pub(super) enum Reading {
+pub(super) enum ManyRead {
     /// The documents that fit into a response, and the next one. `is_whole` if there are no others.
-    Read { found: Vec<Found>, is_whole: bool },
+    Read { found: Vec<FoundRow>, is_whole: bool },
     /// The documents need reserved room, and none is reserved yet.
     NeedsRoom,
 }
 
 /// The reserved room for a read.
-pub(super) struct Counted<'a> {
+pub(super) struct ReservedRead<'a> {
     pub(super) room: &'a Room,
     /// The bytes of room that a response reserves.
     pub(super) bytes: usize,
     /// The reserved part of the room.
-    pub(super) held: Option<Held>,
+    pub(super) held: Option<ReservedRoom>,
 }
 
-impl Counted<'_> {
+impl ReservedRead<'_> {
     /// Returns true if a read may continue after so many bytes.
     fn takes(&mut self, bytes: usize, is_larger: bool) -> bool {
         if self.held.is_none() && !is_larger && bytes > MAX_UNCOUNTED_BYTES {
@@ -65,7 +65,7 @@ pub(super) fn deadline_of(pool: &PgPool) -> Option<Instant> {
     pool.operation_timeout().map(|timeout| Instant::now() + timeout + CONNECTION_MARGIN)
 }
 
-impl<'a> Operation<'a> {
+impl<'a> StoreOperation<'a> {
     /// Borrows a connection; the time for this counts towards the operation's.
     pub(super) async fn open(
         pool: &PgPool,
@@ -119,14 +119,14 @@ impl<'a> Operation<'a> {
     async fn read(
         &self,
         statement: &impl PostgresBinderRef,
-        counted: &mut Counted<'_>,
-    ) -> Result<Result<Reading, StateError>, PgError> {
+        counted: &mut ReservedRead<'_>,
+    ) -> Result<Result<ManyRead, StateError>, PgError> {
         let (mut rows, mut bytes, mut is_whole, mut has_room) = (0, 0_usize, true, true);
-        let reads_on = |found: &Result<Found, StateError>| {
+        let reads_on = |found: &Result<FoundRow, StateError>| {
             let Ok(found) = found else { return false };
             rows += 1;
             bytes = bytes.saturating_add(found.bytes());
-            has_room = counted.takes(bytes, matches!(found, Found::Larger { .. }));
+            has_room = counted.takes(bytes, matches!(found, FoundRow::Larger { .. }));
             is_whole = rows < 2 || bytes <= MAX_ANSWER_BYTES;
             is_whole && has_room
         };
@@ -134,17 +134,17 @@ impl<'a> Operation<'a> {
         let found = self.session.query_while(statement, read, reads_on).await?;
         self.retire_after(bytes);
         if !has_room {
-            return Ok(Ok(Reading::NeedsRoom));
+            return Ok(Ok(ManyRead::NeedsRoom));
         }
-        Ok(found.into_iter().collect::<Result<_, _>>().map(|found| Reading::Read { found, is_whole }))
+        Ok(found.into_iter().collect::<Result<_, _>>().map(|found| ManyRead::Read { found, is_whole }))
     }
 
     /// Reads documents that are not part of a query.
     pub(super) async fn read_many(
         &self,
         statement: &impl PostgresBinderRef,
-        counted: &mut Counted<'_>,
-    ) -> Result<Reading, StateError> {
+        counted: &mut ReservedRead<'_>,
+    ) -> Result<ManyRead, StateError> {
         self.run(self.read(statement, counted)).await?
     }
 
@@ -154,10 +154,10 @@ impl<'a> Operation<'a> {
         &self,
         count: Option<&SelectStatement>,
         page: Option<&SelectStatement>,
-        counted: &mut Counted<'_>,
-    ) -> Result<(Vec<Row>, Reading), StateError> {
+        counted: &mut ReservedRead<'_>,
+    ) -> Result<(Vec<Row>, ManyRead), StateError> {
         let session = &self.session;
-        let nothing = || Reading::Read { found: Vec::new(), is_whole: true };
+        let nothing = || ManyRead::Read { found: Vec::new(), is_whole: true };
         let (count, page) = match (count, page) {
             (Some(count), Some(page)) => (count, page),
             // One statement has one snapshot.
@@ -177,9 +177,9 @@ impl<'a> Operation<'a> {
             begun?;
             let (counts, reading) = (counts?, reading?);
             // A commit would wait for the rows that are not read.
-            if let Ok(Reading::Read { is_whole: true, found }) = &reading {
+            if let Ok(ManyRead::Read { is_whole: true, found }) = &reading {
                 session.commit().await?;
-                self.retire_after(found.iter().map(Found::bytes).sum());
+                self.retire_after(found.iter().map(FoundRow::bytes).sum());
             }
             Ok((counts, reading))
         };

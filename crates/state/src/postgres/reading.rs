@@ -1,32 +1,32 @@
 //! Reads of documents that may be large: their bytes are counted before they are read.
 
-use super::operation::{Counted, Operation, Reading, deadline_of};
-use super::rows::{Found, read_found};
+use super::operation::{ManyRead, ReservedRead, StoreOperation, deadline_of};
+use super::rows::{FoundRow, read_found};
 use super::{MAX_READS, PostgresStore};
 use crate::query::{Query, compile};
-use crate::room::{Held, MAX_UNCOUNTED_DOCUMENT};
+use crate::room::{MAX_UNCOUNTED_DOCUMENT, ReservedRoom};
 use crate::{Document, Key, MAX_ANSWER_BYTES, Page, StateError, statements};
 
 impl PostgresStore {
     /// The room, and the most bytes that a response takes of it.
-    pub(super) fn counted(&self) -> Counted<'_> {
-        Counted { room: &self.room, bytes: self.max_stored_bytes.max(MAX_ANSWER_BYTES), held: None }
+    pub(super) fn counted(&self) -> ReservedRead<'_> {
+        ReservedRead { room: &self.room, bytes: self.max_stored_bytes.max(MAX_ANSWER_BYTES), held: None }
     }
 
     /// Reads one document. A large one is read again after its bytes are reserved.
     pub(super) async fn read_one(&self, key: &Key) -> Result<Option<Document>, StateError> {
         let deadline = deadline_of(&self.pool);
-        let (mut most, mut held) = (MAX_UNCOUNTED_DOCUMENT, Held::default());
+        let (mut most, mut held) = (MAX_UNCOUNTED_DOCUMENT, ReservedRoom::default());
         for _ in 0..MAX_READS {
-            let operation = Operation::open(&self.pool, &self.table, "get a document", deadline).await?;
+            let operation = StoreOperation::open(&self.pool, &self.table, "get a document", deadline).await?;
             let rows = operation.query(&statements::get(&self.table, key, most)).await?;
             let Some(row) = rows.first() else { return Ok(None) };
             match read_found(&self.table, row)? {
-                Found::Document(document) => {
+                FoundRow::Document(document) => {
                     operation.retire_after(document.value.as_str().len());
                     return Ok(Some(Document { value: document.value.within(&held), ..document }));
                 }
-                Found::Larger { bytes, .. } if bytes <= self.max_stored_bytes => {
+                FoundRow::Larger { bytes, .. } if bytes <= self.max_stored_bytes => {
                     drop((operation, rows, std::mem::take(&mut held)));
                     (most, held) = (bytes, self.room.take(bytes, deadline).await?);
                 }
@@ -39,9 +39,9 @@ impl PostgresStore {
     /// Reads the page and the number of documents of a query.
     pub(super) async fn query_within(
         &self,
-        operation: &Operation<'_>,
+        operation: &StoreOperation<'_>,
         query: &Query,
-        counted: &mut Counted<'_>,
+        counted: &mut ReservedRead<'_>,
     ) -> Result<Option<Page>, StateError> {
         let is_counted = query.count || query.matched;
         let count = is_counted.then(|| statements::count(&self.table, query, &self.target));
@@ -54,7 +54,7 @@ impl PostgresStore {
         let (first, second) = compile::readings(query, &self.target);
         let (mut counts, mut reading) =
             operation.query_snapshot(count.as_ref(), page(first)?.as_ref(), counted).await?;
-        if let (Some(second), Reading::Read { found, is_whole: true }) = (second, &reading)
+        if let (Some(second), ManyRead::Read { found, is_whole: true }) = (second, &reading)
             && !query.count
             && found.len() < query.rows_to_read()
         {
@@ -65,16 +65,16 @@ impl PostgresStore {
         if query.count {
             return Ok(Some(Page { rows: Vec::new(), matched, next_cursor: None }));
         }
-        let Reading::Read { found, .. } = reading else { return Ok(None) };
+        let ManyRead::Read { found, .. } = reading else { return Ok(None) };
         let held = counted.held.clone().unwrap_or_default();
         let (mut documents, mut is_cut) = (Vec::new(), false);
         for found in found {
             match found {
-                Found::Document(document) => {
+                FoundRow::Document(document) => {
                     documents.push(Document { value: document.value.within(&held), ..document });
                 }
                 // The page ends before it, even if documents after it were read.
-                Found::Larger { .. } if !documents.is_empty() => {
+                FoundRow::Larger { .. } if !documents.is_empty() => {
                     is_cut = true;
                     break;
                 }

@@ -7,7 +7,7 @@ use pg::{RawTimestamp, row};
 use tokio_postgres::Row;
 use tokio_postgres::types::FromSql;
 
-use crate::{Document, Key, Member, Members, StateError, TableName, Value, Version};
+use crate::{Document, DocumentMembers, Key, MemberValue, StateError, TableName, Value, Version};
 
 /// The documents by key, in byte order. Of equal keys the last one.
 pub(super) fn last_of_each(documents: &[(Key, Value)]) -> Vec<(&Key, &Value)> {
@@ -27,19 +27,19 @@ pub(super) fn members_in_order(
     table: &TableName,
     keys: &[Key],
     rows: &[Row],
-) -> Result<Vec<Members>, StateError> {
+) -> Result<Vec<DocumentMembers>, StateError> {
     let read = |row: &Row| {
         let key = Key::from_store(column(table, row, "key")?);
         let texts: Option<Vec<Option<&str>>> = column(table, row, "members")?;
-        let members = texts.map(|texts| texts.into_iter().map(Member::from_column).collect());
-        Ok((key.clone(), Members { key, members }))
+        let members = texts.map(|texts| texts.into_iter().map(MemberValue::from_column).collect());
+        Ok((key.clone(), DocumentMembers { key, members }))
     };
-    let mut found = rows.iter().map(read).collect::<Result<HashMap<Key, Members>, StateError>>()?;
+    let mut found = rows.iter().map(read).collect::<Result<HashMap<Key, DocumentMembers>, StateError>>()?;
     Ok(keys.iter().filter_map(|key| found.remove(key)).collect())
 }
 
 /// A row that was read.
-pub(super) enum Found {
+pub(super) enum FoundRow {
     Document(Document),
     /// A document whose value has more bytes than the limit of the statement.
     Larger {
@@ -49,12 +49,12 @@ pub(super) enum Found {
 }
 
 /// Converts a row of [`crate::statements::get`] and similar statements.
-pub(super) fn read_found(table: &TableName, row: &Row) -> Result<Found, StateError> {
+pub(super) fn read_found(table: &TableName, row: &Row) -> Result<FoundRow, StateError> {
     let key = Key::from_store(column(table, row, "key")?);
     let Some(text) = column(table, row, "value")? else {
-        return Ok(Found::Larger { key, bytes: read_bytes(table, row)? });
+        return Ok(FoundRow::Larger { key, bytes: read_bytes(table, row)? });
     };
-    Ok(Found::Document(Document {
+    Ok(FoundRow::Document(Document {
         key,
         value: Value::from_store(text),
         version: Version(column(table, row, "version")?),
@@ -69,7 +69,7 @@ pub(super) fn read_bytes(table: &TableName, row: &Row) -> Result<usize, StateErr
     Ok(usize::try_from(bytes).unwrap_or(usize::MAX))
 }
 
-impl Found {
+impl FoundRow {
     pub(super) fn bytes(&self) -> usize {
         match self {
             Self::Document(document) => document.value.as_str().len(),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::PostgresStore;
-use super::operation::Operation;
+use super::operation::StoreOperation;
 use super::rows::{self, read_bytes};
 use crate::heavy::work_on;
 use crate::json::{MAX_LEVELS, merge_texts};
@@ -13,7 +13,7 @@ impl PostgresStore {
     /// Writes a value. If another writer was faster, the write is decided again with the row locked.
     pub(super) async fn put_by(
         &self,
-        operation: &Operation<'_>,
+        operation: &StoreOperation<'_>,
         key: &Key,
         value: &Value,
         conditions: &WriteConditions,
@@ -50,7 +50,7 @@ impl PostgresStore {
     /// number and changes nothing.
     pub(super) async fn patch_within(
         &self,
-        operation: &Operation<'_>,
+        operation: &StoreOperation<'_>,
         key: &Key,
         patch: &Value,
         conditions: &WriteConditions,
@@ -93,7 +93,7 @@ impl PostgresStore {
     /// elsewhere.
     async fn replace_locked(
         &self,
-        operation: &Operation<'_>,
+        operation: &StoreOperation<'_>,
         key: &Key,
         value: &Value,
         conditions: &WriteConditions,

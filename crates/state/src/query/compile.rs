@@ -50,7 +50,7 @@ pub enum Source<'a> {
 }
 
 /// The table that a filter searches.
-pub trait Target {
+pub trait FilterTarget {
     /// The source of a name that [`super::Names`] accepts.
     fn source(&self, name: &str) -> Option<Source<'_>>;
 
@@ -102,7 +102,7 @@ struct OnTable<'a> {
     in_order: bool,
 }
 
-impl Target for OnTable<'_> {
+impl FilterTarget for OnTable<'_> {
     fn source(&self, name: &str) -> Option<Source<'_>> {
         let member = self.members.iter().find(|member| member.as_str() == name)?;
         let of_member = self.table.indexes.iter().filter(|(indexed, _)| indexed == member);
@@ -113,7 +113,7 @@ impl Target for OnTable<'_> {
 
 impl Filter {
     /// Compiles the filter to a condition on a row of the target.
-    pub fn to_expr(&self, target: &impl Target) -> Expr {
+    pub fn to_expr(&self, target: &impl FilterTarget) -> Expr {
         let mut all: Vec<Expr> = Vec::new();
         let mut related: Vec<(&'static str, Vec<Expr>)> = Vec::new();
         for condition in &self.conditions {
@@ -146,7 +146,7 @@ impl Filter {
 }
 
 impl Group {
-    fn to_expr(&self, target: &impl Target) -> Expr {
+    fn to_expr(&self, target: &impl FilterTarget) -> Expr {
         match self {
             Self::And(filters) => every(filters.iter().map(|filter| filter.to_expr(target))),
             Self::Or(filters) => some(filters.iter().map(|filter| filter.to_expr(target))),
@@ -190,7 +190,7 @@ fn never() -> Expr {
 /// is right if many match, and takes many times as long as reading the whole table if few do. So the page is
 /// read in two tries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Reading {
+pub enum ReadPlan {
     /// The plan that PostgreSQL chooses.
     Planned,
     /// A read of the documents of the next keys in their order, so many of them.
@@ -205,17 +205,17 @@ const MAX_WALKED_KEYS: u64 = 20_000;
 const WALKED_KEYS_PER_DOCUMENT: u64 = 15;
 
 /// The readings of a page: the second applies if the first does not fill the page.
-pub fn readings(query: &Query, table: &Table) -> (Reading, Option<Reading>) {
+pub fn readings(query: &Query, table: &Table) -> (ReadPlan, Option<ReadPlan>) {
     let is_guessed = query.filter != Filter::default()
         && order::is_by_key(query, table)
         && !is_served(&query.filter, table);
     let keys = WALKED_KEYS_PER_DOCUMENT * u64::from(query.limit);
     let keys = keys.clamp(MIN_WALKED_KEYS, MAX_WALKED_KEYS);
     match is_guessed {
-        false => (Reading::Planned, None),
+        false => (ReadPlan::Planned, None),
         // A count of all matches needs all documents anyway.
-        true if query.matched || query.offset > 0 => (Reading::Whole, None),
-        true => (Reading::Walk(keys), Some(Reading::Whole)),
+        true if query.matched || query.offset > 0 => (ReadPlan::Whole, None),
+        true => (ReadPlan::Walk(keys), Some(ReadPlan::Whole)),
     }
 }
 
@@ -234,7 +234,7 @@ fn is_served(filter: &Filter, table: &Table) -> bool {
         })
 }
 
-/// The next keys of a query, in their order: the source of [`Reading::Walk`]. Without columns and table.
+/// The next keys of a query, in their order: the source of [`ReadPlan::Walk`]. Without columns and table.
 pub fn walked(query: &Query, keys: u64) -> SelectStatement {
     let mut select = Statement::select();
     select.and_where(of_prefix(query));
@@ -246,7 +246,7 @@ pub fn walked(query: &Query, keys: u64) -> SelectStatement {
 ///
 /// Plans, by key: a range of the primary key. With equality: the GIN index. With a declared index: its range,
 /// in its order if the filter fixes the type of the sorted member. Otherwise all rows are read and sorted.
-pub fn page(query: &Query, table: &Table, reading: Reading) -> Result<SelectStatement, StateError> {
+pub fn page(query: &Query, table: &Table, reading: ReadPlan) -> Result<SelectStatement, StateError> {
     let mut select = Statement::select();
     select.and_where(matching(query, table, order::is_of_an_index(query, table)));
     order::apply(query, table, reading, &mut select)?;

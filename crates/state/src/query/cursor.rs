@@ -27,24 +27,24 @@ const CHECKSUM_BYTES: usize = 16;
 
 /// The document after which a page begins.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Position {
+pub struct CursorPosition {
     key: Key,
     version: Version,
     /// The sort values, one for each name before the key.
-    values: Vec<Known>,
+    values: Vec<KnownValue>,
 }
 
 /// A sort value of the document.
 #[derive(Clone, PartialEq, Eq, Debug)]
-enum Known {
+enum KnownValue {
     Here(Option<SortValue>),
     /// Too large for the cursor; to be read from the document.
     InDocument,
 }
 
-impl Position {
+impl CursorPosition {
     pub(super) fn row_needed(&self) -> Option<(&Key, Version)> {
-        self.values.contains(&Known::InDocument).then_some((&self.key, self.version))
+        self.values.contains(&KnownValue::InDocument).then_some((&self.key, self.version))
     }
 
     pub(super) fn complete(&mut self, sort: &[SortTerm], row: Option<&Document>) -> Result<(), StateError> {
@@ -58,7 +58,7 @@ impl Position {
             )
         })?;
         let values = values_of(&sort[..self.values.len()], row);
-        self.values = values.into_iter().map(Known::Here).collect();
+        self.values = values.into_iter().map(KnownValue::Here).collect();
         Ok(())
     }
 
@@ -70,9 +70,11 @@ impl Position {
     /// The values, one for each name before the key. [`StateError::InvalidQuery`] if some are only in the
     /// document, which was not given.
     pub(super) fn values(&self) -> Result<Vec<Option<SortValue>>, StateError> {
-        let known = |known: &Known| match known {
-            Known::Here(value) => Ok(value.clone()),
-            Known::InDocument => Err(StateError::InvalidQuery("the cursor needs its document".to_owned())),
+        let known = |known: &KnownValue| match known {
+            KnownValue::Here(value) => Ok(value.clone()),
+            KnownValue::InDocument => {
+                Err(StateError::InvalidQuery("the cursor needs its document".to_owned()))
+            }
         };
         self.values.iter().map(known).collect()
     }
@@ -133,10 +135,10 @@ fn encode_value(value: &Option<SortValue>) -> Plain {
     }
 }
 
-fn decode_value(term: &SortTerm, plain: &Plain) -> Option<Known> {
+fn decode_value(term: &SortTerm, plain: &Plain) -> Option<KnownValue> {
     let parts = plain.as_array()?;
     let value = match (parts.first()?.as_str()?, parts.get(1)) {
-        ("in document", None) => return Some(Known::InDocument),
+        ("in document", None) => return Some(KnownValue::InDocument),
         ("missing", None) => None,
         ("null", None) => Some(SortValue::Null),
         ("string", Some(text)) => {
@@ -152,7 +154,7 @@ fn decode_value(term: &SortTerm, plain: &Plain) -> Option<Known> {
     };
     let is_time = matches!(value, Some(SortValue::Micros(_)));
     let is_column = !matches!(term.name, SortName::Member(_));
-    (is_time == is_column).then_some(Known::Here(value))
+    (is_time == is_column).then_some(KnownValue::Here(value))
 }
 
 /// Decodes a cursor; `None` if it is not a cursor of the query with this fingerprint.
@@ -164,7 +166,7 @@ pub(super) fn decode(
     of_query: &[u8; 32],
     prefix: &Prefix,
     sort: &[SortTerm],
-) -> Option<Position> {
+) -> Option<CursorPosition> {
     let bytes = URL_SAFE_NO_PAD.decode(cursor).ok()?;
     let (sum, plain) = bytes.split_at_checked(CHECKSUM_BYTES)?;
     if sum != checksum(of_query, plain) {
@@ -179,18 +181,18 @@ pub(super) fn decode(
     let key = Key::from_cursor(plain.get("k")?.as_str()?).filter(|key| prefix.is_of(key))?;
     let version = Version(plain.get("v")?.as_i64()?);
     let values = terms.zip(values).map(|(term, value)| decode_value(term, value)).collect::<Option<_>>()?;
-    Some(Position { key, version, values })
+    Some(CursorPosition { key, version, values })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::query::Position;
+    use crate::query::CursorPosition;
 
     #[test]
     fn a_forged_cursor_cannot_name_a_document_outside_the_prefix() {
         let query = Query::parse(br#"{"prefix": "mine/", "sort": ["f"]}"#).expect("a query");
-        let decoded = |key: &str| -> Option<Position> {
+        let decoded = |key: &str| -> Option<CursorPosition> {
             let plain = json!({ "k": key, "v": 1, "s": [["in document"]] }).to_string();
             let mut bytes = checksum(&query.fingerprint, plain.as_bytes()).to_vec();
             bytes.extend(plain.into_bytes());

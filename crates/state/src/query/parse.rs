@@ -3,7 +3,7 @@
 mod filter;
 mod located;
 
-use self::located::{Kind, Located, quoted};
+use self::located::{Located, LocatedKind, quoted};
 use super::expressions::Member;
 use super::{Filter, MAX_PAGE, MAX_SORT_TERMS, Query, SortName, SortTerm, cursor};
 use crate::json::{Fault, JsonError};
@@ -29,9 +29,9 @@ pub enum NameKind {
 
 /// The members of a document: every identifier is a valid name.
 #[derive(Clone, Copy, Debug)]
-pub struct Members;
+pub struct MemberNames;
 
-impl Names for Members {
+impl Names for MemberNames {
     fn kind(&self, name: &str) -> Option<NameKind> {
         Member::new(name).map(|_| NameKind::Json)
     }
@@ -56,7 +56,7 @@ pub(super) fn query(text: &[u8]) -> Result<Query, StateError> {
 
 /// The members of a query that are present and not null.
 #[derive(Default)]
-struct Given {
+struct QueryMembers {
     prefix: Option<Located>,
     filter: Option<Located>,
     sort: Option<Located>,
@@ -77,7 +77,7 @@ fn from_object(located: Located) -> Result<Query, Fault> {
         }
         None => Prefix::default(),
     };
-    let filter = given.filter.map_or(Ok(Filter::default()), |located| filter::read(located, &Members))?;
+    let filter = given.filter.map_or(Ok(Filter::default()), |located| filter::read(located, &MemberNames))?;
     let sort = given.sort.map_or(Ok(Vec::new()), sort)?;
     let fingerprint = cursor::fingerprint(&prefix, &filter, &sort);
     let offset_given = given.offset.as_ref().map(|located| located.at);
@@ -109,9 +109,9 @@ fn from_object(located: Located) -> Result<Query, Fault> {
     })
 }
 
-fn given(located: Located) -> Result<Given, Fault> {
-    let mut given = Given::default();
-    let Kind::Object(members) = located.kind else {
+fn given(located: Located) -> Result<QueryMembers, Fault> {
+    let mut given = QueryMembers::default();
+    let LocatedKind::Object(members) = located.kind else {
         return Err(Fault::new(located.at, "a query must be an object"));
     };
     for (name, (at, value)) in members {
@@ -132,13 +132,13 @@ fn given(located: Located) -> Result<Given, Fault> {
                 return Err(Fault::new(at, reason));
             }
         };
-        *slot = Some(value).filter(|value| !matches!(value.kind, Kind::Null));
+        *slot = Some(value).filter(|value| !matches!(value.kind, LocatedKind::Null));
     }
     Ok(given)
 }
 
 fn sort(located: Located) -> Result<Vec<SortTerm>, Fault> {
-    let Kind::Array(elements) = located.kind else {
+    let LocatedKind::Array(elements) = located.kind else {
         return Err(Fault::new(located.at, "sort must be an array of names"));
     };
     if elements.len() > MAX_SORT_TERMS {
@@ -156,7 +156,7 @@ fn sort(located: Located) -> Result<Vec<SortTerm>, Fault> {
             "key" => SortName::Key,
             "created_at" => SortName::CreatedAt,
             "updated_at" => SortName::UpdatedAt,
-            name => SortName::Member(Member::new(name).ok_or_else(|| bad_name(at, name, &Members))?),
+            name => SortName::Member(Member::new(name).ok_or_else(|| bad_name(at, name, &MemberNames))?),
         };
         if terms.iter().any(|term| term.name == name) {
             return Err(Fault::new(at, format!("{} is sorted by twice", quoted(&text))));

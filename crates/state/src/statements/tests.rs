@@ -144,7 +144,7 @@ fn a_value_becomes_a_text_when_its_page_is_known() {
     let query =
         Query::parse(br#"{"filter": {"a": {"$gt": 1}}, "sort": ["a"], "limit": 50}"#).expect("a query");
     let target = compile::Table::new("kv", Vec::new());
-    let text = page(&TableName::default(), &query, &target, (compile::Reading::Planned, 10))
+    let text = page(&TableName::default(), &query, &target, (compile::ReadPlan::Planned, 10))
         .expect("no cursor")
         .to_string(PostgresQueryBuilder);
     let [_, documents, matching] = text.splitn(3, " FROM (").collect::<Vec<_>>()[..] else {

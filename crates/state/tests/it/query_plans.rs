@@ -4,7 +4,7 @@ use pg::{PostgresBinderRef, PostgresValues, Session};
 use sea_query::SelectStatement;
 use serde_json::Value;
 use state::query::Query;
-use state::query::compile::{self, Reading, Table};
+use state::query::compile::{self, ReadPlan, Table};
 use state::query::expressions::IndexType;
 
 use crate::query_support::{Database, TABLE};
@@ -232,7 +232,7 @@ async fn a_table_without_declared_indexes_is_told_so_and_equality_still_has_its_
     let session = database.pool.session("explain").await.expect("PostgreSQL is there");
     let query = Query::parse(br#"{"filter": {"n": 5}}"#).expect("a query");
     let statement =
-        compile::page(&query, &Table::new(TABLE, Vec::new()), Reading::Planned).expect("no cursor");
+        compile::page(&query, &Table::new(TABLE, Vec::new()), ReadPlan::Planned).expect("no cursor");
     let statement = statement.clone().column("key").from(TABLE).take();
     let plan = explain(&session, statement).await;
     assert!(plan.to_string().contains("kv_value_idx") && most_rows(&plan) < 20, "{plan:#}");
@@ -280,7 +280,7 @@ async fn what_no_index_serves_is_not_looked_for_key_by_key() {
         let query =
             Query::parse(format!(r#"{{"filter": {filter}, "limit": 50}}"#).as_bytes()).expect("a query");
         let (first, second) = compile::readings(&query, &database.table());
-        assert!(matches!(first, Reading::Walk(_)), "{filter}: {first:?}");
+        assert!(matches!(first, ReadPlan::Walk(_)), "{filter}: {first:?}");
         let walk = explain(&session, database.statement_by(&query, first).expect("no cursor")).await;
         assert!(most_rows(&walk) <= 5_001, "{filter}:\n{walk:#}");
         let whole = second.expect("the first may not be enough");
@@ -291,7 +291,7 @@ async fn what_no_index_serves_is_not_looked_for_key_by_key() {
     for filter in [r#"{"u": "u5"}"#, r#"{"n": {"$gt": 99990}, "nosuch": {"$exists": false}}"#, "{}"] {
         let query =
             Query::parse(format!(r#"{{"filter": {filter}, "limit": 50}}"#).as_bytes()).expect("a query");
-        assert_eq!(compile::readings(&query, &database.table()), (Reading::Planned, None), "{filter}");
+        assert_eq!(compile::readings(&query, &database.table()), (ReadPlan::Planned, None), "{filter}");
     }
 }
 

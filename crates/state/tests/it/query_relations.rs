@@ -2,7 +2,7 @@
 
 use pg::bind;
 use sea_query::{Expr, ExprTrait, Query as Statement};
-use state::query::compile::{Source, Target};
+use state::query::compile::{FilterTarget, Source};
 use state::query::expressions::{Member, Path};
 use state::query::{Filter, NameKind, Names};
 
@@ -36,7 +36,7 @@ impl Names for Orders {
     }
 }
 
-impl Target for Orders {
+impl FilterTarget for Orders {
     fn source(&self, name: &str) -> Option<Source<'_>> {
         let member = |member| {
             let path = Path { document: "\"orders\".\"details\"", member, helper: "kv_rfc3339" };

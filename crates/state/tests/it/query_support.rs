@@ -8,7 +8,7 @@ use local_servers::{Postgres, PostgresOptions};
 use pg::{Dsn, PgPool, PoolSettings, RawTimestamp, SessionSettings};
 use sea_query::{Expr, ExprTrait, SelectStatement};
 use state::query::Query;
-use state::query::compile::{self, Reading, Table};
+use state::query::compile::{self, ReadPlan, Table};
 use state::query::expressions::{IndexType, Member, helper_functions_sql, index_sql};
 use state::{Document, Key, Page, QUERY_PARAMETERS, StateError, Value, Version};
 use tokio::sync::OnceCell;
@@ -103,17 +103,17 @@ impl Database {
     pub(crate) fn statement_by(
         &self,
         query: &Query,
-        reading: Reading,
+        reading: ReadPlan,
     ) -> Result<SelectStatement, StateError> {
         let mut select = compile::page(query, &self.table(), reading)?;
         select.columns(["key", "version", "created_at"]);
         select.expr_as(Expr::col("value").cast_as("text"), "value");
         match reading {
-            Reading::Walk(keys) => {
+            ReadPlan::Walk(keys) => {
                 let walked = compile::walked(query, keys).expr(Expr::cust("*")).from(TABLE).take();
                 select.from_subquery(walked, "walked");
             }
-            Reading::Planned | Reading::Whole => drop(select.from(TABLE)),
+            ReadPlan::Planned | ReadPlan::Whole => drop(select.from(TABLE)),
         }
         Ok(select)
     }
@@ -142,7 +142,7 @@ impl Database {
         }
         let (first, second) = compile::readings(&query, &self.table());
         // So few keys that the second reading is needed, too.
-        let first = if matches!(first, Reading::Walk(_)) { Reading::Walk(7) } else { first };
+        let first = if matches!(first, ReadPlan::Walk(_)) { ReadPlan::Walk(7) } else { first };
         let mut rows = self.rows(&self.statement_by(&query, first)?).await?;
         if let Some(second) = second.filter(|_| rows.len() < query.rows_to_read()) {
             rows = self.rows(&self.statement_by(&query, second)?).await?;

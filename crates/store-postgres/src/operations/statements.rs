@@ -1,7 +1,7 @@
 //! The statements of operators' changes. All access routes and dead letters by their primary keys.
 
 use ambient::Timestamp;
-use domain::operations::{Replayed, Target};
+use domain::operations::{ReplayedRoute, Target};
 use domain::route::{RouteKey, RouteStatus};
 use pg::sql::{insert_rows, unnest};
 use pg::{PgError, Session, bind};
@@ -88,8 +88,8 @@ fn keys(targets: &[Target]) -> SelectStatement {
 }
 
 /// Gives locked routes their new budget. Columns that are not listed here are unchanged.
-pub(super) fn replay_routes(routes: &[(&Target, Replayed)], now: Timestamp) -> UpdateStatement {
-    let bigints = |value: fn(&Replayed) -> u32| {
+pub(super) fn replay_routes(routes: &[(&Target, ReplayedRoute)], now: Timestamp) -> UpdateStatement {
+    let bigints = |value: fn(&ReplayedRoute) -> u32| {
         unnest(bind::bigints(routes.iter().map(|(_, replayed)| value(replayed).into())))
     };
     let statuses = unnest(bind::texts(routes.iter().map(|(_, replayed)| replayed.status.as_str())));

@@ -6,7 +6,7 @@ use ambient::Timestamp;
 use domain::catalog::AudienceKind;
 use domain::ports::StoreError;
 use domain::query::{Discarded, MAX_RECORDS, NotificationDetail, StoredRoute};
-use domain::record::{Content, IdempotencyKey, NotificationId, Record};
+use domain::record::{IdempotencyKey, NotificationId, Record, RecordContent};
 use domain::route::RouteKey;
 use pg::sql::any;
 use pg::{PgError, Session, bind};
@@ -67,7 +67,7 @@ fn record(row: &Row, id: &NotificationId) -> Result<(Record, Timestamp), StoreEr
     let recipients: Value = column(row, "records.recipient_user_ids", key)?;
     let recipient_user_ids = serde_json::from_value(recipients)
         .map_err(|error| corrupt("records.recipient_user_ids", key, error.to_string()))?;
-    let content = Content {
+    let content = RecordContent {
         notification_type: text("records.notification_type")?,
         payload_json: text("records.payload_json")?,
         occurred_at: instant(row, "records.occurred_at", key)?,

@@ -104,11 +104,11 @@ pub(super) struct Watch {
     observe: Script,
     record: Script,
     find: Script,
-    known: Arc<Mutex<Known>>,
+    known: Arc<Mutex<KnownServer>>,
 }
 
 #[derive(Clone, Debug, Default)]
-struct Known {
+struct KnownServer {
     number: u64,
     identity: Arc<str>,
     records: Arc<[OutboxRecord]>,
@@ -132,7 +132,7 @@ fn with(records: &[OutboxRecord], new: OutboxRecord) -> Vec<OutboxRecord> {
     records
 }
 
-impl Known {
+impl KnownServer {
     fn server(&self) -> OutboxServer {
         OutboxServer {
             number: self.number,
@@ -144,7 +144,7 @@ impl Known {
 }
 
 impl Watch {
-    fn known(&self) -> MutexGuard<'_, Known> {
+    fn known(&self) -> MutexGuard<'_, KnownServer> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

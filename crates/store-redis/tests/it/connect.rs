@@ -3,7 +3,9 @@
 use std::time::Instant;
 
 use domain::checkpoint::Checkpoint;
-use domain::ports::{CheckpointCache, IntentStream, Lease, LeaseStore, Read, ReadLimit, StoreError, Swap};
+use domain::ports::{
+    CheckpointCache, IntentStream, LeaseOutcome, LeaseStore, ReadLimit, StoreError, StreamRead, Swap,
+};
 use harness::{Proxy, RedisOptions};
 use store_redis::{RedisCheckpoints, RedisIntentStream, RedisLeases};
 
@@ -42,7 +44,7 @@ async fn assert_heals(client: &RedisClient) {
     let read = harness::wait_for("the same stream can be read again", BOUND, async || {
         stream.read(EntryId::ZERO, ONE, Duration::from_millis(1)).await.ok()
     });
-    assert_eq!(read.await, Read::Entries(Vec::new()));
+    assert_eq!(read.await, StreamRead::Entries(Vec::new()));
 }
 
 #[tokio::test]
@@ -117,7 +119,7 @@ async fn answers_that_are_lost_make_a_call_unavailable_though_it_was_carried_out
     let again = harness::wait_for("the same client works again", BOUND, async || {
         leases.acquire_leases(&[key(1)], &token("a"), LEASE_TTL).await.ok()
     });
-    assert_eq!(again.await, [Lease::Won]);
+    assert_eq!(again.await, [LeaseOutcome::Won]);
 }
 
 #[tokio::test]
@@ -162,7 +164,7 @@ async fn a_redis_that_became_a_replica_is_an_outage_until_it_is_a_master_again()
     assert_unavailable(checkpoints.save("notification:intents", checkpoint).await);
     world.ask::<()>(&["REPLICAOF", "NO", "ONE"]).await;
     let won = leases.acquire_leases(&[key(0)], &token("a"), LEASE_TTL).await.expect("it is a master");
-    assert_eq!(won, [Lease::Won]);
+    assert_eq!(won, [LeaseOutcome::Won]);
     assert_eq!(
         checkpoints.save("notification:intents", checkpoint).await.expect("it is a master"),
         Swap::Applied

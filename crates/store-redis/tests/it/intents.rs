@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use domain::entry::{RawEntry, RawFields};
-use domain::ports::{IntentStream, Read, ReadLimit, StoreError, StreamQueries, StreamState};
+use domain::ports::{IntentStream, ReadLimit, StoreError, StreamQueries, StreamRead, StreamState};
 use redis::Value;
 use store_redis::RedisIntentStream;
 use tokio::time::timeout;
@@ -35,10 +35,10 @@ fn upto(entries: usize) -> ReadLimit {
 }
 
 #[track_caller]
-fn entries_of(read: Result<Read, StoreError>) -> Vec<RawEntry> {
+fn entries_of(read: Result<StreamRead, StoreError>) -> Vec<RawEntry> {
     match read.expect("Redis is there") {
-        Read::Entries(entries) => entries,
-        Read::TooLarge => panic!("the read was given up"),
+        StreamRead::Entries(entries) => entries,
+        StreamRead::TooLarge => panic!("the read was given up"),
     }
 }
 
@@ -231,7 +231,7 @@ async fn a_read_that_exceeds_its_bytes_is_given_up_and_its_entries_come_one_by_o
     }
     let limit = |entries| ReadLimit { entries, bytes: 2 * MIB };
     let all = stream.read(EntryId::ZERO, limit(256), SHORT).await.expect("Redis is there");
-    assert_eq!(all, Read::TooLarge);
+    assert_eq!(all, StreamRead::TooLarge);
     let mut after = EntryId::ZERO;
     for id in ["5-1", "5-2", "5-3", "5-4"] {
         let found = entries_of(stream.read(after, limit(1), SHORT).await);
@@ -248,7 +248,10 @@ async fn an_entry_that_exceeds_the_bytes_alone_is_given_up_again_and_again() {
     add_large(&world, "5-1", 2 * MIB).await;
     for _ in 0..2 {
         let limit = ReadLimit { entries: 1, bytes: MIB };
-        assert_eq!(stream.read(EntryId::ZERO, limit, SHORT).await.expect("Redis is there"), Read::TooLarge);
+        assert_eq!(
+            stream.read(EntryId::ZERO, limit, SHORT).await.expect("Redis is there"),
+            StreamRead::TooLarge
+        );
     }
     let found = entries_of(stream.read(EntryId::ZERO, upto(1), SHORT).await);
     assert_eq!(found[0].fields.0[0].1.len(), 2 * MIB);

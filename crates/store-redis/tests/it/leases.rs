@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use domain::ports::{Lease, LeaseStore, ServerId};
+use domain::ports::{LeaseOutcome, LeaseStore, ServerId};
 use store_redis::RedisLeases;
 
 use crate::*;
@@ -31,10 +31,13 @@ async fn every_key_of_a_call_has_its_own_answer_in_the_order_asked() {
     world.put(key(3), "mine").await;
     let answers =
         leases.acquire_leases(&keys(0..5), &token("mine"), LEASE_TTL).await.expect("Redis is there");
-    let published = Lease::Published(world.acknowledged("7-3").await);
-    assert_eq!(answers, [Lease::Won, Lease::Held, published, Lease::Won, Lease::Won]);
+    let published = LeaseOutcome::Published(world.acknowledged("7-3").await);
+    assert_eq!(
+        answers,
+        [LeaseOutcome::Won, LeaseOutcome::Held, published, LeaseOutcome::Won, LeaseOutcome::Won]
+    );
     let many = leases.acquire_leases(&keys(5..517), &token("mine"), LEASE_TTL).await.expect("Redis is there");
-    assert_eq!(many, vec![Lease::Won; 512]);
+    assert_eq!(many, vec![LeaseOutcome::Won; 512]);
 }
 
 #[tokio::test]
@@ -64,7 +67,7 @@ async fn a_garbled_lease_counts_as_held_and_is_given_an_end() {
     ] {
         world.put(key(1), garbage).await;
         let answer = leases.acquire_leases(&[key(1)], &token("a"), LEASE_TTL).await.expect("Redis is there");
-        assert_eq!(answer, [Lease::Held], "{garbage:?}");
+        assert_eq!(answer, [LeaseOutcome::Held], "{garbage:?}");
         assert_eq!(world.value(key(1)).await.as_deref(), Some(garbage));
         assert_life(world.pttl(key(1)).await, LEASE_TTL);
     }
@@ -85,7 +88,7 @@ async fn a_lease_of_the_wrong_type_harms_no_neighbour_and_is_given_an_end() {
     let leases = RedisLeases::new(&world.client, &Keyspace::default());
     world.ask::<()>(&["RPUSH", &route_lease(key(1)), "x"]).await;
     let answers = leases.acquire_leases(&keys(0..3), &token("a"), LEASE_TTL).await.expect("Redis is there");
-    assert_eq!(answers, [Lease::Won, Lease::Held, Lease::Won]);
+    assert_eq!(answers, [LeaseOutcome::Won, LeaseOutcome::Held, LeaseOutcome::Won]);
     assert_life(world.pttl(key(1)).await, LEASE_TTL);
     leases.release_leases(&keys(0..3), &token("a")).await.expect("Redis is there");
     assert_eq!(world.value(key(0)).await, None);
@@ -108,7 +111,7 @@ async fn markers_are_extended_and_written_again_where_they_are_gone() {
         assert_life(world.pttl(key).await, DEDUPE_TTL);
     }
     let found = leases.acquire_leases(&keys(0..2), &token("a"), LEASE_TTL).await.expect("Redis is there");
-    let published = async |id| Lease::Published(world.acknowledged(id).await);
+    let published = async |id| LeaseOutcome::Published(world.acknowledged(id).await);
     assert_eq!(found, [published("5-1").await, published("5-2").await]);
     // Finding a marker does not shorten its TTL.
     assert_life(world.pttl(key(0)).await, DEDUPE_TTL);

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use domain::ports::{Append, Lease, LeaseStore, Outbound, StoreError};
+use domain::ports::{Append, LeaseOutcome, LeaseStore, Outbound, StoreError};
 use domain::route::Channel;
 use redis::Value;
 use store_redis::{RedisLeases, RedisOutbound};
@@ -35,7 +35,7 @@ async fn append_to(
 async fn win(world: &World, keys: &[&RouteKey]) {
     let leases = RedisLeases::new(&world.client, &Keyspace::default());
     let won = leases.acquire_leases(keys, &token("a"), LEASE_TTL).await.expect("Redis is there");
-    assert!(won.iter().all(|lease| *lease == Lease::Won), "{won:?}");
+    assert!(won.iter().all(|lease| *lease == LeaseOutcome::Won), "{won:?}");
 }
 
 async fn append(outbound: &RedisOutbound, keys: &[&RouteKey]) -> Result<Vec<Append>, StoreError> {
@@ -58,7 +58,7 @@ async fn a_marker_takes_the_place_of_the_lease_and_lives_for_the_dedupe_ttl() {
     let leases = RedisLeases::new(&world.client, &Keyspace::default());
     for who in ["a", "b"] {
         let found = leases.acquire_leases(&keys(0..1), &token(who), LEASE_TTL).await.expect("Redis is there");
-        assert_eq!(found, [Lease::Published(world.acknowledged(&id(&answers[0])).await)]);
+        assert_eq!(found, [LeaseOutcome::Published(world.acknowledged(&id(&answers[0])).await)]);
     }
     // A publisher that releases its leases does not release its markers.
     leases.release_leases(&keys(0..1), &token("a")).await.expect("Redis is there");

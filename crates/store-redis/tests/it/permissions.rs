@@ -87,5 +87,5 @@ async fn a_permission_that_is_withdrawn_is_an_outage_of_the_connection() {
         world.ask::<()>(&["ACL", "SETUSER", "default", "+@all"]).await;
     }
     let won = leases.acquire_leases(&keys(1..2), &token("a"), LEASE_TTL).await.expect("it is back");
-    assert_eq!(won, [domain::ports::Lease::Won]);
+    assert_eq!(won, [domain::ports::LeaseOutcome::Won]);
 }

@@ -11,8 +11,8 @@ use futures_util::future::{BoxFuture, Shared, WeakShared};
 use tokio::sync::Semaphore;
 
 /// The lookups of a statement, by user id.
-type Answers = Arc<HashMap<String, Lookup>>;
-type Read = BoxFuture<'static, Answers>;
+type UserLookups = Arc<HashMap<String, Lookup>>;
+type StatementRead = BoxFuture<'static, UserLookups>;
 
 /// The shared statements. Clones share them. The waiting statements are as bounded as the calls are, since
 /// they are dropped with them.
@@ -28,7 +28,7 @@ pub(super) struct Reads {
 struct Forming {
     /// `None` once the statement runs.
     users: Arc<Mutex<Option<Vec<String>>>>,
-    read: WeakShared<Read>,
+    read: WeakShared<StatementRead>,
 }
 
 impl Reads {
@@ -44,7 +44,7 @@ impl Reads {
         &self,
         user_ids: &[&str],
         run: impl FnOnce(Vec<String>) -> BoxFuture<'static, HashMap<String, Lookup>> + Send + 'static,
-    ) -> Shared<Read> {
+    ) -> Shared<StatementRead> {
         let mut forming = lock(&self.forming);
         if let Some(read) = forming.as_ref().and_then(|forming| forming.join(user_ids, self.max_users)) {
             return read;
@@ -64,7 +64,7 @@ impl Reads {
 }
 
 impl Forming {
-    fn join(&self, user_ids: &[&str], max_users: usize) -> Option<Shared<Read>> {
+    fn join(&self, user_ids: &[&str], max_users: usize) -> Option<Shared<StatementRead>> {
         let read = self.read.upgrade()?;
         let mut users = lock(&self.users);
         let users = users.as_mut().filter(|users| users.len() + user_ids.len() <= max_users)?;
@@ -94,7 +94,7 @@ mod tests {
         async { all_missing(user_ids) }.boxed()
     }
 
-    async fn users(read: Shared<Read>) -> Vec<String> {
+    async fn users(read: Shared<StatementRead>) -> Vec<String> {
         let mut users: Vec<String> = read.await.keys().cloned().collect();
         users.sort();
         users

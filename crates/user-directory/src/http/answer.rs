@@ -6,7 +6,7 @@ use serde::Deserialize;
 use crate::user;
 
 #[derive(Deserialize)]
-struct Found {
+struct UserBody {
     user: FoundUser,
 }
 
@@ -18,19 +18,19 @@ struct FoundUser {
 }
 
 #[derive(Deserialize)]
-struct Failure {
-    error: FailureCode,
+struct ErrorBody {
+    error: ErrorDetail,
 }
 
 #[derive(Deserialize)]
-struct FailureCode {
+struct ErrorDetail {
     code: String,
 }
 
 /// Parses the user from the body of a 200. An invalid address counts as none.
 pub(crate) fn user(asked: &str, body: &[u8]) -> Result<User, String> {
     // The parser's message could contain parts of the body.
-    let found: Found = serde_json::from_slice(body).map_err(|error| not_as_agreed(200, &error))?;
+    let found: UserBody = serde_json::from_slice(body).map_err(|error| not_as_agreed(200, &error))?;
     let user = found.user;
     if user.user_id != asked {
         return Err("the response is about another user".to_owned());
@@ -41,7 +41,7 @@ pub(crate) fn user(asked: &str, body: &[u8]) -> Result<User, String> {
 /// Checks that the body of a 404 means that the user does not exist; any other 404 is from another server or
 /// path.
 pub(crate) fn missing(body: &[u8]) -> Result<(), String> {
-    let failure: Failure = serde_json::from_slice(body).map_err(|error| not_as_agreed(404, &error))?;
+    let failure: ErrorBody = serde_json::from_slice(body).map_err(|error| not_as_agreed(404, &error))?;
     match failure.error.code.as_str() {
         "subject_not_found" => Ok(()),
         _ => Err("status 404 with a code other than subject_not_found".to_owned()),

@@ -9,28 +9,28 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared, WeakShared};
 
-use super::schedule::Outcome;
+use super::schedule::RequestOutcome;
 
-type Request = BoxFuture<'static, Outcome>;
+type SharedRequest = BoxFuture<'static, RequestOutcome>;
 
 /// The requests in flight. Clones share them. An entry exists only while a call waits, so the map is as
 /// bounded as the calls are.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Flights(Arc<Mutex<HashMap<String, WeakShared<Request>>>>);
+pub(crate) struct Flights(Arc<Mutex<HashMap<String, WeakShared<SharedRequest>>>>);
 
 /// A call that waits for a request.
 pub(crate) struct Flight {
     flights: Flights,
     user_id: String,
     /// The shared request, present until this is dropped.
-    request: Option<Shared<Request>>,
+    request: Option<Shared<SharedRequest>>,
     /// True if this call sends the request; other calls receive its outcome.
     pub(crate) is_own: bool,
 }
 
 impl Flights {
     /// Joins the request for this user, or starts the one that `request` creates.
-    pub(crate) fn join(&self, user_id: &str, request: impl FnOnce() -> Request) -> Flight {
+    pub(crate) fn join(&self, user_id: &str, request: impl FnOnce() -> SharedRequest) -> Flight {
         let mut flights = self.lock();
         let found = flights.get(user_id).and_then(WeakShared::upgrade);
         let is_own = found.is_none();
@@ -41,18 +41,18 @@ impl Flights {
         Flight { flights: self.clone(), user_id: user_id.to_owned(), request: Some(shared), is_own }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, WeakShared<Request>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, WeakShared<SharedRequest>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Flight {
     /// Waits for the outcome.
-    pub(crate) async fn outcome(&self) -> Outcome {
+    pub(crate) async fn outcome(&self) -> RequestOutcome {
         match &self.request {
             Some(request) => request.clone().await,
             // Cannot happen: the request is taken only when this is dropped.
-            None => Outcome::Unusable { cause: "the request was given up".to_owned() },
+            None => RequestOutcome::Unusable { cause: "the request was given up".to_owned() },
         }
     }
 }
@@ -73,7 +73,7 @@ mod tests {
 
     use super::*;
 
-    fn never() -> Request {
+    fn never() -> SharedRequest {
         pending().boxed()
     }
 

@@ -32,7 +32,7 @@ const MIN_FAILURES: usize = 4;
 
 /// The result of one request.
 #[derive(Clone, Debug)]
-pub(crate) enum Outcome {
+pub(crate) enum RequestOutcome {
     /// The directory returned the user, or reported that it does not exist.
     Answer(Lookup),
     /// The directory is overloaded or unreachable. It may have requested a wait.
@@ -42,7 +42,7 @@ pub(crate) enum Outcome {
 }
 
 #[derive(Debug)]
-struct User {
+struct UserProgress {
     next_pause: Duration,
     /// Sum of the pauses so far.
     paused: Duration,
@@ -52,8 +52,8 @@ struct User {
 
 /// The schedule of one lookup; users are identified by their index.
 #[derive(Debug)]
-pub(crate) struct Schedule {
-    users: Vec<User>,
+pub(crate) struct LookupSchedule {
+    users: Vec<UserProgress>,
     /// Index from which users have not been requested yet.
     unasked: usize,
     /// Users to request again, ordered by time.
@@ -68,10 +68,10 @@ pub(crate) struct Schedule {
     stopped: Option<&'static str>,
 }
 
-impl Schedule {
+impl LookupSchedule {
     /// Creates a schedule for `users` users, each of whose requests ends after `timeout`.
     pub(crate) fn new(users: usize, timeout: Duration, concurrency: &Concurrency, now: Instant) -> Self {
-        let user = |_| User { next_pause: FIRST_RETRY_PAUSE, paused: Duration::ZERO, lookup: None };
+        let user = |_| UserProgress { next_pause: FIRST_RETRY_PAUSE, paused: Duration::ZERO, lookup: None };
         Self {
             users: (0..users).map(user).collect(),
             unasked: 0,
@@ -113,19 +113,19 @@ impl Schedule {
     pub(crate) fn record(
         &mut self,
         index: usize,
-        outcome: Outcome,
+        outcome: RequestOutcome,
         concurrency: &mut Concurrency,
         now: Instant,
     ) {
         let user = &mut self.users[index];
         user.lookup = Some(match outcome {
-            Outcome::Answer(lookup) => {
+            RequestOutcome::Answer(lookup) => {
                 concurrency.answered();
                 (self.last_answer, self.failures, self.allowed) = (now, 0, concurrency.limit());
                 user.lookup = Some(lookup);
                 return;
             }
-            Outcome::Refused { cause, retry_after } => {
+            RequestOutcome::Refused { cause, retry_after } => {
                 let pause = user.next_pause.max(retry_after.unwrap_or_default());
                 user.next_pause *= 2;
                 user.paused = user.paused.saturating_add(pause);
@@ -134,7 +134,7 @@ impl Schedule {
                 }
                 Lookup::Unavailable(cause)
             }
-            Outcome::Unusable { cause } => Lookup::Unavailable(cause),
+            RequestOutcome::Unusable { cause } => Lookup::Unavailable(cause),
         });
         concurrency.failed();
         self.failures += 1;
@@ -163,18 +163,18 @@ mod tests {
 
     const TIMEOUT: Duration = Duration::from_secs(1);
 
-    fn refused() -> Outcome {
-        Outcome::Refused { cause: "status 503".into(), retry_after: None }
+    fn refused() -> RequestOutcome {
+        RequestOutcome::Refused { cause: "status 503".into(), retry_after: None }
     }
 
-    fn missing() -> Outcome {
-        Outcome::Answer(Lookup::Missing)
+    fn missing() -> RequestOutcome {
+        RequestOutcome::Answer(Lookup::Missing)
     }
 
     /// A schedule for this many users with a window of 32, and its start time.
-    fn schedule(users: usize) -> (Schedule, Concurrency, Instant) {
+    fn schedule(users: usize) -> (LookupSchedule, Concurrency, Instant) {
         let (concurrency, now) = (Concurrency::new(32), Instant::now());
-        (Schedule::new(users, TIMEOUT, &concurrency, now), concurrency, now)
+        (LookupSchedule::new(users, TIMEOUT, &concurrency, now), concurrency, now)
     }
 
     #[test]
@@ -213,7 +213,7 @@ mod tests {
             let (mut schedule, mut concurrency, start) = schedule(1);
             assert_eq!(schedule.next(start), Some(0));
             let wait = Duration::from_secs(seconds);
-            let outcome = Outcome::Refused { cause: "status 429".into(), retry_after: Some(wait) };
+            let outcome = RequestOutcome::Refused { cause: "status 429".into(), retry_after: Some(wait) };
             schedule.record(0, outcome, &mut concurrency, start);
             assert_eq!(schedule.next_retry(), retried.then(|| start + wait));
         }

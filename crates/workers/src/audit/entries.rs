@@ -82,7 +82,7 @@ where
         &self,
         page: Vec<StreamEntry>,
         context: &EntryContext<'_>,
-    ) -> Result<Vec<Judged>, StoreError> {
+    ) -> Result<Vec<JudgedEntry>, StoreError> {
         let catalog = &self.settings.catalog;
         // Entries that are not processed yet need no decoding.
         let traces: Vec<EntryTrace> = page
@@ -135,7 +135,7 @@ where
         stream: &str,
         mut after: EntryId,
         last: EntryId,
-    ) -> Result<Vec<Judged>, StoreError> {
+    ) -> Result<Vec<JudgedEntry>, StoreError> {
         let durable = retry(async || self.stores.tables.audited_checkpoint(stream).await).await?;
         let processed = durable.map_or(EntryId::ZERO, |durable| durable.last_entry_id);
         let state = retry(async || self.stores.streams.inspect_stream(stream).await).await?;
@@ -156,7 +156,7 @@ where
 }
 
 /// An entry, with its outcome or its discrepancy.
-type Judged = (EntryId, Result<EntryOutcome, Discrepancy>);
+type JudgedEntry = (EntryId, Result<EntryOutcome, Discrepancy>);
 
 /// True if a discrepancy is about this entry.
 pub(super) fn is_suspected(wrong: &[Discrepancy], entry: EntryId) -> bool {

@@ -18,7 +18,7 @@ use super::{Audit, AuditReport, LOOK_INTERVAL, MAX_LOOKS, NAME_MARGIN, retry, st
 
 /// The findings about a page.
 #[derive(Default)]
-struct Judged {
+struct PageFindings {
     wrong: Vec<Discrepancy>,
     published: PublishedFigures,
 }
@@ -80,8 +80,8 @@ where
         }
     }
 
-    async fn judge_records(&self, page: AuditedPage) -> Result<Judged, StoreError> {
-        let mut judged = Judged::default();
+    async fn judge_records(&self, page: AuditedPage) -> Result<PageFindings, StoreError> {
+        let mut judged = PageFindings::default();
         judged.wrong.extend(page.unreadable.into_iter().map(Discrepancy::from));
         judged.wrong.extend(page.records.iter().flat_map(judge_record));
         let routes = page.records.iter().flat_map(|record| &record.routes);
@@ -109,7 +109,7 @@ where
         channel: Channel,
         stream: &str,
         chunk: &[(&RouteKey, EntryId)],
-        judged: &mut Judged,
+        judged: &mut PageFindings,
     ) -> Result<(), StoreError> {
         let FoundEntries { stream: state, present, .. } =
             retry(async || self.stores.outbound.find_entries(channel, chunk).await).await?;

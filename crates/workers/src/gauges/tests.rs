@@ -5,7 +5,7 @@ use std::sync::Arc;
 use memory_stores::Effect;
 
 use super::*;
-use crate::fixtures::{Recorded, STREAM, World, down, intent, refused, route};
+use crate::fixtures::{RecordedGauges, STREAM, World, down, intent, refused, route};
 
 const AGE: &str = "notification.intent_stream.oldest_unprocessed_age";
 const UP: &str = "notification.dependency.up";
@@ -22,13 +22,13 @@ fn world() -> World {
 }
 
 /// Runs `times` passes in `world`, while the gauges are read.
-async fn measure(world: &World, times: u32) -> Recorded {
+async fn measure(world: &World, times: u32) -> RecordedGauges {
     measure_if(true, world, times).await
 }
 
 /// Same as [`measure`], but the gauges are read only if `is_read`.
-async fn measure_if(is_read: bool, world: &World, times: u32) -> Recorded {
-    let recorded = Recorded::default();
+async fn measure_if(is_read: bool, world: &World, times: u32) -> RecordedGauges {
+    let recorded = RecordedGauges::default();
     let gauges = Gauges {
         store: world.database.clone(),
         intents: world.intents.clone(),
@@ -40,7 +40,7 @@ async fn measure_if(is_read: bool, world: &World, times: u32) -> Recorded {
         metrics: Metrics::new(&recorded.meter()),
         health: Health::new("gauges"),
     };
-    let mut passes = GaugesLoop { gauges: &gauges, is_read: || is_read, seen: Seen::default() };
+    let mut passes = GaugesLoop { gauges: &gauges, is_read: || is_read, seen: GaugesState::default() };
     for _ in 0..times {
         drop(passes.run_once(&CancellationToken::new()).await);
     }

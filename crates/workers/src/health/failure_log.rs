@@ -17,11 +17,11 @@ const REMINDER_INTERVAL: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(super) struct FailureLog {
     worker: &'static str,
-    current: Option<Failure>,
+    current: Option<OngoingFailure>,
 }
 
 #[derive(Debug)]
-struct Failure {
+struct OngoingFailure {
     cause: String,
     /// The stream entry that waits, if the failure is about one.
     entry_id: Option<EntryId>,
@@ -57,7 +57,7 @@ impl FailureLog {
                 (cause.to_owned(), now)
             }
         };
-        self.current = Some(Failure { cause, entry_id, since, logged_at, times });
+        self.current = Some(OngoingFailure { cause, entry_id, since, logged_at, times });
         (MIN_PAUSE * 2_u32.saturating_pow(times.min(16) - 1)).min(MAX_PAUSE)
     }
 

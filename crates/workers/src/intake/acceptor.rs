@@ -11,7 +11,7 @@ mod report;
 use std::collections::{HashMap, VecDeque};
 
 use ambient::{Clock, Timestamp};
-use domain::accept::{Fate, Rest};
+use domain::accept::{Fate, FirstUndecided};
 use domain::entry::EntryId;
 use domain::malformed::FailureCode;
 use domain::ports::{Fence, Lookup, StoreError};
@@ -45,7 +45,7 @@ pub(super) struct Acceptor<'a, P: Ports> {
 
 /// The fence and the checkpoint that a batch is written with.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Target {
+pub(super) struct BatchCheckpoint {
     /// The fence of this term.
     pub(super) fence: Fence,
     /// The durable checkpoint that is expected.
@@ -97,7 +97,7 @@ impl<'a, P: Ports> Acceptor<'a, P> {
     /// the batch is done or the term is over, and otherwise the fate of the first entry without an outcome.
     pub(super) async fn process(
         &mut self,
-        target: Target,
+        target: BatchCheckpoint,
         stop: &CancellationToken,
     ) -> Result<Fate, StoreError> {
         // If the term ends here, nothing is lost, because nothing is written.
@@ -108,7 +108,7 @@ impl<'a, P: Ports> Acceptor<'a, P> {
             let mut entries = Entries::new(
                 self.intake,
                 entries.collect(),
-                Target { expected, ..target },
+                BatchCheckpoint { expected, ..target },
                 &mut self.lookups,
                 stop,
             );
@@ -121,7 +121,7 @@ impl<'a, P: Ports> Acceptor<'a, P> {
                         report::report(self.intake, &mut self.log, &entries.decision.decided).await;
                     let rest = entries.decision.rest;
                     self.finish(outcomes);
-                    if let Rest::Waits(wait) = rest {
+                    if let FirstUndecided::Waits(wait) = rest {
                         return Ok(Fate::Waiting(wait.cause));
                     }
                 }

@@ -22,8 +22,8 @@ use domain::ports::{
 };
 use tokio::time::Instant;
 
-use self::loss::{AfterLoss, Loss};
-use super::reader::Reader;
+use self::loss::{AfterLoss, CheckpointLoss};
+use super::reader::EntryReader;
 use super::{Intake, IntakeSettings};
 use crate::ports::Ports;
 
@@ -45,11 +45,11 @@ pub(super) struct CheckpointKeeper<'a, P: Ports> {
     claimed: bool,
     cache_claimed: bool,
     /// The position; `None` until it is determined where to resume.
-    position: Option<Position>,
+    position: Option<TermPosition>,
     /// The entry up to which a gap has been reported.
     reported_gap: EntryId,
     /// The loss that has been reported, until a batch is committed.
-    reported_loss: Option<Loss>,
+    reported_loss: Option<CheckpointLoss>,
     /// The time before which an idle stream is not inspected, because an inspection makes Redis copy large
     /// entries.
     inspect_again_at: Option<Instant>,
@@ -60,7 +60,7 @@ pub(super) struct CheckpointKeeper<'a, P: Ports> {
 
 /// The position of the term in the stream.
 #[derive(Debug)]
-struct Position {
+struct TermPosition {
     /// The durable checkpoint, which the next batch expects.
     durable: Option<EntryId>,
     /// The entry up to which everything in the stream has its outcome. It is not the durable checkpoint if
@@ -153,7 +153,7 @@ impl<'a, P: Ports> CheckpointKeeper<'a, P> {
 
     /// Determines where to resume, and stops every earlier term from writing. The durable checkpoint is
     /// authoritative; the cached one is used if there is no durable one.
-    pub(super) async fn resume(&mut self, reader: &Reader<'_, P>) -> Result<Resumed, StoreError> {
+    pub(super) async fn resume(&mut self, reader: &EntryReader<'_, P>) -> Result<Resumed, StoreError> {
         let stream = self.settings.stream.as_str();
         let claim = self.store.write_fence(stream, self.fence, !self.claimed).await?;
         if let domain::ports::FenceWrite::Superseded(fence) = claim {
@@ -222,7 +222,7 @@ impl<'a, P: Ports> CheckpointKeeper<'a, P> {
             }
         };
         tracing::info!(stream, resume_after = %processed, fence = self.fence, "resuming after the checkpoint");
-        self.position = Some(Position { durable, processed, checked_at: Instant::now(), cached: stored });
+        self.position = Some(TermPosition { durable, processed, checked_at: Instant::now(), cached: stored });
         Ok(Resumed::After(processed))
     }
 

@@ -7,7 +7,7 @@ use domain::accept;
 use domain::checkpoint::LARGE_COPY_INTERVAL;
 use domain::entry::{EntryId, RawEntry};
 use domain::policy::Policy;
-use domain::ports::{IntentStream, Read, ReadLimit, StoreError};
+use domain::ports::{IntentStream, ReadLimit, StoreError, StreamRead};
 use tokio::time::{Instant, sleep_until};
 
 use super::{Intake, IntakeSettings, UnprocessedEntry};
@@ -30,7 +30,7 @@ pub(super) const MAX_ENTRY_BYTES: usize = 64 * 1024 * 1024;
 const MAX_MISSES: u32 = 2;
 
 /// Reads entries in stream order.
-pub(super) struct Reader<'a, P: Ports> {
+pub(super) struct EntryReader<'a, P: Ports> {
     intents: &'a P::Intents,
     clock: &'a P::Clock,
     policy: &'a Policy,
@@ -41,7 +41,7 @@ pub(super) struct Reader<'a, P: Ports> {
     looked_at: Option<Instant>,
 }
 
-impl<'a, P: Ports> Reader<'a, P> {
+impl<'a, P: Ports> EntryReader<'a, P> {
     pub(super) fn new(intake: &'a Intake<P>) -> Self {
         Self {
             intents: &intake.intents,
@@ -75,7 +75,7 @@ impl<'a, P: Ports> Reader<'a, P> {
     ) -> Result<Option<Vec<UnprocessedEntry>>, StoreError> {
         loop {
             match self.intents.read(after, self.window.limit(), block).await? {
-                Read::Entries(entries) => {
+                StreamRead::Entries(entries) => {
                     if !entries.is_empty() {
                         self.misses = 0;
                     }
@@ -84,8 +84,8 @@ impl<'a, P: Ports> Reader<'a, P> {
                     let decode = |entry| self.decode(entry, read_at);
                     return Ok(Some(entries.into_iter().map(decode).collect()));
                 }
-                Read::TooLarge if self.window.narrow() => {}
-                Read::TooLarge => return Ok(None),
+                StreamRead::TooLarge if self.window.narrow() => {}
+                StreamRead::TooLarge => return Ok(None),
             }
         }
     }

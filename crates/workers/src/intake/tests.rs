@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use super::*;
 use crate::dispatch::dispatch;
 use crate::fixtures::{
-    Recorded, STREAM, World, WorldPorts, down, intent, locked, now, policy, refused, timed_out,
+    RecordedGauges, STREAM, World, WorldPorts, down, intent, locked, now, policy, refused, timed_out,
 };
 
 /// The bound of a run, by the paused clock of the runtime, which advances only while no task is running.
@@ -168,7 +168,7 @@ async fn what_comes_back_after_an_outage_is_processed_once_and_nothing_is_skippe
 
 #[tokio::test(start_paused = true)]
 async fn a_replica_that_never_leads_says_so() {
-    let (world, recorded) = (world(), Recorded::default());
+    let (world, recorded) = (world(), RecordedGauges::default());
     let follower = Intake { metrics: Metrics::new(&recorded.meter()), ..intake(&world, 9) };
     let stop = CancellationToken::new();
     stop.cancel();

@@ -64,7 +64,7 @@ mod tests {
     use tokio::time::advance;
 
     use super::*;
-    use crate::fixtures::Recorded;
+    use crate::fixtures::RecordedGauges;
 
     const BLOCKED: &str = "notification.worker.blocked_age";
     const LAST_PASS: &str = "notification.worker.last_pass_age";
@@ -72,7 +72,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_worker_is_shown_with_the_time_for_which_it_is_blocked_or_has_made_no_pass() {
-        let (recorded, workers) = (Recorded::default(), ReplicaHealth::default());
+        let (recorded, workers) = (RecordedGauges::default(), ReplicaHealth::default());
         observe_replica(&recorded.meter(), &workers, || (0, 0));
         let (intake, push) = (workers.add_worker("intake"), workers.add_worker("push"));
         intake.mark_blocked("the user directory");
@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     fn connections_are_shown_as_used_or_idle() {
-        let recorded = Recorded::default();
+        let recorded = RecordedGauges::default();
         observe_replica(&recorded.meter(), &ReplicaHealth::default(), || (7, 2));
         recorded.read();
         assert_eq!(recorded.values(CONNECTIONS), [5.0, 2.0], "used, idle");

@@ -7,15 +7,15 @@ use ambient::{Clock, Jitter, Timestamp, Tokens};
 use domain::dead_letter::PAYLOAD_ENCODING_FAILED;
 use domain::outbound::{self, OutboundEntry};
 use domain::ports::{
-    Acknowledged, Append, Failed, Lease, LeaseStore, LeaseToken, Outbound, Published, RouteStore, StoreError,
-    error_chain,
+    Acknowledged, Append, Failed, LeaseOutcome, LeaseStore, LeaseToken, Outbound, Published, RouteStore,
+    StoreError, error_chain,
 };
 use domain::route::{AfterFailure, LiveRoute, RouteKey};
 use tokio::time::Instant;
 
 use super::RoutePublisher;
 use super::state::PublisherState;
-use crate::dispatch::Batch;
+use crate::dispatch::RouteBatch;
 use crate::health::Stopped;
 use crate::ports::Ports;
 use crate::traces::PublishSpan;
@@ -49,14 +49,14 @@ pub(super) struct Appended {
 
 /// The result of publishing, for the scan.
 #[derive(Debug, Default)]
-pub(super) struct Report {
+pub(super) struct ChunkResult {
     /// True if another replica holds some of the routes, or if their leases expired.
     pub(super) contended: bool,
     /// The time at which the first of the failed routes is retried.
     pub(super) retry_at: Option<Timestamp>,
 }
 
-impl Report {
+impl ChunkResult {
     pub(super) fn merge(self, other: Self) -> Self {
         let retry_at = [self.retry_at, other.retry_at].into_iter().flatten().min();
         Self { contended: self.contended || other.contended, retry_at }
@@ -66,7 +66,11 @@ impl Report {
 impl<P: Ports> RoutePublisher<P> {
     /// Publishes a batch in chunks. Routes whose leases expired before the append are read again and retried
     /// at once.
-    pub(super) async fn publish(&self, batch: Batch, shared: &PublisherState) -> Result<Report, Stopped> {
+    pub(super) async fn publish(
+        &self,
+        batch: RouteBatch,
+        shared: &PublisherState,
+    ) -> Result<ChunkResult, Stopped> {
         let (mut report, mut lost) = self.publish_once(&batch, shared).await?;
         for _ in 0..MAX_LEASE_RETRIES {
             if lost.is_empty() {
@@ -75,7 +79,7 @@ impl<P: Ports> RoutePublisher<P> {
             let keys: Vec<&RouteKey> = lost.iter().collect();
             let read_at = Instant::now();
             let routes = self.live_routes(&keys, shared).await?;
-            let (again, still_lost) = self.publish_once(&Batch { routes, read_at }, shared).await?;
+            let (again, still_lost) = self.publish_once(&RouteBatch { routes, read_at }, shared).await?;
             (report, lost) = (report.merge(again), still_lost);
         }
         report.contended |= !lost.is_empty();
@@ -85,10 +89,10 @@ impl<P: Ports> RoutePublisher<P> {
     /// Publishes the routes of a batch, chunk by chunk. Also returns the keys of routes whose lease was lost.
     async fn publish_once(
         &self,
-        batch: &Batch,
+        batch: &RouteBatch,
         shared: &PublisherState,
-    ) -> Result<(Report, Vec<RouteKey>), Stopped> {
-        let (mut report, mut lost) = (Report::default(), Vec::new());
+    ) -> Result<(ChunkResult, Vec<RouteKey>), Stopped> {
+        let (mut report, mut lost) = (ChunkResult::default(), Vec::new());
         let mut routes = &batch.routes[..];
         while !routes.is_empty() {
             let (encoded, failed) = self.encode(routes);
@@ -134,12 +138,12 @@ impl<P: Ports> RoutePublisher<P> {
         read_at: Instant,
         traced: Option<(&[LiveRoute], Timestamp)>,
         shared: &PublisherState,
-    ) -> Result<(Report, Vec<RouteKey>), Stopped> {
+    ) -> Result<(ChunkResult, Vec<RouteKey>), Stopped> {
         let token = self.token();
         // No acknowledgement of the chunk is older.
         let acknowledged_at = Instant::now();
         let mut outcomes = Appended { failed, ..Appended::default() };
-        let mut report = Report::default();
+        let mut report = ChunkResult::default();
         if !encoded.is_empty() {
             let asked = encoded.len();
             let (leased, markers) = self.lease(encoded, token.clone(), shared).await?;
@@ -187,9 +191,9 @@ impl<P: Ports> RoutePublisher<P> {
         let (mut won, mut markers) = (Vec::with_capacity(asked), Vec::new());
         for (encoded, lease) in encoded.into_iter().zip(leases) {
             match lease {
-                Lease::Won => won.push(encoded),
-                Lease::Held => {}
-                Lease::Published(entry) => markers.push(published(encoded.route, entry)),
+                LeaseOutcome::Won => won.push(encoded),
+                LeaseOutcome::Held => {}
+                LeaseOutcome::Published(entry) => markers.push(published(encoded.route, entry)),
             }
         }
         let held = asked - won.len() - markers.len();

@@ -19,7 +19,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use super::RoutePublisher;
 use super::chunk::Appended;
 use super::confirm::MAX_UNCONFIRMED;
-use super::deferred::{Cause, Change};
+use super::deferred::{Cause, DeferredChange};
 use super::state::PublisherState;
 use crate::health::Stopped;
 use crate::ports::Ports;
@@ -37,7 +37,7 @@ const MAX_REST: Duration = Duration::from_secs(10);
 trait Completable: Clone + Send + Sync {
     fn key(&self) -> &RouteKey;
 
-    fn change(self) -> Change;
+    fn change(self) -> DeferredChange;
 
     /// The routes whose markers must exist until the change is committed.
     fn appended(changes: &[Self]) -> &[Published];
@@ -58,8 +58,8 @@ impl Completable for Published {
         &self.key
     }
 
-    fn change(self) -> Change {
-        Change::Published(self)
+    fn change(self) -> DeferredChange {
+        DeferredChange::Published(self)
     }
 
     fn appended(changes: &[Self]) -> &[Published] {
@@ -85,8 +85,8 @@ impl Completable for Failed {
         &self.key
     }
 
-    fn change(self) -> Change {
-        Change::Failed(self)
+    fn change(self) -> DeferredChange {
+        DeferredChange::Failed(self)
     }
 
     fn appended(_: &[Self]) -> &[Published] {
@@ -245,8 +245,8 @@ impl<P: Ports> RoutePublisher<P> {
             let (mut published, mut failed) = (Vec::new(), Vec::new());
             for (change, _) in due {
                 match change {
-                    Change::Published(route) => published.push(route),
-                    Change::Failed(route) => failed.push(route),
+                    DeferredChange::Published(route) => published.push(route),
+                    DeferredChange::Failed(route) => failed.push(route),
                 }
             }
             let published = self.retry(published, shared).await;

@@ -23,12 +23,12 @@ const RETRY_MAX: Duration = Duration::from_secs(30);
 
 /// The change to write about a route.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Change {
+pub(super) enum DeferredChange {
     Published(Published),
     Failed(Failed),
 }
 
-impl Change {
+impl DeferredChange {
     pub(super) fn key(&self) -> &RouteKey {
         match self {
             Self::Published(route) => &route.key,
@@ -66,12 +66,12 @@ impl Cause {
 /// The deferred completions.
 #[derive(Debug, Default)]
 pub(super) struct Deferred {
-    waiting: HashMap<RouteKey, Waiting>,
+    waiting: HashMap<RouteKey, WaitingChange>,
 }
 
 #[derive(Debug)]
-struct Waiting {
-    change: Change,
+struct WaitingChange {
+    change: DeferredChange,
     /// The number of times that the change was refused or too slow. A lock does not count: it ends when its
     /// transaction does.
     failures: u32,
@@ -80,12 +80,12 @@ struct Waiting {
 
 impl Deferred {
     /// Adds a completion, or one whose retry failed. Returns true if it is new in the list.
-    pub(super) fn add(&mut self, change: Change, cause: &Cause, failures: u32, now: Instant) -> bool {
+    pub(super) fn add(&mut self, change: DeferredChange, cause: &Cause, failures: u32, now: Instant) -> bool {
         let failures = failures + u32::from(*cause != Cause::Locked);
         let factor = 2_u32.saturating_pow(failures.saturating_sub(1).min(16));
         let retry_at = now + (RETRY_MIN * factor).min(RETRY_MAX);
         let key = change.key().clone();
-        self.waiting.insert(key, Waiting { change, failures, retry_at }).is_none()
+        self.waiting.insert(key, WaitingChange { change, failures, retry_at }).is_none()
     }
 
     /// Retries these later, without counting a failure.
@@ -120,7 +120,7 @@ impl Deferred {
 
     /// Returns the completions to retry now, with the number of their failures. They stay in the list
     /// meanwhile.
-    pub(super) fn due(&self, now: Instant) -> Vec<(Change, u32)> {
+    pub(super) fn due(&self, now: Instant) -> Vec<(DeferredChange, u32)> {
         let due = self.waiting.values().filter(|waiting| waiting.retry_at <= now);
         due.take(RETRIED_AT_ONCE).map(|waiting| (waiting.change.clone(), waiting.failures)).collect()
     }
@@ -131,9 +131,13 @@ mod tests {
     use super::*;
     use crate::fixtures::{acknowledged, route};
 
-    fn published(number: u64) -> Change {
+    fn published(number: u64) -> DeferredChange {
         let route = route(number, 0);
-        Change::Published(Published { key: route.key, version: route.version, entry: acknowledged("1-0") })
+        DeferredChange::Published(Published {
+            key: route.key,
+            version: route.version,
+            entry: acknowledged("1-0"),
+        })
     }
 
     #[test]

@@ -17,11 +17,11 @@ const SHARED_QUESTION_TIMEOUT: Duration = Duration::from_millis(100);
 /// The last result of the query, which the publishers of a replica share.
 #[derive(Debug, Default)]
 pub struct NextDue {
-    last: Mutex<Option<Answer>>,
+    last: Mutex<Option<NextDueTimes>>,
 }
 
 #[derive(Debug)]
-struct Answer {
+struct NextDueTimes {
     asked_at: Instant,
     due: HashMap<Channel, Timestamp>,
 }
@@ -45,17 +45,17 @@ impl NextDue {
         store: &impl RouteStore,
     ) -> Result<ChannelDue, StoreError> {
         let Ok(mut last) = timeout(SHARED_QUESTION_TIMEOUT, self.last.lock()).await else {
-            return Ok(Answer::ask(store).await?.of(channel));
+            return Ok(NextDueTimes::ask(store).await?.of(channel));
         };
         let answer = match last.take() {
             Some(answer) if answer.asked_at >= since => answer,
-            _ => Answer::ask(store).await?,
+            _ => NextDueTimes::ask(store).await?,
         };
         Ok(last.insert(answer).of(channel))
     }
 }
 
-impl Answer {
+impl NextDueTimes {
     async fn ask(store: &impl RouteStore) -> Result<Self, StoreError> {
         Ok(Self { asked_at: Instant::now(), due: store.next_due().await? })
     }

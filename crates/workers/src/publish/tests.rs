@@ -8,9 +8,9 @@ mod leases;
 use std::sync::Arc;
 
 use ambient::{FixedJitter, SeededTokens};
-use domain::ports::{Lease, LeaseToken};
+use domain::ports::{LeaseOutcome, LeaseToken};
 use domain::route::{LiveRoute, RouteKey, RouteStatus};
-use memory_stores::{Call, Effect, RouteState};
+use memory_stores::{Call, Effect, StoredRouteState};
 use opentelemetry::global::meter;
 use tokio::time::timeout;
 
@@ -57,7 +57,7 @@ impl Fixture {
                 poll_interval: Duration::from_millis(100),
                 lease_ttl: Duration::from_secs(5),
                 dedupe_ttl: Duration::from_secs(120),
-                backoff: Backoff { min: Duration::from_secs(1), max: Duration::from_secs(9) },
+                backoff: BackoffBounds { min: Duration::from_secs(1), max: Duration::from_secs(9) },
             },
             metrics: Metrics::new(&meter("test")),
             traces: self.traces.clone(),
@@ -74,7 +74,7 @@ impl Fixture {
     }
 
     /// Returns the state of the route with this number.
-    fn state(&self, number: u64) -> RouteState {
+    fn state(&self, number: u64) -> StoredRouteState {
         self.world.database.route(&route(number, 0).key).expect("it was put there")
     }
 
@@ -82,7 +82,7 @@ impl Fixture {
     async fn hold(&self, keys: &[RouteKey]) {
         let keys: Vec<&RouteKey> = keys.iter().collect();
         let won = LeaseStore::acquire_leases(&*self.world.publishing, &keys, &another(), OTHERS_TTL).await;
-        assert_eq!(won.expect("it is there"), vec![Lease::Won; keys.len()]);
+        assert_eq!(won.expect("it is there"), vec![LeaseOutcome::Won; keys.len()]);
     }
 
     /// Makes the other replica release them.
@@ -276,7 +276,7 @@ async fn what_was_dispatched_before_the_stop_is_published() {
     let mut later = route(1, 0);
     later.next_attempt_at = Timestamp::UNIX_EPOCH + Duration::from_secs(5);
     fixture.put([later.clone()]);
-    dispatcher.give(Channel::Push, Batch { routes: vec![later], read_at: Instant::now() });
+    dispatcher.give(Channel::Push, RouteBatch { routes: vec![later], read_at: Instant::now() });
     let stop = CancellationToken::new();
     stop.cancel();
     timeout(BOUND, publisher.run(receiver, stop)).await.expect("it stops");
@@ -288,7 +288,7 @@ async fn a_stop_breaks_off_what_takes_too_long() {
     let fixture = Fixture::default();
     let (publisher, receiver, dispatcher) = fixture.publisher();
     fixture.world.script.on("acquire_leases", |_| Effect::Hang);
-    dispatcher.give(Channel::Push, Batch { routes: vec![route(1, 0)], read_at: Instant::now() });
+    dispatcher.give(Channel::Push, RouteBatch { routes: vec![route(1, 0)], read_at: Instant::now() });
     let stop = CancellationToken::new();
     stop.cancel();
     timeout(DRAIN_TIMEOUT * 2, publisher.run(receiver, stop)).await.expect("it stops");
@@ -300,7 +300,7 @@ async fn a_route_that_waited_longer_than_markers_live_is_read_again_before_it_is
     let fixture = Fixture::default();
     let (publisher, receiver, dispatcher) = fixture.publisher();
     // The route is no longer live: another replica published it, and the marker has expired.
-    dispatcher.give(Channel::Push, Batch { routes: vec![route(1, 0)], read_at: Instant::now() });
+    dispatcher.give(Channel::Push, RouteBatch { routes: vec![route(1, 0)], read_at: Instant::now() });
     tokio::time::advance(publisher.settings.dedupe_ttl).await;
     let stop = CancellationToken::new();
     stop.cancel();
@@ -314,7 +314,7 @@ async fn a_route_that_waited_longer_than_markers_live_is_read_again_before_it_is
 async fn what_waits_goes_out_in_few_full_chunks_and_two_together() {
     let (dispatcher, [receiver]) = dispatch([Channel::Push]);
     let mut batches = receiver.batches;
-    let batch = |numbers: std::ops::Range<u64>| Batch {
+    let batch = |numbers: std::ops::Range<u64>| RouteBatch {
         routes: numbers.map(|number| route(number, 0)).collect(),
         read_at: Instant::now(),
     };
@@ -345,7 +345,7 @@ async fn what_was_just_accepted_goes_before_a_backlog_but_not_for_ever() {
         .collect();
     fixture.put((1..=BACKLOG).map(|number| route(number, 0)).chain(fresh.clone()));
     for routes in fresh.chunks(CHUNK as usize) {
-        dispatcher.give(Channel::Push, Batch { routes: routes.to_vec(), read_at: Instant::now() });
+        dispatcher.give(Channel::Push, RouteBatch { routes: routes.to_vec(), read_at: Instant::now() });
     }
     let stop = CancellationToken::new();
     let running = tokio::spawn(publisher.run(receiver, stop.clone()));

@@ -32,7 +32,7 @@ pub(super) struct UnreadableRows {
 
 /// One line of the log.
 #[derive(PartialEq, Eq, Debug)]
-pub(super) struct Report {
+pub(super) struct UnreadableLine {
     pub(super) problem: String,
     pub(super) routes: Vec<String>,
 }
@@ -43,7 +43,7 @@ impl UnreadableRows {
     }
 
     /// Returns the lines to write about the rows of a page.
-    pub(super) fn report(&mut self, rows: &[StoreError], now: Instant) -> Vec<Report> {
+    pub(super) fn report(&mut self, rows: &[StoreError], now: Instant) -> Vec<UnreadableLine> {
         if now.duration_since(self.second) >= Duration::from_secs(1) {
             (self.second, self.lines) = (now, 0);
         }
@@ -65,7 +65,7 @@ impl UnreadableRows {
                 self.lines += 1;
                 self.reported.extend(rows.iter().map(|(hash, _)| hash));
                 let routes = rows.iter().map(|(_, key)| key.clone()).collect();
-                reports.push(Report { problem: problem.clone(), routes });
+                reports.push(UnreadableLine { problem: problem.clone(), routes });
             }
         }
         reports

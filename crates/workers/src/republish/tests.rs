@@ -13,7 +13,7 @@ use domain::catalog::Catalog;
 use domain::outbound::encode;
 use domain::policy::Policy;
 use domain::ports::{
-    AcceptanceBatch, AcceptanceStore, Append, Completion, Failed, Fate, Lease, LeaseStore, LeaseToken,
+    AcceptanceBatch, AcceptanceStore, Append, Completion, Failed, Fate, LeaseOutcome, LeaseStore, LeaseToken,
     Lookup, Outbound, Published, RouteStore, RowLocks, User,
 };
 use domain::record::NotificationId;
@@ -110,7 +110,7 @@ impl Fixture {
     async fn append_route(&self, route: &LiveRoute) -> Published {
         let token = LeaseToken("the publisher".to_owned());
         let lease = self.world.publishing.acquire_leases(&[&route.key], &token, WINDOW).await;
-        assert_eq!(lease.expect("it is there"), [Lease::Won]);
+        assert_eq!(lease.expect("it is there"), [LeaseOutcome::Won]);
         let entry = encode(route).expect("it can be encoded");
         let entries = [(&route.key, &entry)];
         let appended =

@@ -10,7 +10,7 @@ use domain::ports::{Election, KeySweep, StoreError};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::{CHUNK_TARGET_TIME, Retention, TablePass, rest};
+use super::{CHUNK_TARGET_TIME, RetentionWorker, TablePass, rest};
 use crate::batch_limit::BatchLimit;
 
 /// The name of the table in metrics and in the log.
@@ -26,7 +26,7 @@ pub(super) fn chunk_limit() -> BatchLimit {
     BatchLimit::with_target(MIN_CHUNK_KEYS, MAX_CHUNK_KEYS, CHUNK_TARGET_TIME)
 }
 
-impl<E, S, C> Retention<E, S, C>
+impl<E, S, C> RetentionWorker<E, S, C>
 where
     E: Election,
     S: KeySweep,

@@ -5,14 +5,14 @@ use domain::ports::{Election, SessionSweep, StoreError};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::{Retention, TablePass, rest};
+use super::{RetentionWorker, TablePass, rest};
 
 /// The name of the table in metrics and in the log.
 pub(super) const TABLE: &str = "console_sessions";
 /// The most sessions of a chunk.
 const MAX_CHUNK_SESSIONS: usize = 256;
 
-impl<E, S, C> Retention<E, S, C>
+impl<E, S, C> RetentionWorker<E, S, C>
 where
     E: Election,
     S: SessionSweep,

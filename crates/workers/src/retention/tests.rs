@@ -32,8 +32,8 @@ fn malformed(number: i64, bytes: u64) -> Expired<MalformedKey> {
     Expired { key, at: at(number), rows: 1, bytes, live: false }
 }
 
-fn retention<S>(store: S) -> Retention<MemoryElection, S, ManualClock> {
-    Retention {
+fn retention<S>(store: S) -> RetentionWorker<MemoryElection, S, ManualClock> {
+    RetentionWorker {
         election: MemoryElection::default(),
         store,
         clock: ManualClock::new(at(0) + 2 * AGE),
@@ -48,7 +48,7 @@ fn retention<S>(store: S) -> Retention<MemoryElection, S, ManualClock> {
     }
 }
 
-impl Retention<MemoryElection, Store, ManualClock> {
+impl RetentionWorker<MemoryElection, Store, ManualClock> {
     async fn pass(&self, limits: &mut Limits) -> Result<(), StoreError> {
         self.run_once(limits, &CancellationToken::new()).await
     }

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use ambient::Tokens;
 use domain::ports::{
-    Claim, ClaimRequest, ClaimToken, Guarded, IdempotencyStore, KeyCondition, StoreError, error_chain,
+    AbandonOutcome, IdempotencyStore, KeyClaim, KeyClaimRequest, KeyClaimToken, KeyCondition, StoreError,
+    error_chain,
 };
 use domain::record::IdempotencyKey;
 use domain::submission::SubmissionOutcome;
@@ -14,8 +15,8 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use super::queue::{FairQueue, Kind};
-use super::{MAX_GROUP, SubmissionIntake, Waiting};
+use super::queue::{FairQueue, SubmissionKind};
+use super::{MAX_GROUP, SubmissionIntake, WaitingSubmission};
 use crate::pause::pause;
 use crate::ports::Ports;
 
@@ -49,7 +50,7 @@ pub(super) struct Outages(mpsc::Receiver<()>);
 #[derive(Debug)]
 struct ClaimToRelease {
     key: IdempotencyKey,
-    token: ClaimToken,
+    token: KeyClaimToken,
     since: Instant,
     /// True if it is unknown whether the claim was won. If it is not won yet, it may reach PostgreSQL after
     /// its release.
@@ -64,24 +65,24 @@ impl ClaimKeeper {
     }
 
     /// Releases a claim soon. If too many claims wait for that, it expires by itself.
-    pub(super) fn give_up(&self, key: IdempotencyKey, token: ClaimToken) {
+    pub(super) fn give_up(&self, key: IdempotencyKey, token: KeyClaimToken) {
         self.send(key, token, false);
     }
 
-    fn send(&self, key: IdempotencyKey, token: ClaimToken, is_unsure: bool) {
+    fn send(&self, key: IdempotencyKey, token: KeyClaimToken, is_unsure: bool) {
         drop(self.abandoned.try_send(ClaimToRelease { key, token, since: Instant::now(), is_unsure }));
     }
 }
 
 impl ClaimToRelease {
     /// True if the release is tried again after `outcome`, which is `None` after a failure.
-    fn is_retried(&self, outcome: Option<Guarded>, lock_ttl: Duration) -> bool {
+    fn is_retried(&self, outcome: Option<AbandonOutcome>, lock_ttl: Duration) -> bool {
         let at_most = match outcome {
-            Some(Guarded::Applied) => return false,
-            Some(Guarded::Fenced) if self.is_unsure => CLAIM_ARRIVAL_TIMEOUT,
-            Some(Guarded::Fenced) => return false,
+            Some(AbandonOutcome::Applied) => return false,
+            Some(AbandonOutcome::Fenced) if self.is_unsure => CLAIM_ARRIVAL_TIMEOUT,
+            Some(AbandonOutcome::Fenced) => return false,
             // After that time the claim has expired.
-            Some(Guarded::Busy) | None => lock_ttl,
+            Some(AbandonOutcome::Busy) | None => lock_ttl,
         };
         self.since.elapsed() < at_most
     }
@@ -89,9 +90,14 @@ impl ClaimToRelease {
 
 impl<P: Ports> SubmissionIntake<P> {
     /// Reads or claims the keys of single intents, group by group, until the queue is closed and empty.
-    pub(super) async fn claim(&self, queue: &FairQueue, claimed: mpsc::Sender<Waiting>, keeper: ClaimKeeper) {
+    pub(super) async fn claim(
+        &self,
+        queue: &FairQueue,
+        claimed: mpsc::Sender<WaitingSubmission>,
+        keeper: ClaimKeeper,
+    ) {
         loop {
-            let guarded = queue.take(Kind::Single, MAX_GROUP).await;
+            let guarded = queue.take(SubmissionKind::Single, MAX_GROUP).await;
             if guarded.is_empty() {
                 return;
             }
@@ -110,11 +116,15 @@ impl<P: Ports> SubmissionIntake<P> {
 
     /// Reads the keys of a group. Returns the submissions that may be accepted if their keys are still free
     /// then. Responds to the others.
-    async fn read_group(&self, reading: Vec<Waiting>, keeper: &ClaimKeeper) -> Vec<Waiting> {
+    async fn read_group(
+        &self,
+        reading: Vec<WaitingSubmission>,
+        keeper: &ClaimKeeper,
+    ) -> Vec<WaitingSubmission> {
         if reading.is_empty() {
             return reading;
         }
-        let keys: Vec<IdempotencyKey> = reading.iter().map(Waiting::key).collect();
+        let keys: Vec<IdempotencyKey> = reading.iter().map(WaitingSubmission::key).collect();
         let fingerprints = reading.iter().map(|waiting| waiting.submission.intent.fingerprint.as_str());
         let lookups: Vec<_> = keys.iter().zip(fingerprints).collect();
         match self.store.lookup_keys(&lookups).await {
@@ -130,17 +140,21 @@ impl<P: Ports> SubmissionIntake<P> {
     }
 
     /// Claims the keys of a group. Returns the submissions that may be accepted. Responds to the others.
-    pub(super) async fn claim_group(&self, claiming: Vec<Waiting>, keeper: &ClaimKeeper) -> Vec<Waiting> {
+    pub(super) async fn claim_group(
+        &self,
+        claiming: Vec<WaitingSubmission>,
+        keeper: &ClaimKeeper,
+    ) -> Vec<WaitingSubmission> {
         if claiming.is_empty() {
             return claiming;
         }
-        let keys: Vec<IdempotencyKey> = claiming.iter().map(Waiting::key).collect();
+        let keys: Vec<IdempotencyKey> = claiming.iter().map(WaitingSubmission::key).collect();
         let request = |(waiting, key)| {
-            let waiting: &Waiting = waiting;
+            let waiting: &WaitingSubmission = waiting;
             let fingerprint = &waiting.submission.intent.fingerprint;
-            ClaimRequest { key, fingerprint, token: ClaimToken(self.tokens.next()) }
+            KeyClaimRequest { key, fingerprint, token: KeyClaimToken(self.tokens.next()) }
         };
-        let requests: Vec<ClaimRequest<'_>> = claiming.iter().zip(&keys).map(request).collect();
+        let requests: Vec<KeyClaimRequest<'_>> = claiming.iter().zip(&keys).map(request).collect();
         match self.store.claim_keys(&requests, self.lock_ttl).await {
             Ok(claims) => {
                 let claimed = requests.iter().map(|request| KeyCondition::Claimed(request.token));
@@ -162,27 +176,27 @@ impl<P: Ports> SubmissionIntake<P> {
     /// record must be read. Responds to the others.
     fn admit(
         &self,
-        group: impl Iterator<Item = ((Waiting, KeyCondition), Option<Claim>)>,
+        group: impl Iterator<Item = ((WaitingSubmission, KeyCondition), Option<KeyClaim>)>,
         keeper: &ClaimKeeper,
-    ) -> Vec<Waiting> {
+    ) -> Vec<WaitingSubmission> {
         self.health.mark_healthy();
         let mut admitted = Vec::new();
         for ((mut waiting, condition), claim) in group {
             self.metrics.claimed(claim.as_ref().map_or("new", name), 1);
             waiting.condition = match claim {
                 None => Some(condition),
-                Some(Claim::New) => {
+                Some(KeyClaim::New) => {
                     waiting.in_progress = None;
                     Some(condition)
                 }
                 // Another intent has a stored response under this key. Its record shows which intent, and how
                 // it differs.
-                Some(Claim::Conflict) => None,
-                Some(Claim::Pending(free_in)) => {
+                Some(KeyClaim::Conflict) => None,
+                Some(KeyClaim::Pending(free_in)) => {
                     self.respond(waiting, SubmissionOutcome::InProgress(free_in), keeper);
                     continue;
                 }
-                Some(Claim::Completed(response)) => {
+                Some(KeyClaim::Completed(response)) => {
                     self.respond(waiting, SubmissionOutcome::Replayed(response), keeper);
                     continue;
                 }
@@ -193,7 +207,7 @@ impl<P: Ports> SubmissionIntake<P> {
     }
 
     /// Marks the failure of PostgreSQL, and reports it to all callers of the group.
-    fn refuse(&self, group: Vec<Waiting>, error: &StoreError, keeper: &ClaimKeeper) {
+    fn refuse(&self, group: Vec<WaitingSubmission>, error: &StoreError, keeper: &ClaimKeeper) {
         self.mark_failed(error, keeper);
         self.metrics.claimed("failed", group.len() as u64);
         let cause = error_chain(error);
@@ -270,11 +284,11 @@ impl<P: Ports> SubmissionIntake<P> {
 }
 
 /// The label `outcome` of a claim.
-fn name(outcome: &Claim) -> &'static str {
+fn name(outcome: &KeyClaim) -> &'static str {
     match outcome {
-        Claim::New => "new",
-        Claim::Pending(_) => "pending",
-        Claim::Completed(_) => "completed",
-        Claim::Conflict => "conflict",
+        KeyClaim::New => "new",
+        KeyClaim::Pending(_) => "pending",
+        KeyClaim::Completed(_) => "completed",
+        KeyClaim::Conflict => "conflict",
     }
 }

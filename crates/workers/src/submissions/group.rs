@@ -13,30 +13,30 @@ use domain::record::{IdempotencyKey, NotificationId};
 use domain::submission::{self, AcceptedRequest, SubmissionOutcome};
 
 use super::claims::ClaimKeeper;
-use super::{SubmissionIntake, Waiting};
-use crate::accept::Batch;
+use super::{SubmissionIntake, WaitingSubmission};
+use crate::accept::CommitGroup;
 use crate::ports::Ports;
 
 /// The submissions of one transaction.
-pub(super) struct Group<'a, P: Ports> {
+pub(super) struct SubmissionGroup<'a, P: Ports> {
     intake: &'a SubmissionIntake<P>,
     keeper: &'a ClaimKeeper,
-    elements: Vec<Waiting>,
+    elements: Vec<WaitingSubmission>,
     /// The accepted intents of those keys that are taken.
     known: HashMap<IdempotencyKey, AcceptedRequest>,
     /// The decision about each element.
-    decided: Vec<Decided>,
+    decided: Vec<DecidedSubmission>,
 }
 
 /// The decision about an element.
-struct Decided {
+struct DecidedSubmission {
     /// The response to its caller, once the decisions about the group are committed.
     outcome: SubmissionOutcome,
     /// The rows to write, if the element is accepted.
     written: Option<Outcome>,
 }
 
-impl Decided {
+impl DecidedSubmission {
     /// Returns the response to store under this condition, if the element is accepted.
     fn to_store(&self, condition: Option<KeyCondition>) -> Option<ResponseToStore<'_>> {
         let record = &self.written.as_ref()?.acceptance()?.record;
@@ -45,11 +45,11 @@ impl Decided {
     }
 }
 
-impl<'a, P: Ports> Group<'a, P> {
+impl<'a, P: Ports> SubmissionGroup<'a, P> {
     pub(super) fn new(
         intake: &'a SubmissionIntake<P>,
         keeper: &'a ClaimKeeper,
-        elements: Vec<Waiting>,
+        elements: Vec<WaitingSubmission>,
     ) -> Self {
         Self { intake, keeper, elements, known: HashMap::new(), decided: Vec::new() }
     }
@@ -80,19 +80,19 @@ impl<'a, P: Ports> Group<'a, P> {
     }
 
     /// Returns the two halves of the group.
-    pub(super) fn divide(mut self) -> (Vec<Waiting>, Vec<Waiting>) {
+    pub(super) fn divide(mut self) -> (Vec<WaitingSubmission>, Vec<WaitingSubmission>) {
         let right = self.elements.split_off(self.elements.len() / 2);
         (self.elements, right)
     }
 }
 
-impl<P: Ports> Batch for Group<'_, P> {
+impl<P: Ports> CommitGroup for SubmissionGroup<'_, P> {
     fn len(&self) -> usize {
         self.elements.len()
     }
 
     async fn find_known(&mut self) -> Result<(), StoreError> {
-        let keys: Vec<_> = self.elements.iter().map(Waiting::key).collect();
+        let keys: Vec<_> = self.elements.iter().map(WaitingSubmission::key).collect();
         self.known = self.intake.store.find_requests(&keys).await?;
         Ok(())
     }
@@ -105,7 +105,7 @@ impl<P: Ports> Batch for Group<'_, P> {
         let now = clock.now();
         let schedule = policy.schedule(now, !dispatcher.is_blocked());
         let (mut is_doubtful, no_users) = (false, HashMap::new());
-        let decide = |element: &Waiting| {
+        let decide = |element: &WaitingSubmission| {
             let intent = &element.submission.intent;
             let holder = self.known.get(&element.key());
             let users = element.users.as_ref().unwrap_or(&no_users);
@@ -116,11 +116,11 @@ impl<P: Ports> Batch for Group<'_, P> {
                     is_doubtful |= element.submission.stores_response && element.condition.is_none();
                     let response = element.condition.is_some().then(|| response(&acceptance));
                     let outcome = SubmissionOutcome::accepted(&acceptance, response);
-                    Decided { outcome, written: Some(Outcome::Accepted(acceptance)) }
+                    DecidedSubmission { outcome, written: Some(Outcome::Accepted(acceptance)) }
                 }
                 Err(outcome) => {
                     is_doubtful |= outcome.depends_on_directory();
-                    Decided { outcome, written: None }
+                    DecidedSubmission { outcome, written: None }
                 }
             }
         };
@@ -144,7 +144,7 @@ impl<P: Ports> Batch for Group<'_, P> {
     }
 
     async fn claim_free_keys(&mut self) {
-        let is_free = |element: &Waiting| element.condition == Some(KeyCondition::Free);
+        let is_free = |element: &WaitingSubmission| element.condition == Some(KeyCondition::Free);
         let (free, others) = mem::take(&mut self.elements).into_iter().partition(is_free);
         self.elements = others;
         self.elements.extend(self.intake.claim_group(free, self.keeper).await);
@@ -158,7 +158,8 @@ impl<P: Ports> Batch for Group<'_, P> {
 
     fn reject(&mut self, message: &str) -> bool {
         let rejection = Rejection { code: FailureCode::NotStorable, message: message.to_owned() };
-        self.decided = vec![Decided { outcome: SubmissionOutcome::Rejected(rejection), written: None }];
+        self.decided =
+            vec![DecidedSubmission { outcome: SubmissionOutcome::Rejected(rejection), written: None }];
         true
     }
 }

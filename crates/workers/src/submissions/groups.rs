@@ -16,11 +16,11 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
 use super::claims::ClaimKeeper;
-use super::group::Group;
+use super::group::SubmissionGroup;
 use super::singles_first::SinglesFirst;
 use super::{
     MAX_CONCURRENT_ELEMENT_GROUPS, MAX_CONCURRENT_GROUPS, MAX_ELEMENT_GROUP, MAX_GROUP, SubmissionIntake,
-    Waiting,
+    WaitingSubmission,
 };
 use crate::accept::{MAX_BATCH_COST, MAX_BATCH_ROUTES, accept};
 use crate::ports::Ports;
@@ -48,13 +48,13 @@ impl<P: Ports> SubmissionIntake<P> {
     /// pass.
     pub(super) async fn accept(
         &self,
-        mut looked_up: mpsc::Receiver<Waiting>,
+        mut looked_up: mpsc::Receiver<WaitingSubmission>,
         limits: GroupLimits,
         keeper: ClaimKeeper,
         singles: Option<&SinglesFirst>,
     ) {
-        let mut queue: VecDeque<Waiting> = VecDeque::new();
-        let mut divided: Vec<Vec<Waiting>> = Vec::new();
+        let mut queue: VecDeque<WaitingSubmission> = VecDeque::new();
+        let mut divided: Vec<Vec<WaitingSubmission>> = Vec::new();
         let mut running = FuturesUnordered::new();
         let (mut open, mut patient_until) = (true, Instant::now());
         loop {
@@ -93,10 +93,10 @@ impl<P: Ports> SubmissionIntake<P> {
     /// to be accepted separately.
     async fn accept_group(
         &self,
-        mut elements: Vec<Waiting>,
+        mut elements: Vec<WaitingSubmission>,
         keeper: &ClaimKeeper,
         singles: Option<&SinglesFirst>,
-    ) -> Option<(Vec<Waiting>, Vec<Waiting>)> {
+    ) -> Option<(Vec<WaitingSubmission>, Vec<WaitingSubmission>)> {
         if let Some(singles) = singles {
             singles.let_pass().await;
         }
@@ -111,7 +111,7 @@ impl<P: Ports> SubmissionIntake<P> {
             // Nothing was sent to PostgreSQL, so its state is unknown.
             return None;
         }
-        let mut group = Group::new(self, keeper, elements);
+        let mut group = SubmissionGroup::new(self, keeper, elements);
         match accept(&self.store, &mut group, false).await {
             Ok(Fate::Committed) => group.respond().await,
             Ok(Fate::Divided) => return Some(group.divide()),
@@ -132,7 +132,11 @@ impl<P: Ports> SubmissionIntake<P> {
 
 /// Takes as many of the first elements as fit into one transaction, at least one and up to `most`. No two
 /// have the same key: see queue.rs.
-fn cut_group(queue: &mut VecDeque<Waiting>, most: usize, policy: &Policy) -> Vec<Waiting> {
+fn cut_group(
+    queue: &mut VecDeque<WaitingSubmission>,
+    most: usize,
+    policy: &Policy,
+) -> Vec<WaitingSubmission> {
     let (mut cost, mut routes) = (0, 0);
     let mut group = Vec::new();
     while group.len() < most

@@ -7,7 +7,7 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::mpsc;
 
-use super::{SubmissionIntake, Waiting};
+use super::{SubmissionIntake, WaitingSubmission};
 use crate::ports::Ports;
 
 /// The most submissions whose recipients are looked up at a time. Submissions that name the same user share
@@ -18,8 +18,8 @@ impl<P: Ports> SubmissionIntake<P> {
     /// Passes each submission on when its lookup has ended, until no more arrive.
     pub(super) async fn look_up(
         &self,
-        mut claimed: mpsc::Receiver<Waiting>,
-        looked_up: mpsc::Sender<Waiting>,
+        mut claimed: mpsc::Receiver<WaitingSubmission>,
+        looked_up: mpsc::Sender<WaitingSubmission>,
     ) {
         let mut running = FuturesUnordered::new();
         let mut open = true;
@@ -34,7 +34,7 @@ impl<P: Ports> SubmissionIntake<P> {
         }
     }
 
-    async fn look_up_recipients(&self, mut waiting: Waiting) -> Waiting {
+    async fn look_up_recipients(&self, mut waiting: WaitingSubmission) -> WaitingSubmission {
         if waiting.users.is_some() {
             return waiting;
         }
@@ -45,7 +45,7 @@ impl<P: Ports> SubmissionIntake<P> {
     }
 
     /// Returns the lookups of the recipients, if the directory can recall all of them without a request.
-    pub(super) fn recall_recipients(&self, waiting: &Waiting) -> Option<HashMap<String, Lookup>> {
+    pub(super) fn recall_recipients(&self, waiting: &WaitingSubmission) -> Option<HashMap<String, Lookup>> {
         let users = waiting.submission.intent.audience.users();
         if users.is_empty() {
             return Some(HashMap::new());

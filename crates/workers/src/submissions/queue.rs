@@ -16,7 +16,7 @@ use domain::record::IdempotencyKey;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
-use super::Waiting;
+use super::WaitingSubmission;
 
 /// The most submissions of a producer that wait, for single intents and for elements. Further callers wait to
 /// be admitted.
@@ -24,7 +24,7 @@ pub(super) const MAX_WAITING: usize = 1_024;
 
 /// A kind of submission. Submissions of one kind share a queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Kind {
+pub(super) enum SubmissionKind {
     /// Single intents, whose response is stored.
     Single,
     /// Elements of batches.
@@ -33,11 +33,11 @@ pub(super) enum Kind {
 
 /// The waiting submissions. Clones share them.
 #[derive(Clone, Debug, Default)]
-pub(super) struct FairQueue(Arc<Shared>);
+pub(super) struct FairQueue(Arc<QueueState>);
 
 #[derive(Debug, Default)]
-struct Shared {
-    state: Mutex<State>,
+struct QueueState {
+    state: Mutex<QueuedSubmissions>,
     single: Notify,
     element: Notify,
     /// The number of single intents that wait or are in progress. It is not in `state`, because an intent
@@ -48,7 +48,7 @@ struct Shared {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct QueuedSubmissions {
     single: Producers,
     element: Producers,
     /// The keys of submissions that were taken and are not decided.
@@ -70,7 +70,7 @@ struct Producers {
 
 #[derive(Debug)]
 struct Queued {
-    waiting: Waiting,
+    waiting: WaitingSubmission,
     _room: OwnedSemaphorePermit,
 }
 
@@ -111,7 +111,7 @@ impl FairQueue {
 
     /// Adds a submission, once there is room for one more of its producer. Returns it as `Err` if the queue
     /// is closed.
-    pub(super) async fn push(&self, waiting: Waiting) -> Result<(), Waiting> {
+    pub(super) async fn push(&self, waiting: WaitingSubmission) -> Result<(), WaitingSubmission> {
         let (kind, producer) = (waiting.kind(), waiting.submission.intent.producer.clone());
         let room = {
             let mut state = self.state();
@@ -144,7 +144,7 @@ impl FairQueue {
     }
 
     /// Takes up to `most` waiting submissions, at least one; none once the queue is closed and empty.
-    pub(super) async fn take(&self, kind: Kind, most: usize) -> Vec<Waiting> {
+    pub(super) async fn take(&self, kind: SubmissionKind, most: usize) -> Vec<WaitingSubmission> {
         loop {
             let arrived = self.arrived(kind).notified();
             {
@@ -158,7 +158,12 @@ impl FairQueue {
         }
     }
 
-    fn take_from(&self, state: &mut State, kind: Kind, most: usize) -> Vec<Waiting> {
+    fn take_from(
+        &self,
+        state: &mut QueuedSubmissions,
+        kind: SubmissionKind,
+        most: usize,
+    ) -> Vec<WaitingSubmission> {
         let (mut taken, mut passed) = (Vec::new(), VecDeque::new());
         let mut producers = mem::take(state.of(kind));
         while taken.len() < most
@@ -192,23 +197,23 @@ impl FairQueue {
         self.state().in_progress.contains(key)
     }
 
-    fn arrived(&self, kind: Kind) -> &Notify {
+    fn arrived(&self, kind: SubmissionKind) -> &Notify {
         match kind {
-            Kind::Single => &self.0.single,
-            Kind::Element => &self.0.element,
+            SubmissionKind::Single => &self.0.single,
+            SubmissionKind::Element => &self.0.element,
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, QueuedSubmissions> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
-    fn of(&mut self, kind: Kind) -> &mut Producers {
+impl QueuedSubmissions {
+    fn of(&mut self, kind: SubmissionKind) -> &mut Producers {
         match kind {
-            Kind::Single => &mut self.single,
-            Kind::Element => &mut self.element,
+            SubmissionKind::Single => &mut self.single,
+            SubmissionKind::Element => &mut self.element,
         }
     }
 }

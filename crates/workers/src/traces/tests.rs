@@ -1,6 +1,6 @@
 //! The content of the spans of an intent and of a batch.
 
-use domain::record::Content;
+use domain::record::RecordContent;
 use opentelemetry::Value;
 use opentelemetry_sdk::trace::SpanData;
 
@@ -137,7 +137,7 @@ fn an_intent_that_the_service_could_not_accept_is_an_error() {
 /// A route of the record with this number, with this trace id.
 fn traced(number: u64, trace_id: &str) -> LiveRoute {
     let route = route(number, 0);
-    let content = Content { trace_id: trace_id.to_owned(), ..(*route.content).clone() };
+    let content = RecordContent { trace_id: trace_id.to_owned(), ..(*route.content).clone() };
     LiveRoute { content: Arc::new(content), ..route }
 }
 

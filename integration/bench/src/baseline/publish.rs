@@ -8,7 +8,7 @@ use redis::aio::MultiplexedConnection;
 use tokio::sync::mpsc;
 use tokio_postgres::{Client, Statement};
 
-use super::{Batch, Route, microseconds};
+use super::{BaselineRoute, RouteChunk, microseconds};
 use crate::testbed::PUSH;
 
 const CHUNK: usize = 512;
@@ -36,7 +36,7 @@ const COMPLETE: &str = "UPDATE routes SET status = 'published', next_attempt_at 
     WHERE routes.notification_id = appended.id AND routes.route_id = appended.route AND routes.updated_at = appended.version";
 
 /// Acquires leases and appends entries for one channel.
-pub(super) struct Publisher {
+pub(super) struct ChannelPublisher {
     redis: MultiplexedConnection,
     stream: &'static str,
     /// The SHA-1 of each script, with which Redis runs it.
@@ -45,12 +45,12 @@ pub(super) struct Publisher {
 }
 
 /// An appended chunk.
-pub(super) struct Appended {
-    chunk: Batch,
+pub(super) struct AppendedChunk {
+    chunk: RouteChunk,
     entry_ids: Vec<String>,
 }
 
-impl Publisher {
+impl ChannelPublisher {
     pub(super) async fn new(mut redis: MultiplexedConnection, stream: &'static str) -> anyhow::Result<Self> {
         let mut load = async |script: &str| {
             redis::cmd("SCRIPT").arg("LOAD").arg(script).query_async::<String>(&mut redis).await
@@ -61,10 +61,10 @@ impl Publisher {
 
     pub(super) async fn run(
         mut self,
-        mut batches: mpsc::Receiver<Batch>,
-        to: mpsc::Sender<Appended>,
+        mut batches: mpsc::Receiver<RouteChunk>,
+        to: mpsc::Sender<AppendedChunk>,
     ) -> anyhow::Result<()> {
-        let mut waiting = Batch { routes: Vec::new(), accepted_at: Vec::new() };
+        let mut waiting = RouteChunk { routes: Vec::new(), accepted_at: Vec::new() };
         loop {
             while waiting.routes.len() < CHUNK
                 && let Ok(more) = batches.try_recv()
@@ -78,18 +78,18 @@ impl Publisher {
                 continue;
             }
             let length = waiting.routes.len().min(CHUNK);
-            let later = Batch {
+            let later = RouteChunk {
                 routes: waiting.routes.split_off(length),
                 accepted_at: waiting.accepted_at.split_off(length),
             };
             let chunk = std::mem::replace(&mut waiting, later);
             let entry_ids = self.publish(&chunk.routes).await?;
-            to.send(Appended { chunk, entry_ids }).await.context("the completer ended")?;
+            to.send(AppendedChunk { chunk, entry_ids }).await.context("the completer ended")?;
         }
     }
 
     /// Acquires the leases and appends the entries of a chunk. Returns the ids of the entries.
-    async fn publish(&mut self, chunk: &[Route]) -> anyhow::Result<Vec<String>> {
+    async fn publish(&mut self, chunk: &[BaselineRoute]) -> anyhow::Result<Vec<String>> {
         let keys: Vec<String> = chunk
             .iter()
             .map(|route| format!("notification:route_leases:{}:{}", route.entry.id, route.route_id))
@@ -116,7 +116,7 @@ impl Publisher {
 }
 
 /// Adds the number of names and values, then the fields that the service appends for a push route.
-fn write_push(call: &mut Cmd, route: &Route, id: &str, _: &mut String) -> anyhow::Result<()> {
+fn write_push(call: &mut Cmd, route: &BaselineRoute, id: &str, _: &mut String) -> anyhow::Result<()> {
     call.arg(18).arg("event_id").arg(id).arg("event_type").arg("game.turn.ready");
     call.arg("user_id").arg(route.user()).arg("notification_id").arg(&route.entry.id);
     call.arg("route_id").arg(&route.route_id).arg("payload_json").arg(&route.entry.payload);
@@ -126,7 +126,7 @@ fn write_push(call: &mut Cmd, route: &Route, id: &str, _: &mut String) -> anyhow
 }
 
 /// Adds the number of names and values, then the fields that the service appends for an e-mail route.
-fn write_mail(call: &mut Cmd, route: &Route, id: &str, text: &mut String) -> anyhow::Result<()> {
+fn write_mail(call: &mut Cmd, route: &BaselineRoute, id: &str, text: &mut String) -> anyhow::Result<()> {
     text.clear();
     write!(text, "notification:{id}")?;
     call.arg(14).arg("idempotency_key").arg(text.as_str()).arg("delivery_id").arg(id);
@@ -155,8 +155,8 @@ impl Completer {
         Ok(Self { client, complete })
     }
 
-    pub(super) async fn run(self, mut appended: mpsc::Receiver<Appended>) -> anyhow::Result<()> {
-        while let Some(Appended { chunk, entry_ids }) = appended.recv().await {
+    pub(super) async fn run(self, mut appended: mpsc::Receiver<AppendedChunk>) -> anyhow::Result<()> {
+        while let Some(AppendedChunk { chunk, entry_ids }) = appended.recv().await {
             let ids: Vec<&str> = chunk.routes.iter().map(|route| route.entry.id.as_str()).collect();
             let routes: Vec<&str> = chunk.routes.iter().map(|route| route.route_id.as_str()).collect();
             let now = microseconds();

@@ -19,21 +19,21 @@ const HEAD_END: &[u8] = b"\r\n\r\n";
 pub(crate) const ROUTES: u32 = 2;
 
 /// A connection that is kept open between requests.
-pub(crate) struct Connection {
+pub(crate) struct ClientConnection {
     stream: TcpStream,
     /// The bytes of the latest response.
     received: Vec<u8>,
 }
 
 /// A response.
-pub(crate) struct Answer<'a> {
+pub(crate) struct ClientResponse<'a> {
     pub(crate) status: u16,
     /// True if the response was stored for an earlier request.
     pub(crate) is_replayed: bool,
     pub(crate) body: &'a [u8],
 }
 
-impl Answer<'_> {
+impl ClientResponse<'_> {
     /// The body.
     pub(crate) fn json(&self) -> anyhow::Result<Value> {
         serde_json::from_slice(self.body).context("the API answered with something else than JSON")
@@ -47,7 +47,7 @@ impl Answer<'_> {
     }
 }
 
-impl Connection {
+impl ClientConnection {
     pub(crate) async fn open(addr: &str) -> anyhow::Result<Self> {
         let stream = TcpStream::connect(addr).await.context("could not connect to the API")?;
         stream.set_nodelay(true)?;
@@ -55,7 +55,7 @@ impl Connection {
     }
 
     /// Sends a request and reads its response.
-    pub(crate) async fn exchange(&mut self, request: &[u8]) -> anyhow::Result<Answer<'_>> {
+    pub(crate) async fn exchange(&mut self, request: &[u8]) -> anyhow::Result<ClientResponse<'_>> {
         self.stream.write_all(request).await?;
         self.received.clear();
         let head_length = self.read_head().await?;
@@ -73,7 +73,7 @@ impl Connection {
             self.read().await?;
         }
         ensure!(self.received.len() == whole, "more than one answer to one request");
-        Ok(Answer { status, is_replayed, body: &self.received[head_length + HEAD_END.len()..] })
+        Ok(ClientResponse { status, is_replayed, body: &self.received[head_length + HEAD_END.len()..] })
     }
 
     /// Reads until the end of the head, and returns its length.

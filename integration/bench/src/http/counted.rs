@@ -9,7 +9,7 @@ use anyhow::Context;
 use tokio_postgres::Client;
 
 use super::client::ROUTES;
-use super::generator::Load;
+use super::generator::RequestLoad;
 use super::{ApiService, Generator};
 use crate::figure::Figure;
 use crate::measure::{peak_memory_mb, present_memory_mb};
@@ -23,7 +23,7 @@ const MEMORY_MB: f64 = 60.0;
 const BODY_BYTES: usize = 1_024;
 
 /// The counts of PostgreSQL.
-struct Counted {
+struct PostgresCounts {
     acceptances: i64,
     completions: i64,
 }
@@ -46,7 +46,7 @@ pub(super) async fn run(
     let api = ApiService::start(testbed, &dsn).await?;
     let mut generator = Generator::start(testbed, &dsn).await?;
     let memory = present_memory_mb(api.service.pid());
-    let load = Load { connections, first: 0, intents, batch: 0, body_bytes: BODY_BYTES };
+    let load = RequestLoad { connections, first: 0, intents, batch: 0, body_bytes: BODY_BYTES };
     generator.prepare(&api, load).await?;
     generator.send(intents, 0).await?;
     wait_for_entries(&mut testbed.redis().await?, u64::from(intents * ROUTES)).await?;
@@ -83,11 +83,11 @@ async fn transactions(superuser: &Client) -> anyhow::Result<i64> {
 }
 
 /// The statements of the service so far.
-async fn counted(superuser: &Client) -> anyhow::Result<Counted> {
+async fn counted(superuser: &Client) -> anyhow::Result<PostgresCounts> {
     let sql = "SELECT
         coalesce(sum(calls) FILTER (WHERE query LIKE 'INSERT INTO \"records\"%'), 0)::bigint,
         coalesce(sum(calls) FILTER (WHERE query LIKE 'UPDATE \"routes\"%'), 0)::bigint
         FROM pg_stat_statements JOIN pg_roles ON pg_roles.oid = userid WHERE rolname = $1";
     let row = superuser.query_one(sql, &[&ROLE]).await.context("PostgreSQL has not counted statements")?;
-    Ok(Counted { acceptances: row.get(0), completions: row.get(1) })
+    Ok(PostgresCounts { acceptances: row.get(0), completions: row.get(1) })
 }

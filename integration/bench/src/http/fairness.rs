@@ -9,10 +9,10 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
 use super::ApiService;
-use super::client::{self, Connection, ROUTES};
+use super::client::{self, ClientConnection, ROUTES};
 use super::steady;
 use crate::Scale;
-use crate::figure::{Figure, Section};
+use crate::figure::{Figure, ReportSection};
 use crate::latency::Percentiles;
 use crate::load::Steady;
 use crate::measure::median;
@@ -50,7 +50,7 @@ impl Neighbour {
         match self {
             Self::Nothing => Ok(()),
             Self::Batches => {
-                let mut connection = Connection::open(&addr).await?;
+                let mut connection = ClientConnection::open(&addr).await?;
                 for number in 0.. {
                     let keys = (0..BATCH).map(|place| format!("batch-{caller}-{number}-{place}"));
                     let intents: Vec<_> = keys.map(|key| intent(Some(&key))).collect();
@@ -60,7 +60,7 @@ impl Neighbour {
                 Ok(())
             }
             Self::RepeatedKey => {
-                let mut connection = Connection::open(&addr).await?;
+                let mut connection = ClientConnection::open(&addr).await?;
                 let body = intent(None).to_string();
                 let request = client::post("/v1/intents", &token, "idempotency-key: repeated\r\n", &body);
                 loop {
@@ -112,14 +112,14 @@ async fn measure(
     let load = Steady { routes: ROUTES, rate: RATE, most: RATE * seconds };
     let accepted = steady::send(load, &api).await?;
     calling.shutdown().await;
-    let millis = |one: &steady::Accepted| one.answered.duration_since(one.due).as_secs_f64() * 1_000.0;
+    let millis = |one: &steady::AcceptedIntent| one.answered.duration_since(one.due).as_secs_f64() * 1_000.0;
     let latency = Percentiles::of(accepted.iter().map(millis).collect());
     api.stop(testbed).await;
     Ok(latency)
 }
 
 /// Measures alternating rounds alone and with each neighbour.
-pub(crate) async fn run(testbed: &mut Testbed, scale: Scale) -> anyhow::Result<Section> {
+pub(crate) async fn run(testbed: &mut Testbed, scale: Scale) -> anyhow::Result<ReportSection> {
     let (rounds, seconds) = (scale.latency_rounds, scale.seconds);
     let (mut alone, mut beside) = (Vec::new(), Neighbour::LOUD.map(|_| Vec::new()));
     for round in 1..=rounds {
@@ -149,5 +149,5 @@ pub(crate) async fn run(testbed: &mut Testbed, scale: Scale) -> anyhow::Result<S
         "Fairness: {RATE} single intents/s of a producer for {seconds} s, alone and beside what another producer sends, in {rounds} \
          alternating round(s), medians"
     );
-    Ok(Section { title, figures, charts: Vec::new() })
+    Ok(ReportSection { title, figures, charts: Vec::new() })
 }

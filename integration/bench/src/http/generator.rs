@@ -12,7 +12,7 @@ use futures_util::future::try_join_all;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::client::{self, Answer, Connection};
+use super::client::{self, ClientConnection, ClientResponse};
 use crate::measure::percentile;
 
 /// The name with which this program runs as the load generator.
@@ -26,7 +26,7 @@ pub(crate) const SEND: &str = "send";
 
 /// The requests to be sent.
 #[derive(Clone, Copy, Serialize, Deserialize)]
-pub(crate) struct Load {
+pub(crate) struct RequestLoad {
     pub(crate) connections: u32,
     /// The number of the first intent.
     pub(crate) first: u32,
@@ -39,15 +39,15 @@ pub(crate) struct Load {
 
 /// A load and its target.
 #[derive(Serialize, Deserialize)]
-pub(crate) struct Order {
+pub(crate) struct LoadOrder {
     pub(crate) addr: String,
     pub(crate) token: String,
-    pub(crate) load: Load,
+    pub(crate) load: RequestLoad,
 }
 
 /// The results of the responses.
 #[derive(Clone, Copy, Serialize, Deserialize)]
-pub(crate) struct Answers {
+pub(crate) struct ResponseCounts {
     /// Intents that were accepted by the request.
     pub(crate) accepted: u32,
     /// Intents whose stored response was replayed.
@@ -60,10 +60,10 @@ pub(crate) struct Answers {
 }
 
 /// Encoded requests, and the connections for them.
-struct Prepared {
+struct PreparedLoad {
     requests: Vec<Vec<u8>>,
-    load: Load,
-    connections: Vec<Connection>,
+    load: RequestLoad,
+    connections: Vec<ClientConnection>,
 }
 
 /// Reads orders and steps, one per line, until the input ends.
@@ -78,7 +78,7 @@ pub(crate) fn serve() -> anyhow::Result<()> {
             let answers = runtime.block_on(send(prepared))?;
             println!("{}", json!({ "phase": "done", "answers": answers }));
         } else {
-            let order: Order = serde_json::from_str(&line).context("neither an order nor a step")?;
+            let order: LoadOrder = serde_json::from_str(&line).context("neither an order nor a step")?;
             // The connections of the previous order are closed first.
             drop(prepared.take());
             prepared = Some(runtime.block_on(prepare(&order))?);
@@ -88,8 +88,8 @@ pub(crate) fn serve() -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn prepare(order: &Order) -> anyhow::Result<Prepared> {
-    let Order { addr, token, load } = order;
+async fn prepare(order: &LoadOrder) -> anyhow::Result<PreparedLoad> {
+    let LoadOrder { addr, token, load } = order;
     let numbers = load.first..load.first + load.intents;
     let requests = if load.batch == 0 {
         numbers.map(|n| client::single(token, n, load.body_bytes)).collect()
@@ -98,13 +98,13 @@ async fn prepare(order: &Order) -> anyhow::Result<Prepared> {
         let firsts = numbers.step_by(load.batch as usize);
         firsts.map(|first| client::batch(token, first..(first + load.batch).min(end))).collect()
     };
-    let connections = try_join_all((0..load.connections).map(|_| Connection::open(addr))).await?;
-    Ok(Prepared { requests, load: *load, connections })
+    let connections = try_join_all((0..load.connections).map(|_| ClientConnection::open(addr))).await?;
+    Ok(PreparedLoad { requests, load: *load, connections })
 }
 
 /// Sends every request once.
-async fn send(prepared: &mut Prepared) -> anyhow::Result<Answers> {
-    let Prepared { requests, load, connections } = prepared;
+async fn send(prepared: &mut PreparedLoad) -> anyhow::Result<ResponseCounts> {
+    let PreparedLoad { requests, load, connections } = prepared;
     let is_batch = load.batch > 0;
     let next = Cell::new(0);
     let [accepted, replayed, repeats] = [0, 0, 0].map(Cell::new);
@@ -135,7 +135,13 @@ async fn send(prepared: &mut Prepared) -> anyhow::Result<Answers> {
     ensure!(times.len() == requests.len(), "{} of {} requests were answered", times.len(), requests.len());
     times.sort_by(f64::total_cmp);
     let (p50, p99) = (percentile(&times, 0.5), percentile(&times, 0.99));
-    Ok(Answers { accepted: accepted.get(), replayed: replayed.get(), repeats: repeats.get(), p50, p99 })
+    Ok(ResponseCounts {
+        accepted: accepted.get(),
+        replayed: replayed.get(),
+        repeats: repeats.get(),
+        p50,
+        p99,
+    })
 }
 
 /// The next request and its place, if one is left.
@@ -145,7 +151,7 @@ fn take<'a>(requests: &'a [Vec<u8>], next: &Cell<usize>) -> Option<(usize, &'a V
 }
 
 /// The number of intents of the request at `place`.
-fn of_request(load: &Load, place: usize) -> u32 {
+fn of_request(load: &RequestLoad, place: usize) -> u32 {
     if load.batch == 0 {
         return 1;
     }
@@ -161,7 +167,7 @@ enum Judgement {
     Undecided,
 }
 
-fn judge(answer: &Answer<'_>, is_batch: bool, is_repeat: bool) -> anyhow::Result<Judgement> {
+fn judge(answer: &ClientResponse<'_>, is_batch: bool, is_repeat: bool) -> anyhow::Result<Judgement> {
     // A repeated request may find the claim of the attempt that failed.
     if answer.status == 503 || (is_repeat && answer.status == 409) {
         return Ok(Judgement::Undecided);

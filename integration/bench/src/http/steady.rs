@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use super::ApiService;
-use super::client::{self, Connection, ROUTES};
+use super::client::{self, ClientConnection, ROUTES};
 use crate::figure::Figure;
 use crate::latency::{Percentiles, observed, steady};
 use crate::load::Steady;
@@ -25,7 +25,7 @@ const P99_RATIO: f64 = 2.0;
 const CONNECTIONS: usize = 64;
 
 /// Alternating rounds.
-pub(super) struct Latency {
+pub(super) struct SteadyLatency {
     stream: Vec<Percentiles>,
     /// The latencies to the last entry, and to the response.
     http: Vec<Percentiles>,
@@ -33,13 +33,13 @@ pub(super) struct Latency {
 }
 
 /// An intent that was accepted.
-pub(super) struct Accepted {
+pub(super) struct AcceptedIntent {
     id: String,
     pub(super) due: Instant,
     pub(super) answered: Instant,
 }
 
-impl Latency {
+impl SteadyLatency {
     pub(super) async fn measure(testbed: &mut Testbed, seconds: u32, rounds: usize) -> anyhow::Result<Self> {
         let load = Steady { routes: ROUTES, rate: RATE, most: RATE * seconds };
         let mut latency = Self { stream: Vec::new(), http: Vec::new(), answers: Vec::new() };
@@ -96,7 +96,7 @@ async fn of_http(testbed: &mut Testbed, load: Steady) -> anyhow::Result<(Percent
     let mut answers = Vec::new();
     let sending = async {
         let accepted = send(load, &api).await?;
-        let millis = |one: &Accepted| one.answered.duration_since(one.due).as_secs_f64() * 1_000.0;
+        let millis = |one: &AcceptedIntent| one.answered.duration_since(one.due).as_secs_f64() * 1_000.0;
         answers = accepted.iter().map(millis).collect();
         Ok(accepted.into_iter().map(|one| (one.id, one.due)).collect::<HashMap<_, _>>())
     };
@@ -107,10 +107,10 @@ async fn of_http(testbed: &mut Testbed, load: Steady) -> anyhow::Result<(Percent
 }
 
 /// An open loop, like [`Steady::send`]: each intent is sent when it is due, if a connection is free.
-pub(super) async fn send(load: Steady, api: &ApiService) -> anyhow::Result<Vec<Accepted>> {
+pub(super) async fn send(load: Steady, api: &ApiService) -> anyhow::Result<Vec<AcceptedIntent>> {
     let (give, mut free) = mpsc::channel(CONNECTIONS);
     for _ in 0..CONNECTIONS {
-        give.send(Connection::open(&api.addr).await?).await?;
+        give.send(ClientConnection::open(&api.addr).await?).await?;
     }
     let started = tokio::time::Instant::now();
     let (mut sending, mut accepted) = (JoinSet::new(), Vec::new());
@@ -127,7 +127,7 @@ pub(super) async fn send(load: Steady, api: &ApiService) -> anyhow::Result<Vec<A
             let body: Value = answer.json()?;
             let id = body["notification_id"].as_str().context("an answer without an id")?.to_owned();
             give.send(connection).await?;
-            anyhow::Ok(Accepted { id, due: due.into_std(), answered })
+            anyhow::Ok(AcceptedIntent { id, due: due.into_std(), answered })
         });
         while let Some(done) = sending.try_join_next() {
             accepted.push(done??);

@@ -85,25 +85,25 @@ struct Body<'a> {
 }
 
 /// A claimed event.
-struct Event {
+struct ClaimedEvent {
     place: i64,
     row: tokio_postgres::Row,
 }
 
-impl Event {
+impl ClaimedEvent {
     fn id(&self) -> &str {
         self.row.get(1)
     }
 }
 
 /// A place in the queue.
-struct Position {
+struct QueuePosition {
     available_at: SystemTime,
     created_at: SystemTime,
     event_id: String,
 }
 
-impl Default for Position {
+impl Default for QueuePosition {
     fn default() -> Self {
         let (at, event_id) = (SystemTime::UNIX_EPOCH, "00000000-0000-0000-0000-000000000000".to_owned());
         Self { available_at: at, created_at: at, event_id }
@@ -111,7 +111,7 @@ impl Default for Position {
 }
 
 /// A relay, connected.
-pub(crate) struct Baseline {
+pub(crate) struct RelayBaseline {
     client: Client,
     claim: Statement,
     mark: Statement,
@@ -120,7 +120,7 @@ pub(crate) struct Baseline {
     append: String,
 }
 
-impl Baseline {
+impl RelayBaseline {
     pub(crate) async fn connect(servers: &Servers) -> anyhow::Result<Self> {
         let client = baseline::client(servers).await?;
         let (claim, mark) = (client.prepare(CLAIM).await?, client.prepare(MARK).await?);
@@ -131,7 +131,7 @@ impl Baseline {
 
     /// Moves `events` events.
     pub(crate) async fn run(self, events: u32) -> anyhow::Result<()> {
-        let mut after = Position::default();
+        let mut after = QueuePosition::default();
         let (mut appended, mut claimed) = (Vec::new(), Vec::new());
         let mut left = events as usize;
         while left > 0 {
@@ -149,8 +149,11 @@ impl Baseline {
     }
 
     /// Claims a batch. Returns it in order, and the end of the examined range unless the outbox ended there.
-    async fn claim(&self, after: &Position) -> anyhow::Result<(Vec<Event>, Option<Position>)> {
-        let Position { available_at, created_at, event_id } = after;
+    async fn claim(
+        &self,
+        after: &QueuePosition,
+    ) -> anyhow::Result<(Vec<ClaimedEvent>, Option<QueuePosition>)> {
+        let QueuePosition { available_at, created_at, event_id } = after;
         let parameters: [&(dyn ToSql + Sync); 4] = [available_at, created_at, event_id, &BATCH];
         let (begun, rows, committed) = tokio::join!(
             biased;
@@ -163,10 +166,10 @@ impl Baseline {
         let (mut events, mut reached) = (Vec::new(), None);
         for row in rows? {
             match row.get(0) {
-                Some(place) => events.push(Event { place, row }),
+                Some(place) => events.push(ClaimedEvent { place, row }),
                 None => {
                     let (available_at, created_at, event_id) = (row.get(2), row.get(3), row.get(1));
-                    reached = Some(Position { available_at, created_at, event_id });
+                    reached = Some(QueuePosition { available_at, created_at, event_id });
                 }
             }
         }
@@ -175,7 +178,7 @@ impl Baseline {
     }
 
     /// Appends a batch with its markers. Returns its length.
-    async fn append(&self, events: &[Event]) -> anyhow::Result<usize> {
+    async fn append(&self, events: &[ClaimedEvent]) -> anyhow::Result<usize> {
         if events.is_empty() {
             return Ok(0);
         }
@@ -192,17 +195,17 @@ impl Baseline {
     }
 
     /// Marks a batch as delivered. Returns the number of marked events.
-    async fn mark(&self, events: &[Event]) -> anyhow::Result<u64> {
+    async fn mark(&self, events: &[ClaimedEvent]) -> anyhow::Result<u64> {
         if events.is_empty() {
             return Ok(0);
         }
-        let ids: Vec<&str> = events.iter().map(Event::id).collect();
+        let ids: Vec<&str> = events.iter().map(ClaimedEvent::id).collect();
         Ok(self.client.execute(&self.mark, &[&ids]).await?)
     }
 }
 
 /// Adds the fields of the entry of an event.
-fn write(call: &mut redis::Cmd, event: &Event) -> anyhow::Result<()> {
+fn write(call: &mut redis::Cmd, event: &ClaimedEvent) -> anyhow::Result<()> {
     let body: Body<'_> = serde_json::from_slice(event.row.get(5)).context("a payload of another form")?;
     let created_at: SystemTime = event.row.get(3);
     let occurred_at = created_at.duration_since(SystemTime::UNIX_EPOCH)?.as_millis();

@@ -13,14 +13,14 @@ use crate::testbed::{INTENTS, Testbed};
 const RATIO: f64 = 1.15;
 
 /// The numbers of events and rounds.
-pub(super) struct Size {
+pub(super) struct OutboxGrowthSize {
     pub(super) short: u32,
     pub(super) long: u32,
     pub(super) rounds: usize,
 }
 
 /// Measures alternating rounds.
-pub(super) async fn run(testbed: &mut Testbed, size: &Size) -> anyhow::Result<[Figure; 3]> {
+pub(super) async fn run(testbed: &mut Testbed, size: &OutboxGrowthSize) -> anyhow::Result<[Figure; 3]> {
     let dsn = testbed.fresh().await?;
     let short = Outbox::create(testbed, &dsn, "short").await?;
     let long = Outbox::create(testbed, &dsn, "long").await?;

@@ -14,7 +14,7 @@ use futures_util::future::try_join_all;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use crate::http::client::{self, Connection};
+use crate::http::client::{self, ClientConnection};
 use crate::http::generator::count;
 use crate::measure::percentile;
 
@@ -27,7 +27,7 @@ pub(crate) const BATCH: usize = 100;
 
 /// The reports to be sent, and their target.
 #[derive(Serialize, Deserialize)]
-pub(crate) struct Order {
+pub(crate) struct ReportOrder {
     pub(crate) addr: String,
     pub(crate) token: String,
     /// The ids of the routes, as consumers receive them.
@@ -52,9 +52,9 @@ pub(crate) struct Reported {
 }
 
 /// Encoded requests, and the connections for them.
-struct Prepared {
+struct PreparedReports {
     requests: Vec<Vec<u8>>,
-    connections: Vec<Connection>,
+    connections: Vec<ClientConnection>,
     /// The time between two requests, if they have a rate.
     interval: Option<Duration>,
     time: Duration,
@@ -72,7 +72,7 @@ pub(crate) fn serve() -> anyhow::Result<()> {
             let reported = runtime.block_on(send(prepared))?;
             println!("{}", json!({ "phase": "done", "reported": reported }));
         } else {
-            let order: Order = serde_json::from_str(&line).context("neither an order nor a step")?;
+            let order: ReportOrder = serde_json::from_str(&line).context("neither an order nor a step")?;
             prepared = Some(runtime.block_on(prepare(&order))?);
             println!("{}", json!({ "phase": "prepared" }));
         }
@@ -80,10 +80,11 @@ pub(crate) fn serve() -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn prepare(order: &Order) -> anyhow::Result<Prepared> {
-    let connections = try_join_all((0..order.connections).map(|_| Connection::open(&order.addr))).await?;
+async fn prepare(order: &ReportOrder) -> anyhow::Result<PreparedReports> {
+    let connections =
+        try_join_all((0..order.connections).map(|_| ClientConnection::open(&order.addr))).await?;
     let batch = Duration::from_secs(BATCH as u64);
-    Ok(Prepared {
+    Ok(PreparedReports {
         requests: requests(&order.token, &order.ids),
         connections,
         interval: order.rate.map(|rate| batch / rate),
@@ -104,8 +105,8 @@ fn requests(token: &str, ids: &[String]) -> Vec<Vec<u8>> {
 }
 
 /// Sends requests until the time is over, or none is left.
-async fn send(prepared: &mut Prepared) -> anyhow::Result<Reported> {
-    let Prepared { requests, connections, interval, time } = prepared;
+async fn send(prepared: &mut PreparedReports) -> anyhow::Result<Reported> {
+    let PreparedReports { requests, connections, interval, time } = prepared;
     let (next, started) = (Cell::new(0_u32), Instant::now());
     let each = connections.iter_mut().map(async |connection| {
         let mut times = Vec::new();

@@ -9,8 +9,8 @@ use harness::Service;
 use tokio_postgres::Client;
 use tokio_postgres::types::ToSql;
 
-use super::operations::{Request, Statements};
-use crate::http::client::Connection;
+use super::operations::{ExpectedRequest, OperationStatements};
+use crate::http::client::ClientConnection;
 use crate::measure::{Cpu, percentile};
 use crate::testbed::{Testbed, connect_postgres};
 
@@ -37,14 +37,14 @@ pub(super) async fn clients(testbed: &Testbed, dsn: &str, connections: u32) -> a
 pub(super) async fn bare(
     testbed: &Testbed,
     clients: Vec<Client>,
-    statements: &Statements,
+    statements: &OperationStatements,
     time: Duration,
 ) -> anyhow::Result<Driven> {
     let next = AtomicUsize::new(0);
     let sender = std::process::id();
     let prepared = async |client: &Client| match statements {
-        Statements::Prepared { text, .. } => client.prepare(text).await.map(Some),
-        Statements::Texts(_) => Ok(None),
+        OperationStatements::Prepared { text, .. } => client.prepare(text).await.map(Some),
+        OperationStatements::Texts(_) => Ok(None),
     };
     let prepared = try_join_all(clients.iter().map(prepared)).await?;
     let (before, began) = (testbed.cpu(sender), Instant::now());
@@ -54,14 +54,16 @@ pub(super) async fn bare(
             let place = next.fetch_add(1, Ordering::Relaxed);
             let started = Instant::now();
             match (statements, prepared) {
-                (Statements::Prepared { parameters, .. }, Some(statement)) => {
+                (OperationStatements::Prepared { parameters, .. }, Some(statement)) => {
                     let parameters = &parameters[place % parameters.len()];
                     let parameters: Vec<&(dyn ToSql + Sync)> =
                         parameters.iter().map(|one| &**one as &(dyn ToSql + Sync)).collect();
                     client.query(statement, &parameters).await?;
                 }
-                (Statements::Prepared { .. }, None) => anyhow::bail!("the statement is not prepared"),
-                (Statements::Texts(texts), _) => {
+                (OperationStatements::Prepared { .. }, None) => {
+                    anyhow::bail!("the statement is not prepared")
+                }
+                (OperationStatements::Texts(texts), _) => {
                     drop(client.simple_query(&texts[place % texts.len()]).await?)
                 }
             }
@@ -78,11 +80,11 @@ pub(super) async fn http(
     testbed: &Testbed,
     service: &Service,
     connections: u32,
-    requests: &[Request],
+    requests: &[ExpectedRequest],
     time: Duration,
 ) -> anyhow::Result<Driven> {
     let addr = service.state_addr();
-    let mut connections = try_join_all((0..connections).map(|_| Connection::open(&addr))).await?;
+    let mut connections = try_join_all((0..connections).map(|_| ClientConnection::open(&addr))).await?;
     let next = AtomicUsize::new(0);
     let sender = std::process::id();
     let (before, of_service, began) = (testbed.cpu(sender), own(service), Instant::now());

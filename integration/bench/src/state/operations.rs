@@ -21,7 +21,7 @@ const OF_PROGRESS: u32 = 10;
 
 /// An operation on documents.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Operation {
+pub(super) enum DocumentOperation {
     Get,
     Put,
     CompareAndSet,
@@ -34,22 +34,22 @@ pub(super) enum Operation {
 }
 
 /// A request, and the expected status of its response.
-pub(super) struct Request {
+pub(super) struct ExpectedRequest {
     pub(super) bytes: Vec<u8>,
     pub(super) status: u16,
 }
 
-type Parameters = Vec<Box<dyn ToSql + Sync + Send>>;
+type ParameterRow = Vec<Box<dyn ToSql + Sync + Send>>;
 
 /// The statements with the same effect.
-pub(super) enum Statements {
+pub(super) enum OperationStatements {
     /// One text, with parameters.
-    Prepared { text: String, parameters: Vec<Parameters> },
+    Prepared { text: String, parameters: Vec<ParameterRow> },
     /// Texts that contain their values, with which a query is planned.
     Texts(Vec<String>),
 }
 
-impl Operation {
+impl DocumentOperation {
     pub(super) const ALL: [Self; 9] = [
         Self::Get,
         Self::Put,
@@ -80,11 +80,11 @@ impl Operation {
         matches!(self, Self::QueryEquality | Self::QueryRange | Self::QueryTimes | Self::QueryPrefix)
     }
 
-    pub(super) fn requests(self, documents: u32) -> Vec<Request> {
+    pub(super) fn requests(self, documents: u32) -> Vec<ExpectedRequest> {
         numbers(documents).map(|n| self.request(n, documents)).collect()
     }
 
-    fn request(self, n: u32, documents: u32) -> Request {
+    fn request(self, n: u32, documents: u32) -> ExpectedRequest {
         let path = format!("/keys/{}", key(n));
         let json_type = "application/json";
         let (method, path, body, status) = match self {
@@ -111,10 +111,10 @@ impl Operation {
                 format!("{head}content-type: {media_type}\r\ncontent-length: {}\r\n\r\n{body}", body.len())
             }
         };
-        Request { bytes: text.into_bytes(), status }
+        ExpectedRequest { bytes: text.into_bytes(), status }
     }
 
-    pub(super) fn statements(self, documents: u32) -> anyhow::Result<Statements> {
+    pub(super) fn statements(self, documents: u32) -> anyhow::Result<OperationStatements> {
         const COLUMNS: &str = "key, value::text, version, created_at, updated_at";
         const WRITTEN: &str = "version = nextval('kv_version_seq'),
             updated_at = GREATEST(clock_timestamp(), kv.updated_at + interval '1 microsecond')";
@@ -135,13 +135,13 @@ impl Operation {
                 "UPDATE kv SET value = jsonb_strip_nulls(value || $2::text::jsonb), {WRITTEN}
                  WHERE key = $1 RETURNING version"
             ),
-            _ => return self.query_texts(documents).map(Statements::Texts),
+            _ => return self.query_texts(documents).map(OperationStatements::Texts),
         };
         let parameters = numbers(documents).map(|n| self.parameters(n, documents)).collect();
-        Ok(Statements::Prepared { text, parameters })
+        Ok(OperationStatements::Prepared { text, parameters })
     }
 
-    fn parameters(self, n: u32, documents: u32) -> Parameters {
+    fn parameters(self, n: u32, documents: u32) -> ParameterRow {
         match self {
             Self::BatchGet => vec![Box::new(batch(n, documents))],
             Self::Get => vec![Box::new(key(n))],
@@ -178,7 +178,7 @@ impl Operation {
         let table = compile::Table::new("kv", indexes);
         let text = |n| {
             let query = Query::parse(self.query(n, documents).to_string().as_bytes())?;
-            let mut select = compile::page(&query, &table, compile::Reading::Planned)?;
+            let mut select = compile::page(&query, &table, compile::ReadPlan::Planned)?;
             let columns = sea_query::Expr::cust("key, value::text AS value, version, created_at, updated_at");
             select.expr(columns).from(sea_query::Alias::new("kv"));
             Ok(select.to_string(sea_query::PostgresQueryBuilder))
@@ -244,7 +244,7 @@ mod tests {
 
     #[test]
     fn every_element_can_be_sent_and_names_a_document() {
-        for operation in Operation::ALL {
+        for operation in DocumentOperation::ALL {
             assert_eq!(operation.requests(1_000).len(), ELEMENTS as usize, "{}", operation.name());
             assert!(operation.statements(1_000).is_ok(), "{}", operation.name());
         }

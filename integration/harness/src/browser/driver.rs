@@ -17,7 +17,7 @@ const ANSWER_BOUND: Duration = Duration::from_secs(60);
 const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
 
 /// The reason why a command failed, in the driver's words.
-pub(super) type Failure = String;
+pub(super) type DriverFailure = String;
 
 /// A session of ChromeDriver.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ pub(super) struct Driver {
 
 impl Driver {
     /// Begins a session with these options of Chrome.
-    pub(super) async fn connect(addr: &str, options: &Value) -> Result<Self, Failure> {
+    pub(super) async fn connect(addr: &str, options: &Value) -> Result<Self, DriverFailure> {
         let wanted = json!({"goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "WARNING"}});
         let body = json!({"capabilities": {"alwaysMatch": wanted}});
         let session = ask(addr, "POST", "/session", &body).await?;
@@ -39,35 +39,35 @@ impl Driver {
     }
 
     /// Sends a command with parameters.
-    pub(super) async fn post(&self, command: &str, parameters: &Value) -> Result<Value, Failure> {
+    pub(super) async fn post(&self, command: &str, parameters: &Value) -> Result<Value, DriverFailure> {
         ask(&self.addr, "POST", &format!("/session/{}/{command}", self.session), parameters).await
     }
 
     /// Sends a GET request.
-    pub(super) async fn get(&self, what: &str) -> Result<Value, Failure> {
+    pub(super) async fn get(&self, what: &str) -> Result<Value, DriverFailure> {
         ask(&self.addr, "GET", &format!("/session/{}/{what}", self.session), &Value::Null).await
     }
 
     /// Sends a DELETE request; it deletes the session itself if `what` is empty.
-    pub(super) async fn delete(&self, what: &str) -> Result<Value, Failure> {
+    pub(super) async fn delete(&self, what: &str) -> Result<Value, DriverFailure> {
         let path = format!("/session/{}/{what}", self.session);
         ask(&self.addr, "DELETE", path.trim_end_matches('/'), &Value::Null).await
     }
 
     /// The elements that a CSS selector selects.
-    pub(super) async fn elements(&self, css: &str) -> Result<Vec<String>, Failure> {
+    pub(super) async fn elements(&self, css: &str) -> Result<Vec<String>, DriverFailure> {
         let found = self.post("elements", &json!({"using": "css selector", "value": css})).await?;
         let ids = found.as_array().into_iter().flatten().filter_map(|element| element[ELEMENT].as_str());
         Ok(ids.map(str::to_owned).collect())
     }
 
     /// Runs a command of the developer tools.
-    pub(super) async fn devtools(&self, method: &str, parameters: &Value) -> Result<Value, Failure> {
+    pub(super) async fn devtools(&self, method: &str, parameters: &Value) -> Result<Value, DriverFailure> {
         self.post("goog/cdp/execute", &json!({"cmd": method, "params": parameters})).await
     }
 
     /// Presses keys one after the other.
-    pub(super) async fn press(&self, keys: &str) -> Result<Value, Failure> {
+    pub(super) async fn press(&self, keys: &str) -> Result<Value, DriverFailure> {
         let actions: Vec<Value> = keys
             .chars()
             .flat_map(|key| ["keyDown", "keyUp"].map(|kind| json!({"type": kind, "value": key.to_string()})))
@@ -78,7 +78,7 @@ impl Driver {
 }
 
 /// Sends a request. Returns the member `value` of the response.
-async fn ask(addr: &str, method: &str, path: &str, body: &Value) -> Result<Value, Failure> {
+async fn ask(addr: &str, method: &str, path: &str, body: &Value) -> Result<Value, DriverFailure> {
     let body = if method == "POST" { body.to_string() } else { String::new() };
     let exchange = timeout(ANSWER_BOUND, exchange(addr, method, path, &body)).await;
     let (is_done, body) =

@@ -6,8 +6,8 @@ use domain::catalog::MAX_NAME;
 use domain::intent::MAX_IDENTIFIER;
 use domain::outcome::Outcome;
 use domain::ports::{
-    AcceptanceBatch, AcceptanceStore, Claim, ClaimRequest, ClaimToken, Fate, Guarded, IdempotencyStore,
-    KeyCondition, Known, ResponseToStore,
+    AbandonOutcome, AcceptanceBatch, AcceptanceStore, Fate, IdempotencyStore, KeyClaim, KeyClaimRequest,
+    KeyClaimToken, KeyCondition, Known, ResponseToStore,
 };
 use domain::record::IdempotencyKey;
 use domain::submission::{AcceptedRequest, StoredResponse};
@@ -56,8 +56,8 @@ fn key(number: u64) -> IdempotencyKey {
     IdempotencyKey { producer: "game_master".to_owned(), key: format!("key-{number}") }
 }
 
-fn token(number: u8) -> ClaimToken {
-    ClaimToken([number; 16])
+fn token(number: u8) -> KeyClaimToken {
+    KeyClaimToken([number; 16])
 }
 
 fn response(text: &str) -> StoredResponse {
@@ -78,12 +78,12 @@ fn fingerprint(number: u64) -> String {
 }
 
 /// Claims keys by their numbers, each for the intent with this fingerprint and under this token.
-async fn claim(fixture: &impl IdempotencyFixture, claims: &[(u64, &str, u8)]) -> Vec<Claim> {
+async fn claim(fixture: &impl IdempotencyFixture, claims: &[(u64, &str, u8)]) -> Vec<KeyClaim> {
     let keys: Vec<_> = claims.iter().map(|(number, ..)| key(*number)).collect();
     let claims: Vec<_> = claims
         .iter()
         .zip(&keys)
-        .map(|((_, fingerprint, by), key)| ClaimRequest { key, fingerprint, token: token(*by) })
+        .map(|((_, fingerprint, by), key)| KeyClaimRequest { key, fingerprint, token: token(*by) })
         .collect();
     fixture.store().claim_keys(&claims, LOCK_TTL).await.expect("the store is there")
 }
@@ -123,14 +123,14 @@ async fn commit_free(fixture: &impl IdempotencyFixture, numbers: &[u64], by: &st
 }
 
 /// The outcomes of a lookup for requests with these numbers and fingerprints.
-async fn lookup(fixture: &impl IdempotencyFixture, lookups: &[(u64, &str)]) -> Vec<Option<Claim>> {
+async fn lookup(fixture: &impl IdempotencyFixture, lookups: &[(u64, &str)]) -> Vec<Option<KeyClaim>> {
     let keys: Vec<_> = lookups.iter().map(|(number, _)| key(*number)).collect();
     let lookups: Vec<_> =
         keys.iter().zip(lookups).map(|(key, (_, fingerprint))| (key, *fingerprint)).collect();
     fixture.store().lookup_keys(&lookups).await.expect("the store is there")
 }
 
-async fn abandon(fixture: &impl IdempotencyFixture, claims: &[(u64, u8)]) -> Vec<Guarded> {
+async fn abandon(fixture: &impl IdempotencyFixture, claims: &[(u64, u8)]) -> Vec<AbandonOutcome> {
     let claims: Vec<_> = claims.iter().map(|(number, by)| (key(*number), token(*by))).collect();
     fixture.store().abandon_keys(&claims).await.expect("the store is there")
 }
@@ -142,24 +142,24 @@ async fn accepted(fixture: &impl IdempotencyFixture) -> Vec<u64> {
     (1..=3).filter(|number| found.contains_key(&key(*number))).collect()
 }
 
-fn is_in_progress(outcome: &Claim) -> bool {
-    matches!(outcome, Claim::Pending(free_in) if !free_in.is_zero() && *free_in <= LOCK_TTL)
+fn is_in_progress(outcome: &KeyClaim) -> bool {
+    matches!(outcome, KeyClaim::Pending(free_in) if !free_in.is_zero() && *free_in <= LOCK_TTL)
 }
 
 pub async fn a_claimed_key_is_in_progress_for_every_intent(fixture: impl IdempotencyFixture) {
     let same = fingerprint(1);
-    assert_eq!(claim(&fixture, &[(1, &same, 1)]).await, [Claim::New]);
+    assert_eq!(claim(&fixture, &[(1, &same, 1)]).await, [KeyClaim::New]);
     let again = claim(&fixture, &[(1, &same, 2), (2, &same, 3), (1, OTHER, 4)]).await;
     assert!(is_in_progress(&again[0]) && is_in_progress(&again[2]), "{again:?}");
-    assert_eq!(again[1], Claim::New, "the outcomes are in the order of the claims");
+    assert_eq!(again[1], KeyClaim::New, "the outcomes are in the order of the claims");
 }
 
 pub async fn of_several_claims_of_a_key_in_one_call_one_wins(fixture: impl IdempotencyFixture) {
     let same = fingerprint(1);
     let outcomes = claim(&fixture, &[(2, OTHER, 1), (1, &same, 2), (1, &same, 3), (1, OTHER, 4)]).await;
-    assert_eq!(outcomes[..2], [Claim::New, Claim::New]);
+    assert_eq!(outcomes[..2], [KeyClaim::New, KeyClaim::New]);
     assert!(outcomes[2..].iter().all(is_in_progress), "{outcomes:?}");
-    assert_eq!(abandon(&fixture, &[(1, 2)]).await, [Guarded::Applied], "the first one has won");
+    assert_eq!(abandon(&fixture, &[(1, 2)]).await, [AbandonOutcome::Applied], "the first one has won");
 }
 
 pub async fn the_longest_producer_with_the_longest_key_is_claimed_and_found_again(
@@ -167,38 +167,38 @@ pub async fn the_longest_producer_with_the_longest_key_is_claimed_and_found_agai
 ) {
     let key = IdempotencyKey { producer: "p".repeat(MAX_NAME), key: "k".repeat(MAX_IDENTIFIER) };
     let claim = async |by| {
-        let claims = [ClaimRequest { key: &key, fingerprint: OTHER, token: token(by) }];
+        let claims = [KeyClaimRequest { key: &key, fingerprint: OTHER, token: token(by) }];
         fixture.store().claim_keys(&claims, LOCK_TTL).await.expect("no key is too long")
     };
-    assert_eq!(claim(1).await, [Claim::New]);
+    assert_eq!(claim(1).await, [KeyClaim::New]);
     assert!(is_in_progress(&claim(2).await[0]));
 }
 
 pub async fn a_stored_response_is_replayed_to_the_same_intent_only(fixture: impl IdempotencyFixture) {
     let same = fingerprint(1);
-    assert_eq!(claim(&fixture, &[(1, &same, 1)]).await, [Claim::New]);
+    assert_eq!(claim(&fixture, &[(1, &same, 1)]).await, [KeyClaim::New]);
     assert_eq!(commit(&fixture, &[(1, Some(1))]).await, Fate::Committed);
-    let replayed = Claim::Completed(response("response 1 by 1"));
+    let replayed = KeyClaim::Completed(response("response 1 by 1"));
     let outcomes = claim(&fixture, &[(1, &same, 2), (1, OTHER, 3)]).await;
-    assert_eq!(outcomes, [replayed.clone(), Claim::Conflict]);
+    assert_eq!(outcomes, [replayed.clone(), KeyClaim::Conflict]);
     assert_eq!(claim(&fixture, &[(1, &same, 4)]).await, [replayed]);
 }
 
 pub async fn a_claim_that_has_expired_is_won_by_the_next_request(fixture: impl IdempotencyFixture) {
-    assert_eq!(claim(&fixture, &[(1, OTHER, 1)]).await, [Claim::New]);
+    assert_eq!(claim(&fixture, &[(1, OTHER, 1)]).await, [KeyClaim::New]);
     fixture.expire(&key(1)).await;
-    assert_eq!(claim(&fixture, &[(1, &fingerprint(1), 2)]).await, [Claim::New]);
+    assert_eq!(claim(&fixture, &[(1, &fingerprint(1), 2)]).await, [KeyClaim::New]);
     assert_eq!(commit(&fixture, &[(1, Some(2))]).await, Fate::Committed);
     let told = claim(&fixture, &[(1, &fingerprint(1), 3)]).await;
-    assert_eq!(told, [Claim::Completed(response("response 1 by 2"))]);
+    assert_eq!(told, [KeyClaim::Completed(response("response 1 by 2"))]);
 }
 
 pub async fn a_response_that_has_expired_leaves_its_key_free(fixture: impl IdempotencyFixture) {
     let same = fingerprint(1);
-    assert_eq!(claim(&fixture, &[(1, &same, 1)]).await, [Claim::New]);
+    assert_eq!(claim(&fixture, &[(1, &same, 1)]).await, [KeyClaim::New]);
     assert_eq!(commit(&fixture, &[(1, Some(1))]).await, Fate::Committed);
     fixture.expire(&key(1)).await;
-    assert_eq!(claim(&fixture, &[(1, &same, 2)]).await, [Claim::New]);
+    assert_eq!(claim(&fixture, &[(1, &same, 2)]).await, [KeyClaim::New]);
     assert_eq!(accepted(&fixture).await, [1], "the record stays");
 }
 
@@ -207,17 +207,17 @@ pub async fn a_claim_that_has_expired_stores_its_response_unless_another_request
 ) {
     let claims = [(1, fingerprint(1), 1), (2, fingerprint(2), 2)];
     let claims: Vec<_> = claims.iter().map(|(number, print, by)| (*number, print.as_str(), *by)).collect();
-    assert_eq!(claim(&fixture, &claims).await, [Claim::New, Claim::New]);
+    assert_eq!(claim(&fixture, &claims).await, [KeyClaim::New, KeyClaim::New]);
     fixture.expire(&key(1)).await;
     fixture.expire(&key(2)).await;
     assert_eq!(commit(&fixture, &[(1, Some(1))]).await, Fate::Committed);
-    assert_eq!(claim(&fixture, &[(2, &fingerprint(2), 3)]).await, [Claim::New]);
+    assert_eq!(claim(&fixture, &[(2, &fingerprint(2), 3)]).await, [KeyClaim::New]);
     assert_eq!(commit(&fixture, &[(2, Some(2))]).await, Fate::KeyTaken);
     assert_eq!(accepted(&fixture).await, [1]);
 }
 
 pub async fn a_batch_that_lost_one_claim_writes_nothing(fixture: impl IdempotencyFixture) {
-    assert_eq!(claim(&fixture, &[(1, &fingerprint(1), 1)]).await, [Claim::New]);
+    assert_eq!(claim(&fixture, &[(1, &fingerprint(1), 1)]).await, [KeyClaim::New]);
     assert_eq!(commit(&fixture, &[(1, Some(1)), (2, Some(2)), (3, None)]).await, Fate::KeyTaken);
     assert_eq!(accepted(&fixture).await, [0; 0]);
     let still = claim(&fixture, &[(1, &fingerprint(1), 4)]).await;
@@ -230,35 +230,38 @@ pub async fn a_batch_that_meets_a_taken_key_stores_no_response(fixture: impl Ide
     accept(fixture.store(), [1], at(0)).await;
     let claims = [(1, fingerprint(1), 1), (2, fingerprint(2), 2)];
     let claims: Vec<_> = claims.iter().map(|(number, print, by)| (*number, print.as_str(), *by)).collect();
-    assert_eq!(claim(&fixture, &claims).await, [Claim::New, Claim::New]);
+    assert_eq!(claim(&fixture, &claims).await, [KeyClaim::New, KeyClaim::New]);
     assert_eq!(commit(&fixture, &[(1, Some(1)), (2, Some(2))]).await, Fate::WriteConflict);
     assert_eq!(accepted(&fixture).await, [1]);
-    assert_eq!(abandon(&fixture, &[(1, 1), (2, 2)]).await, [Guarded::Applied, Guarded::Applied]);
+    assert_eq!(
+        abandon(&fixture, &[(1, 1), (2, 2)]).await,
+        [AbandonOutcome::Applied, AbandonOutcome::Applied]
+    );
 }
 
 pub async fn a_free_key_is_taken_together_with_its_response(fixture: impl IdempotencyFixture) {
     let same = fingerprint(1);
-    assert_eq!(claim(&fixture, &[(2, OTHER, 2)]).await, [Claim::New]);
+    assert_eq!(claim(&fixture, &[(2, OTHER, 2)]).await, [KeyClaim::New]);
     fixture.expire(&key(2)).await;
     assert_eq!(lookup(&fixture, &[(1, &same), (2, OTHER)]).await, [None, None]);
     assert_eq!(commit_free(&fixture, &[2, 1], "one").await, Fate::Committed);
     assert_eq!(accepted(&fixture).await, [1, 2]);
-    let told = [Claim::Completed(response("response 1 by one")), Claim::Conflict];
+    let told = [KeyClaim::Completed(response("response 1 by one")), KeyClaim::Conflict];
     assert_eq!(claim(&fixture, &[(1, &same, 1), (2, OTHER, 2)]).await, told);
     assert_eq!(lookup(&fixture, &[(1, &same), (2, OTHER)]).await, told.map(Some));
-    assert_eq!(abandon(&fixture, &[(1, 1), (2, 2)]).await, [Guarded::Fenced, Guarded::Fenced]);
+    assert_eq!(abandon(&fixture, &[(1, 1), (2, 2)]).await, [AbandonOutcome::Fenced, AbandonOutcome::Fenced]);
     fixture.expire(&key(1)).await;
     assert_eq!(lookup(&fixture, &[(1, &same)]).await, [None]);
 }
 
 pub async fn a_batch_that_finds_one_key_taken_writes_nothing(fixture: impl IdempotencyFixture) {
-    assert_eq!(claim(&fixture, &[(2, OTHER, 2)]).await, [Claim::New]);
+    assert_eq!(claim(&fixture, &[(2, OTHER, 2)]).await, [KeyClaim::New]);
     let read = lookup(&fixture, &[(2, OTHER), (1, OTHER)]).await;
     assert!(read[0].as_ref().is_some_and(is_in_progress) && read[1].is_none(), "{read:?}");
     assert_eq!(commit_free(&fixture, &[1, 2, 3], "one").await, Fate::KeyTaken);
     assert_eq!(accepted(&fixture).await, [0; 0]);
     assert_eq!(lookup(&fixture, &[(1, OTHER), (3, OTHER)]).await, [None, None]);
-    assert_eq!(abandon(&fixture, &[(2, 2)]).await, [Guarded::Applied]);
+    assert_eq!(abandon(&fixture, &[(2, 2)]).await, [AbandonOutcome::Applied]);
     assert_eq!(commit_free(&fixture, &[1, 2, 3], "one").await, Fate::Committed);
 }
 
@@ -272,22 +275,22 @@ pub async fn of_two_batches_that_take_a_key_one_is_written(fixture: impl Idempot
     };
     assert_eq!(accepted(&fixture).await, written);
     let told = claim(&fixture, &[(2, &fingerprint(2), 1)]).await;
-    assert_eq!(told, [Claim::Completed(response(&format!("response 2 by {by}")))]);
+    assert_eq!(told, [KeyClaim::Completed(response(&format!("response 2 by {by}")))]);
 }
 
 pub async fn a_claim_is_abandoned_by_its_own_token_and_while_it_is_not_completed(
     fixture: impl IdempotencyFixture,
 ) {
     let same = fingerprint(1);
-    assert_eq!(claim(&fixture, &[(1, &same, 1), (2, OTHER, 2)]).await, [Claim::New, Claim::New]);
+    assert_eq!(claim(&fixture, &[(1, &same, 1), (2, OTHER, 2)]).await, [KeyClaim::New, KeyClaim::New]);
     let outcomes = abandon(&fixture, &[(2, 1), (3, 3), (2, 2)]).await;
-    assert_eq!(outcomes, [Guarded::Fenced, Guarded::Fenced, Guarded::Applied]);
-    assert_eq!(abandon(&fixture, &[(2, 2)]).await, [Guarded::Fenced]);
-    assert_eq!(claim(&fixture, &[(2, OTHER, 4)]).await, [Claim::New]);
+    assert_eq!(outcomes, [AbandonOutcome::Fenced, AbandonOutcome::Fenced, AbandonOutcome::Applied]);
+    assert_eq!(abandon(&fixture, &[(2, 2)]).await, [AbandonOutcome::Fenced]);
+    assert_eq!(claim(&fixture, &[(2, OTHER, 4)]).await, [KeyClaim::New]);
     assert_eq!(commit(&fixture, &[(1, Some(1))]).await, Fate::Committed);
-    assert_eq!(abandon(&fixture, &[(1, 1)]).await, [Guarded::Fenced]);
+    assert_eq!(abandon(&fixture, &[(1, 1)]).await, [AbandonOutcome::Fenced]);
     let told = claim(&fixture, &[(1, &same, 5)]).await;
-    assert_eq!(told, [Claim::Completed(response("response 1 by 1"))]);
+    assert_eq!(told, [KeyClaim::Completed(response("response 1 by 1"))]);
 }
 
 pub async fn accepted_intents_are_found_with_their_time_and_number_of_routes(

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use domain::ports::{Claim, ClaimRequest, ClaimToken, IdempotencyStore, KeySweep};
+use domain::ports::{IdempotencyStore, KeyClaim, KeyClaimRequest, KeyClaimToken, KeySweep};
 use domain::record::IdempotencyKey;
 
 use super::idempotency::IdempotencyFixture;
@@ -38,9 +38,9 @@ fn key(number: u8) -> IdempotencyKey {
     IdempotencyKey { producer: "game_master".to_owned(), key: format!("key-{number}") }
 }
 
-async fn claim(fixture: &impl KeysFixture, number: u8, by: u8) -> Claim {
+async fn claim(fixture: &impl KeysFixture, number: u8, by: u8) -> KeyClaim {
     let key = key(number);
-    let claim = ClaimRequest { key: &key, fingerprint: "print", token: ClaimToken([by; 16]) };
+    let claim = KeyClaimRequest { key: &key, fingerprint: "print", token: KeyClaimToken([by; 16]) };
     let outcomes = fixture.store().claim_keys(&[claim], LOCK_TTL).await;
     outcomes.expect("the store is there").remove(0)
 }
@@ -48,7 +48,7 @@ async fn claim(fixture: &impl KeysFixture, number: u8, by: u8) -> Claim {
 /// Claims keys 1 to `count`, each at a time of its own.
 async fn claim_all(fixture: &impl KeysFixture, count: u8) {
     for number in 1..=count {
-        assert_eq!(claim(fixture, number, number).await, Claim::New);
+        assert_eq!(claim(fixture, number, number).await, KeyClaim::New);
     }
 }
 
@@ -82,7 +82,7 @@ pub async fn no_more_are_deleted_than_the_limit_and_the_oldest_first(fixture: im
 pub async fn a_key_that_was_won_again_after_it_had_expired_stays(fixture: impl KeysFixture) {
     claim_all(&fixture, 1).await;
     fixture.expire(&key(1)).await;
-    assert_eq!(claim(&fixture, 1, 9).await, Claim::New);
+    assert_eq!(claim(&fixture, 1, 9).await, KeyClaim::New);
     assert_eq!(sweep(&fixture, ALL).await, 0);
     assert_eq!(fixture.keys().await, ["key-1"]);
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use domain::entry::EntryId;
 use domain::outbound::OutboundEntry;
-use domain::ports::{Acknowledged, Append, Lease, LeaseStore, LeaseToken, Outbound, ServerId};
+use domain::ports::{Acknowledged, Append, LeaseOutcome, LeaseStore, LeaseToken, Outbound, ServerId};
 use domain::record::NotificationId;
 use domain::route::{Channel, RouteKey};
 
@@ -68,7 +68,7 @@ fn token(name: &str) -> LeaseToken {
     LeaseToken(name.to_owned())
 }
 
-async fn acquire(fixture: &impl PublishingFixture, n: u64, name: &str, ttl: Duration) -> Lease {
+async fn acquire(fixture: &impl PublishingFixture, n: u64, name: &str, ttl: Duration) -> LeaseOutcome {
     let mut leases =
         fixture.leases().acquire_leases(&[&key(n)], &token(name), ttl).await.expect("the store is there");
     assert_eq!(leases.len(), 1);
@@ -93,7 +93,7 @@ fn id_of(append: Append) -> String {
 
 /// The server's id, as acknowledged with an entry of the other stream.
 async fn server(fixture: &impl PublishingFixture) -> ServerId {
-    assert_eq!(acquire(fixture, 99, "server", LEASE_TTL).await, Lease::Won);
+    assert_eq!(acquire(fixture, 99, "server", LEASE_TTL).await, LeaseOutcome::Won);
     match append(fixture, Channel::Email, 99, "server").await {
         Append::Done(entry) => entry.server,
         other => panic!("not appended: {other:?}"),
@@ -101,9 +101,9 @@ async fn server(fixture: &impl PublishingFixture) -> ServerId {
 }
 
 #[track_caller]
-fn assert_published(lease: &Lease, server: &ServerId, entry_id: &str) {
+fn assert_published(lease: &LeaseOutcome, server: &ServerId, entry_id: &str) {
     let entry = Acknowledged { entry_id: entry_id.to_owned(), server: server.clone() };
-    assert_eq!(*lease, Lease::Published(entry));
+    assert_eq!(*lease, LeaseOutcome::Published(entry));
 }
 
 async fn assert_remaining(fixture: &impl PublishingFixture, n: u64, ttl: Duration) {
@@ -112,38 +112,38 @@ async fn assert_remaining(fixture: &impl PublishingFixture, n: u64, ttl: Duratio
 }
 
 pub async fn a_lease_is_won_once_and_held_for_every_other_token(fixture: impl PublishingFixture) {
-    assert_eq!(acquire(&fixture, 1, "a", LEASE_TTL).await, Lease::Won);
+    assert_eq!(acquire(&fixture, 1, "a", LEASE_TTL).await, LeaseOutcome::Won);
     assert_remaining(&fixture, 1, LEASE_TTL).await;
-    assert_eq!(acquire(&fixture, 1, "b", LEASE_TTL).await, Lease::Held);
-    assert_eq!(acquire(&fixture, 2, "b", LEASE_TTL).await, Lease::Won);
+    assert_eq!(acquire(&fixture, 1, "b", LEASE_TTL).await, LeaseOutcome::Held);
+    assert_eq!(acquire(&fixture, 2, "b", LEASE_TTL).await, LeaseOutcome::Won);
 }
 
 pub async fn a_refused_token_does_not_extend_the_lease(fixture: impl PublishingFixture) {
-    assert_eq!(acquire(&fixture, 1, "a", LEASE_TTL).await, Lease::Won);
-    assert_eq!(acquire(&fixture, 1, "b", LEASE_TTL * 10).await, Lease::Held);
+    assert_eq!(acquire(&fixture, 1, "a", LEASE_TTL).await, LeaseOutcome::Won);
+    assert_eq!(acquire(&fixture, 1, "b", LEASE_TTL * 10).await, LeaseOutcome::Held);
     assert_remaining(&fixture, 1, LEASE_TTL).await;
 }
 
 pub async fn the_holder_wins_again_and_renews_its_lease(fixture: impl PublishingFixture) {
-    assert_eq!(acquire(&fixture, 1, "a", LEASE_TTL).await, Lease::Won);
-    assert_eq!(acquire(&fixture, 1, "a", LEASE_TTL * 10).await, Lease::Won);
+    assert_eq!(acquire(&fixture, 1, "a", LEASE_TTL).await, LeaseOutcome::Won);
+    assert_eq!(acquire(&fixture, 1, "a", LEASE_TTL * 10).await, LeaseOutcome::Won);
     assert_remaining(&fixture, 1, LEASE_TTL * 10).await;
 }
 
 pub async fn a_lease_is_released_by_its_own_token_only(fixture: impl PublishingFixture) {
-    assert_eq!(acquire(&fixture, 1, "a", LEASE_TTL).await, Lease::Won);
+    assert_eq!(acquire(&fixture, 1, "a", LEASE_TTL).await, LeaseOutcome::Won);
     fixture.leases().release_leases(&[&key(1)], &token("b")).await.expect("the store is there");
-    assert_eq!(acquire(&fixture, 1, "b", LEASE_TTL).await, Lease::Held);
+    assert_eq!(acquire(&fixture, 1, "b", LEASE_TTL).await, LeaseOutcome::Held);
     // A missing key does not disturb the others.
     fixture.leases().release_leases(&[&key(2), &key(1)], &token("a")).await.expect("the store is there");
-    assert_eq!(acquire(&fixture, 1, "b", LEASE_TTL).await, Lease::Won);
+    assert_eq!(acquire(&fixture, 1, "b", LEASE_TTL).await, LeaseOutcome::Won);
 }
 
 pub async fn an_expired_lease_is_won_by_the_next_token(fixture: impl PublishingFixture) {
-    assert_eq!(acquire(&fixture, 1, "a", LEASE_TTL).await, Lease::Won);
+    assert_eq!(acquire(&fixture, 1, "a", LEASE_TTL).await, LeaseOutcome::Won);
     fixture.expire(&key(1)).await;
-    assert_eq!(acquire(&fixture, 1, "b", LEASE_TTL).await, Lease::Won);
-    assert_eq!(acquire(&fixture, 1, "a", LEASE_TTL).await, Lease::Held);
+    assert_eq!(acquire(&fixture, 1, "b", LEASE_TTL).await, LeaseOutcome::Won);
+    assert_eq!(acquire(&fixture, 1, "a", LEASE_TTL).await, LeaseOutcome::Held);
 }
 
 pub async fn a_channel_has_one_scan_lock_which_only_its_token_releases(fixture: impl PublishingFixture) {
@@ -163,7 +163,7 @@ pub async fn a_channel_has_one_scan_lock_which_only_its_token_releases(fixture: 
 pub async fn an_append_under_the_lease_leaves_a_marker_that_every_token_finds(
     fixture: impl PublishingFixture,
 ) {
-    assert_eq!(acquire(&fixture, 1, "a", LEASE_TTL).await, Lease::Won);
+    assert_eq!(acquire(&fixture, 1, "a", LEASE_TTL).await, LeaseOutcome::Won);
     let server = server(&fixture).await;
     let id = id_of(append(&fixture, Channel::Push, 1, "a").await);
     let entries = fixture.entries(Channel::Push).await;
@@ -177,7 +177,7 @@ pub async fn an_append_under_the_lease_leaves_a_marker_that_every_token_finds(
 }
 
 pub async fn a_repeated_append_returns_the_first_entry(fixture: impl PublishingFixture) {
-    assert_eq!(acquire(&fixture, 1, "a", LEASE_TTL).await, Lease::Won);
+    assert_eq!(acquire(&fixture, 1, "a", LEASE_TTL).await, LeaseOutcome::Won);
     let first = append(&fixture, Channel::Push, 1, "a").await;
     for name in ["a", "b"] {
         assert_eq!(append(&fixture, Channel::Push, 1, name).await, first);
@@ -187,21 +187,21 @@ pub async fn a_repeated_append_returns_the_first_entry(fixture: impl PublishingF
 
 pub async fn an_append_without_the_lease_appends_nothing(fixture: impl PublishingFixture) {
     assert_eq!(append(&fixture, Channel::Push, 1, "a").await, Append::LeaseLost);
-    assert_eq!(acquire(&fixture, 2, "b", LEASE_TTL).await, Lease::Won);
+    assert_eq!(acquire(&fixture, 2, "b", LEASE_TTL).await, LeaseOutcome::Won);
     assert_eq!(append(&fixture, Channel::Push, 2, "a").await, Append::LeaseLost);
     assert_eq!(fixture.entries(Channel::Push).await, []);
     assert_remaining(&fixture, 2, LEASE_TTL).await;
 }
 
 pub async fn an_append_after_the_lease_expired_appends_nothing(fixture: impl PublishingFixture) {
-    assert_eq!(acquire(&fixture, 1, "a", LEASE_TTL).await, Lease::Won);
+    assert_eq!(acquire(&fixture, 1, "a", LEASE_TTL).await, LeaseOutcome::Won);
     fixture.expire(&key(1)).await;
     assert_eq!(append(&fixture, Channel::Push, 1, "a").await, Append::LeaseLost);
     assert_eq!(fixture.entries(Channel::Push).await, []);
 }
 
 pub async fn a_marker_is_not_released(fixture: impl PublishingFixture) {
-    assert_eq!(acquire(&fixture, 1, "a", LEASE_TTL).await, Lease::Won);
+    assert_eq!(acquire(&fixture, 1, "a", LEASE_TTL).await, LeaseOutcome::Won);
     let server = server(&fixture).await;
     let id = id_of(append(&fixture, Channel::Push, 1, "a").await);
     fixture.leases().release_leases(&[&key(1)], &token("a")).await.expect("the store is there");
@@ -209,17 +209,17 @@ pub async fn a_marker_is_not_released(fixture: impl PublishingFixture) {
 }
 
 pub async fn an_expired_marker_lets_the_route_be_leased_again(fixture: impl PublishingFixture) {
-    assert_eq!(acquire(&fixture, 1, "a", LEASE_TTL).await, Lease::Won);
+    assert_eq!(acquire(&fixture, 1, "a", LEASE_TTL).await, LeaseOutcome::Won);
     let first = id_of(append(&fixture, Channel::Push, 1, "a").await);
     fixture.expire(&key(1)).await;
-    assert_eq!(acquire(&fixture, 1, "b", LEASE_TTL).await, Lease::Won);
+    assert_eq!(acquire(&fixture, 1, "b", LEASE_TTL).await, LeaseOutcome::Won);
     let second = id_of(append(&fixture, Channel::Push, 1, "b").await);
     assert_ne!(first, second);
     assert_eq!(fixture.entries(Channel::Push).await.len(), 2);
 }
 
 pub async fn an_extended_marker_replaces_what_is_there(fixture: impl PublishingFixture) {
-    assert_eq!(acquire(&fixture, 1, "b", LEASE_TTL).await, Lease::Won);
+    assert_eq!(acquire(&fixture, 1, "b", LEASE_TTL).await, LeaseOutcome::Won);
     let (leased, absent) = (key(1), key(2));
     let (server, markers) = (server(&fixture).await, [(&leased, "5-1"), (&absent, "5-2")]);
     let extended = fixture.leases().extend_markers(&server, &markers, DEDUPE_TTL).await;
@@ -241,20 +241,23 @@ pub async fn a_marker_of_an_entry_that_another_server_acknowledged_is_not_extend
         let extended = fixture.leases().extend_markers(&other, &[(&key(1), "5-1")], DEDUPE_TTL).await;
         assert!(!extended.expect("the store is there"));
     }
-    assert_eq!(acquire(&fixture, 1, "b", LEASE_TTL).await, Lease::Won, "no marker was written");
+    assert_eq!(acquire(&fixture, 1, "b", LEASE_TTL).await, LeaseOutcome::Won, "no marker was written");
 }
 
 pub async fn each_key_of_a_call_has_its_own_answer_in_the_order_asked(fixture: impl PublishingFixture) {
     let keys: Vec<RouteKey> = (0..4).map(key).collect();
-    assert_eq!(acquire(&fixture, 1, "b", LEASE_TTL).await, Lease::Won);
+    assert_eq!(acquire(&fixture, 1, "b", LEASE_TTL).await, LeaseOutcome::Won);
     let server = server(&fixture).await;
     let extended = fixture.leases().extend_markers(&server, &[(&keys[2], "7-3")], DEDUPE_TTL).await;
     assert!(extended.expect("the store is there"));
     let asked: Vec<&RouteKey> = keys.iter().collect();
     let leases = fixture.leases().acquire_leases(&asked, &token("a"), LEASE_TTL).await;
     let entry = Acknowledged { entry_id: "7-3".to_owned(), server };
-    let published = Lease::Published(entry.clone());
-    assert_eq!(leases.expect("the store is there"), [Lease::Won, Lease::Held, published, Lease::Won]);
+    let published = LeaseOutcome::Published(entry.clone());
+    assert_eq!(
+        leases.expect("the store is there"),
+        [LeaseOutcome::Won, LeaseOutcome::Held, published, LeaseOutcome::Won]
+    );
 
     let entries: Vec<OutboundEntry<'_>> =
         keys.iter().map(|key| OutboundEntry(vec![("event_id", key.to_string().into())])).collect();
@@ -270,7 +273,7 @@ pub async fn each_key_of_a_call_has_its_own_answer_in_the_order_asked(fixture: i
 
 pub async fn each_channel_has_its_own_stream(fixture: impl PublishingFixture) {
     for (n, channel) in [(1, Channel::Push), (2, Channel::Email)] {
-        assert_eq!(acquire(&fixture, n, "a", LEASE_TTL).await, Lease::Won);
+        assert_eq!(acquire(&fixture, n, "a", LEASE_TTL).await, LeaseOutcome::Won);
         let id = id_of(append(&fixture, channel, n, "a").await);
         let entries = fixture.entries(channel).await;
         assert_eq!(entries.iter().map(|(id, _)| id.to_string()).collect::<Vec<_>>(), [id]);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use domain::entry::{EntryId, RawEntry, RawFields};
-use domain::ports::{IntentProducer, IntentStream, Read, ReadLimit};
+use domain::ports::{IntentProducer, IntentStream, ReadLimit, StreamRead};
 
 /// A stream under test.
 pub trait StreamsFixture {
@@ -54,8 +54,8 @@ async fn append(fixture: &impl StreamsFixture, n: u8) -> EntryId {
 async fn read(fixture: &impl StreamsFixture, after: EntryId, entries: usize) -> Vec<RawEntry> {
     let limit = ReadLimit { entries, ..LIMIT };
     match fixture.stream().read(after, limit, Duration::ZERO).await.expect("the stream is there") {
-        Read::Entries(entries) => entries,
-        Read::TooLarge => panic!("the entries are small"),
+        StreamRead::Entries(entries) => entries,
+        StreamRead::TooLarge => panic!("the entries are small"),
     }
 }
 
@@ -96,7 +96,10 @@ pub async fn a_blocked_read_returns_what_is_appended_meanwhile(fixture: impl Str
         append(&fixture, 1).await
     };
     let (read, id) = tokio::join!(fixture.stream().read(EntryId::ZERO, LIMIT, LONG), appending);
-    assert_eq!(read.expect("the stream is there"), Read::Entries(vec![RawEntry { id, fields: fields(1) }]));
+    assert_eq!(
+        read.expect("the stream is there"),
+        StreamRead::Entries(vec![RawEntry { id, fields: fields(1) }])
+    );
 }
 
 pub async fn a_reply_beyond_the_bytes_is_too_large(fixture: impl StreamsFixture) {
@@ -104,7 +107,7 @@ pub async fn a_reply_beyond_the_bytes_is_too_large(fixture: impl StreamsFixture)
     fixture.producer().append(&large).await.expect("the stream is there");
     let limit = ReadLimit { entries: 9, bytes: 1024 };
     let read = fixture.stream().read(EntryId::ZERO, limit, Duration::ZERO).await;
-    assert_eq!(read.expect("the stream is there"), Read::TooLarge);
+    assert_eq!(read.expect("the stream is there"), StreamRead::TooLarge);
 }
 
 pub async fn a_stream_is_inspected_as_a_whole(fixture: impl StreamsFixture) {

@@ -7,12 +7,12 @@ use domain::record::{Record, RecordCursor};
 use state::json::Json;
 use state::query::{Condition, Filter, Group, NameKind, Names};
 
-use super::super::database::{Row, Tables};
+use super::super::database::{Row, ServiceTables};
 use super::{page, summary};
 
-struct SearchNames;
+struct KnownSearchNames;
 
-impl Names for SearchNames {
+impl Names for KnownSearchNames {
     fn kind(&self, name: &str) -> Option<NameKind> {
         SearchName::parse(name).map(|found| if found.is_time() { NameKind::Time } else { NameKind::Json })
     }
@@ -23,12 +23,12 @@ impl Names for SearchNames {
 }
 
 pub(super) fn search(
-    tables: &Tables,
+    tables: &ServiceTables,
     filter: &SearchFilter,
     after: Option<&RecordCursor>,
     limit: PageLimit,
 ) -> SearchOutcome {
-    let filter = match Filter::parse(filter.as_str().as_bytes(), &SearchNames) {
+    let filter = match Filter::parse(filter.as_str().as_bytes(), &KnownSearchNames) {
         Ok(filter) => filter,
         Err(error) => {
             let fault = FilterFault { reason: error.reason, line: error.line, column: error.column };

@@ -10,11 +10,12 @@ use domain::entry::EntryId;
 use domain::operations::{DeadLetterChange, OperatorAction, Selection, Target, Targets};
 use domain::outcome::Outcome;
 use domain::ports::{
-    AcceptanceBatch, AcceptanceStore, Activity, CheckpointMove, CheckpointStore, Claim, ClaimRequest,
-    ClaimToken, Completion, Cutoff, DueCursor, DueOrder, DuePage, Election, Expired, Failed, Fate, Fence,
-    FenceWrite, Guarded, IdempotencyStore, Known, Lookup, Operations, ProcessedTrace, Published,
-    PublishedPage, RecordCursor, Removal, ReplicaReport, ReplicaStore, RepublishStore, RetentionStore,
-    RouteStore, RowLocks, SavedStream, ServerId, StepDownStore, StoreError, Swap, UserDirectory,
+    AbandonOutcome, AcceptanceBatch, AcceptanceStore, Activity, CheckpointMove, CheckpointStore, Completion,
+    Cutoff, DueCursor, DueOrder, DuePage, Election, Expired, Failed, Fate, Fence, FenceWrite,
+    IdempotencyStore, KeyClaim, KeyClaimRequest, KeyClaimToken, Known, Lookup, Operations, ProcessedTrace,
+    Published, PublishedPage, RecordCursor, Removal, ReplicaReport, ReplicaStore, RepublishStore,
+    RetentionStore, RouteStore, RowLocks, SavedStream, ServerId, StepDownStore, StoreError, Swap,
+    UserDirectory,
 };
 use domain::query::{DeadLetterFilter, DeadLetterPlace, Page};
 use domain::record::IdempotencyKey;
@@ -71,24 +72,27 @@ impl<S: IdempotencyStore> IdempotencyStore for Scripted<S> {
         self.call("find_requests", named, self.store.find_requests(keys)).await
     }
 
-    async fn lookup_keys(&self, keys: &[(&IdempotencyKey, &str)]) -> Result<Vec<Option<Claim>>, StoreError> {
+    async fn lookup_keys(
+        &self,
+        keys: &[(&IdempotencyKey, &str)],
+    ) -> Result<Vec<Option<KeyClaim>>, StoreError> {
         let named = texts(keys.iter().map(|(key, _)| &key.key));
         self.call("lookup_keys", named, self.store.lookup_keys(keys)).await
     }
 
     async fn claim_keys(
         &self,
-        claims: &[ClaimRequest<'_>],
+        claims: &[KeyClaimRequest<'_>],
         lock_ttl: Duration,
-    ) -> Result<Vec<Claim>, StoreError> {
+    ) -> Result<Vec<KeyClaim>, StoreError> {
         let keys = texts(claims.iter().map(|claim| &claim.key.key));
         self.call("claim_keys", keys, self.store.claim_keys(claims, lock_ttl)).await
     }
 
     async fn abandon_keys(
         &self,
-        claims: &[(IdempotencyKey, ClaimToken)],
-    ) -> Result<Vec<Guarded>, StoreError> {
+        claims: &[(IdempotencyKey, KeyClaimToken)],
+    ) -> Result<Vec<AbandonOutcome>, StoreError> {
         let keys = texts(claims.iter().map(|(key, _)| &key.key));
         self.call("abandon_keys", keys, self.store.abandon_keys(claims)).await
     }

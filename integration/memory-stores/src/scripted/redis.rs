@@ -6,15 +6,21 @@ use domain::checkpoint::{CachedCheckpoint, Checkpoint, StreamState};
 use domain::entry::{EntryId, LargeEntry, RawEntry, RawFields};
 use domain::outbound::OutboundEntry;
 use domain::ports::{
-    Append, CheckpointCache, FoundEntries, IntentProducer, IntentStream, Lease, LeaseStore, LeaseToken,
-    Outbound, OutboundInspection, OutboundServer, Read, ReadLimit, ServerId, StoreError, Swap,
+    Append, CheckpointCache, FoundEntries, IntentProducer, IntentStream, LeaseOutcome, LeaseStore,
+    LeaseToken, Outbound, OutboundInspection, OutboundServer, ReadLimit, ServerId, StoreError, StreamRead,
+    Swap,
 };
 use domain::route::{Channel, RouteKey};
 
 use super::{Scripted, texts};
 
 impl<S: IntentStream> IntentStream for Scripted<S> {
-    async fn read(&self, after: EntryId, limit: ReadLimit, block: Duration) -> Result<Read, StoreError> {
+    async fn read(
+        &self,
+        after: EntryId,
+        limit: ReadLimit,
+        block: Duration,
+    ) -> Result<StreamRead, StoreError> {
         self.call("read", texts([limit.entries]), self.store.read(after, limit, block)).await
     }
 
@@ -79,7 +85,7 @@ impl<S: LeaseStore> LeaseStore for Scripted<S> {
         keys: &[&RouteKey],
         token: &LeaseToken,
         ttl: Duration,
-    ) -> Result<Vec<Lease>, StoreError> {
+    ) -> Result<Vec<LeaseOutcome>, StoreError> {
         self.call("acquire_leases", texts(keys), self.store.acquire_leases(keys, token, ttl)).await
     }
 

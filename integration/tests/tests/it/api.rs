@@ -1,19 +1,19 @@
 //! The HTTP API of the real service: accepted, replayed and rejected requests, and reads.
 
-use harness::{Answer, request, turn_ready, wait_for};
+use harness::{HttpResponse, request, turn_ready, wait_for};
 use serde_json::{Value, json};
 
 pub(crate) use crate::api_client::*;
 use crate::world::*;
 
-fn problem(answer: &Answer) -> (u16, String, String) {
+fn problem(answer: &HttpResponse) -> (u16, String, String) {
     let json = answer.json();
     let text = |member: &str| json[member].as_str().unwrap_or_default().to_owned();
     assert_eq!(answer.header("content-type"), Some("application/problem+json"), "{}", answer.body);
     (answer.status, text("type"), text("code"))
 }
 
-pub(crate) fn is(answer: &Answer, status: u16, name: &str, code: &str) {
+pub(crate) fn is(answer: &HttpResponse, status: u16, name: &str, code: &str) {
     assert_eq!(problem(answer), (status, format!("/problems/{name}"), code.to_owned()), "{}", answer.body);
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use harness::{Answer, Service, ServiceBuilder, request, wait_for};
+use harness::{HttpResponse, Service, ServiceBuilder, request, wait_for};
 use serde_json::{Value, json};
 
 use crate::world::*;
@@ -71,7 +71,7 @@ pub(crate) async fn try_ask(
     path: &str,
     key: Option<&str>,
     body: &str,
-) -> std::io::Result<Answer> {
+) -> std::io::Result<HttpResponse> {
     let bearer = format!("Bearer {token}");
     let mut headers = vec![("Authorization", bearer.as_str())];
     headers.extend(key.map(|key| ("Idempotency-Key", key)));
@@ -88,11 +88,11 @@ pub(crate) async fn ask(
     path: &str,
     key: Option<&str>,
     body: &str,
-) -> Answer {
+) -> HttpResponse {
     try_ask(&service.api_addr(), token, method, path, key, body).await.expect("the API answers")
 }
 
-pub(crate) async fn send(service: &Service, key: &str, body: &Value) -> Answer {
+pub(crate) async fn send(service: &Service, key: &str, body: &Value) -> HttpResponse {
     ask(service, PRODUCER, "POST", "/v1/intents", Some(key), &body.to_string()).await
 }
 
@@ -104,6 +104,6 @@ pub(crate) async fn accept(service: &Service, key: &str, body: &Value) {
     assert_eq!(answer.await.status, 202);
 }
 
-pub(crate) async fn read(service: &Service, token: &str, path: &str) -> Answer {
+pub(crate) async fn read(service: &Service, token: &str, path: &str) -> HttpResponse {
     ask(service, token, "GET", path, None, "").await
 }

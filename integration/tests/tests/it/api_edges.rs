@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use harness::{Answer, Fault, Proxy, Service, wait_for};
+use harness::{HttpResponse, Proxy, Service, UserFault, wait_for};
 use rcgen::{CertifiedKey, generate_simple_self_signed};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, RootCertStore};
@@ -175,7 +175,7 @@ async fn without_postgresql_a_caller_is_told_to_retry_and_the_same_key_is_accept
 }
 
 /// The first response to an intent that is neither 503 nor 409.
-async fn accepted_at_last(service: &Service, key: &str, intent: &Value) -> Answer {
+async fn accepted_at_last(service: &Service, key: &str, intent: &Value) -> HttpResponse {
     wait_for("the intent is accepted", BOUND, async || {
         let answer = send(service, key, intent).await;
         assert!([202, 409, 503].contains(&answer.status), "{}", answer.body);
@@ -202,7 +202,7 @@ async fn without_redis_intents_are_accepted_and_published_when_it_is_back() {
 #[tokio::test]
 async fn a_user_whose_look_up_hangs_delays_the_intents_of_no_other() {
     let world = World::new().await;
-    world.directory.set_fault("u-hung", Fault::Hang);
+    world.directory.set_fault("u-hung", UserFault::Hang);
     let tokens = TokensFile::new(&world);
     let service =
         with_api(world.service(), &tokens).env("NOTIFICATION_USER_SERVICE_TIMEOUT", "8s").start().await;

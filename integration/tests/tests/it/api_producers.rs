@@ -1,7 +1,7 @@
 //! Reading with a producer's token: the outcome for a key, and malformed intents.
 
 use domain::intent::{IntentDraft, Recipients};
-use harness::{Answer, Fault, Proxy, Service, turn_ready, wait_for};
+use harness::{HttpResponse, Proxy, Service, UserFault, turn_ready, wait_for};
 use serde_json::{Value, json};
 
 use crate::api::*;
@@ -10,7 +10,7 @@ use crate::world::*;
 /// The address in the service of a world for the type that `geoprofile` sends to administrators.
 const ADMINISTRATOR: &str = "ops@example.com";
 
-async fn outcome(service: &Service, token: &str, key: &str) -> Answer {
+async fn outcome(service: &Service, token: &str, key: &str) -> HttpResponse {
     read(service, token, &format!("/v1/intents/{key}")).await
 }
 
@@ -160,7 +160,7 @@ async fn a_key_is_in_progress_while_a_request_is_processed_and_unread_while_the_
     is(&malformed, 409, "in-progress", "");
     becomes(&service, "k-1", "unknown").await;
 
-    world.directory.set_fault("u-8", Fault::Answer(500, "{}".to_owned()));
+    world.directory.set_fault("u-8", UserFault::Answer(500, "{}".to_owned()));
     world.add_draft(turn_ready(["u-8"], "k-2", 54)).await;
     intake_waits(&service).await;
     for key in ["k-2", "k-3"] {

@@ -1,6 +1,6 @@
 //! Every entry, however bad, has a clear outcome, nothing is lost, and its neighbours are not affected.
 
-use harness::{Fault, wait_for};
+use harness::{UserFault, wait_for};
 
 use crate::world::*;
 
@@ -264,12 +264,15 @@ async fn a_published_route_that_an_operator_sets_back_is_published_again() {
 #[tokio::test]
 async fn a_wrong_or_garbled_answer_of_the_directory_makes_the_stream_wait_and_accepts_no_wrong_user() {
     for fault in [
-        Fault::WrongUser,
-        Fault::Answer(200, "<html>".to_owned()),
-        Fault::Answer(200, format!(r#"{{"user":{{"user_id":"u-1","email":"{}"}}}}"#, "x".repeat(100_000))),
-        Fault::Answer(404, r#"{"error":{"code":"no_such_route"}}"#.to_owned()),
-        Fault::Answer(500, "{}".to_owned()),
-        Fault::Answer(302, "{}".to_owned()),
+        UserFault::WrongUser,
+        UserFault::Answer(200, "<html>".to_owned()),
+        UserFault::Answer(
+            200,
+            format!(r#"{{"user":{{"user_id":"u-1","email":"{}"}}}}"#, "x".repeat(100_000)),
+        ),
+        UserFault::Answer(404, r#"{"error":{"code":"no_such_route"}}"#.to_owned()),
+        UserFault::Answer(500, "{}".to_owned()),
+        UserFault::Answer(302, "{}".to_owned()),
     ] {
         let world = World::new().await;
         world.directory.set_fault("u-1", fault.clone());

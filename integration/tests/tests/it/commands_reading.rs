@@ -1,6 +1,6 @@
 //! The commands that read: their output for a running service, and for one that is unavailable.
 
-use harness::{Fault, Finished, Service, TestDatabase, turn_ready, wait_for};
+use harness::{Finished, Service, TestDatabase, UserFault, turn_ready, wait_for};
 use serde_json::{Value, json};
 
 use crate::api::{TokensFile, body, send, with_api};
@@ -63,7 +63,7 @@ async fn an_intent_is_explained_by_every_name_whatever_became_of_it() {
     let over_http = over_http["notification_id"].as_str().expect("an id");
     world.settled(2).await;
     malformed(&world, 3).await;
-    world.directory.set_fault("u-slow", Fault::Answer(503, String::new()));
+    world.directory.set_fault("u-slow", UserFault::Answer(503, String::new()));
     let waiting = world.add_draft(turn_ready(["u-slow"], "k-slow", 3)).await;
     let behind = world.add_draft(turn_ready(["u-1"], "k-1", 1)).await;
     intake_waits(&service).await;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use harness::{Answer, Service, ServiceBuilder, request, wait_for};
+use harness::{HttpResponse, Service, ServiceBuilder, request, wait_for};
 
 use crate::api::{OPERATOR, PRODUCER, TokensFile, is, read, with_api};
 use crate::world::*;
@@ -19,25 +19,25 @@ fn with_console(world: &World, tokens: &TokensFile) -> ServiceBuilder {
 pub(crate) struct Browser(BTreeMap<String, String>);
 
 impl Browser {
-    pub(crate) async fn get(&mut self, addr: &str, path: &str) -> Answer {
+    pub(crate) async fn get(&mut self, addr: &str, path: &str) -> HttpResponse {
         self.send(addr, "GET", path, String::new()).await
     }
 
-    pub(crate) async fn post(&mut self, addr: &str, path: &str, fields: &[(&str, &str)]) -> Answer {
+    pub(crate) async fn post(&mut self, addr: &str, path: &str, fields: &[(&str, &str)]) -> HttpResponse {
         let encoded = |text: &str| -> String { text.bytes().map(|byte| format!("%{byte:02x}")).collect() };
         let pairs = fields.iter().map(|(name, value)| format!("{name}={}", encoded(value)));
         self.send(addr, "POST", path, pairs.collect::<Vec<_>>().join("&")).await
     }
 
     /// Signs in, and returns the response to the form.
-    pub(crate) async fn sign_in(&mut self, addr: &str, token: &str) -> Answer {
+    pub(crate) async fn sign_in(&mut self, addr: &str, token: &str) -> HttpResponse {
         let page = self.get(addr, "/console/sign-in").await;
         let fields = [("form_token", form_token(&page)), ("token", token.to_owned())];
         self.post(addr, "/console/sign-in", &fields.each_ref().map(|(name, value)| (*name, value.as_str())))
             .await
     }
 
-    async fn send(&mut self, addr: &str, method: &str, path: &str, body: String) -> Answer {
+    async fn send(&mut self, addr: &str, method: &str, path: &str, body: String) -> HttpResponse {
         let pairs: Vec<String> = self.0.iter().map(|(name, value)| format!("{name}={value}")).collect();
         let cookies = pairs.join("; ");
         let headers = [("Cookie", cookies.as_str()), ("Content-Type", "application/x-www-form-urlencoded")];
@@ -55,7 +55,7 @@ impl Browser {
 }
 
 /// The token of the first form of a page.
-fn form_token(page: &Answer) -> String {
+fn form_token(page: &HttpResponse) -> String {
     let (_, rest) = page.body.split_once("name=\"form_token\" value=\"").expect("a form");
     rest.split('"').next().unwrap_or_default().to_owned()
 }

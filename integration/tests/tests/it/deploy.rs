@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use app::config::{Config, ConfigErrors, Loaded, MigrateConfig, RelayProcessConfig};
+use app::config::{self, Config, ConfigErrors, Loaded, Postgres as PostgresConfig, RelayProcessConfig};
 use serde_json::Value;
 
 mod manifests;
@@ -92,9 +92,9 @@ fn check_config(what: &str, command: &str, variables: Vec<(String, String)>) {
     };
     let variables: Vec<(String, String)> = variables.into_iter().map(place).collect();
     let found = match command {
-        "serve" => warnings(Config::load(variables)),
-        "migrate" => warnings(MigrateConfig::load(variables)),
-        "relay" => warnings(RelayProcessConfig::load(variables)),
+        "serve" => warnings(config::load::<Config>(variables)),
+        "migrate" => warnings(config::load::<PostgresConfig>(variables)),
+        "relay" => warnings(config::load::<RelayProcessConfig>(variables)),
         _ => panic!("{what}: this test does not know what {command} reads"),
     };
     assert_eq!(found.expect(what), Vec::<String>::new(), "{what}");

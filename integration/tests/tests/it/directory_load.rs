@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use domain::intent::{IntentDraft, Recipients};
-use harness::{Load, wait_for};
+use harness::{DirectoryLoad, wait_for};
 use store_redis::append_command;
 
 use crate::world::*;
@@ -26,7 +26,11 @@ async fn all_routes_are_published(world: &World, count: i64) {
 #[tokio::test]
 async fn an_intent_of_a_hundred_users_passes_a_directory_that_serves_eight_at_a_time() {
     let world = World::new().await;
-    world.directory.set_load(Load { latency: Duration::from_millis(50), at_most: 8, ..Load::default() });
+    world.directory.set_load(DirectoryLoad {
+        latency: Duration::from_millis(50),
+        at_most: 8,
+        ..DirectoryLoad::default()
+    });
     let service = world.service().env("NOTIFICATION_USER_SERVICE_TIMEOUT", "10s").start().await;
     let mut redis = world.redis().await;
     for_users(1, 100).query_async::<String>(&mut redis).await.expect("Redis is there");
@@ -40,10 +44,10 @@ async fn an_intent_of_a_hundred_users_passes_a_directory_that_serves_eight_at_a_
 #[tokio::test]
 async fn an_intent_of_a_thousand_users_passes_a_slow_directory_that_refuses_one_request_in_fifty() {
     let world = World::new().await;
-    world.directory.set_load(Load {
+    world.directory.set_load(DirectoryLoad {
         latency: Duration::from_millis(150),
         refuse_every: 50,
-        ..Load::default()
+        ..DirectoryLoad::default()
     });
     let _service = world.service().env("NOTIFICATION_USER_SERVICE_TIMEOUT", "10s").start().await;
     let mut redis = world.redis().await;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use harness::{Fault, wait_for};
+use harness::{UserFault, wait_for};
 use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
 use opentelemetry_proto::tonic::common::v1::{KeyValue, any_value};
 use opentelemetry_proto::tonic::metrics::v1::{NumberDataPoint, metric, number_data_point};
@@ -142,7 +142,7 @@ async fn every_answer_of_the_api_every_claim_and_every_report_is_counted_by_what
     let reported = ask(&service, OPERATOR, "POST", "/v1/receipts", None, &reports.to_string()).await;
     assert_eq!(reported.status, 200, "{}", reported.body);
     // A request that loses its claim during the lookup of its recipient.
-    world.directory.set_fault("u-slow", Fault::Slow(SLOW));
+    world.directory.set_fault("u-slow", UserFault::Slow(SLOW));
     let mut slow = body(54);
     slow["recipient_user_ids"] = json!(["u-slow"]);
     let overtaken = async {

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use domain::catalog::Catalog;
-use harness::{Answer, Proxy, Service, request, wait_for};
+use harness::{HttpResponse, Proxy, Service, request, wait_for};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use serde_json::{Value, json};
@@ -52,7 +52,7 @@ fn write_tokens(tokens: &TokensFile) -> BTreeMap<String, String> {
     producers
 }
 
-async fn answer_to(addr: &str, ask: &Ask) -> Answer {
+async fn answer_to(addr: &str, ask: &Ask) -> HttpResponse {
     let headers: Vec<(&str, &str)> =
         ask.headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
     let answer = request(addr, &ask.method, &ask.target(), &headers, &ask.body).await;
@@ -65,7 +65,7 @@ fn errors(
     document: &Value,
     operation: &Operation<'_>,
     ask: &Ask,
-    answer: &Answer,
+    answer: &HttpResponse,
 ) -> Vec<String> {
     let components = &document["components"]["responses"];
     let (response, is_expected) = match &ask.expected {
@@ -103,7 +103,7 @@ async fn check(
     document: &Value,
     operation: &Operation<'_>,
     ask: &Ask,
-) -> (Answer, Option<String>) {
+) -> (HttpResponse, Option<String>) {
     let answer = answer_to(addr, ask).await;
     let found = errors(documented, document, operation, ask, &answer);
     let wrong = (!found.is_empty()).then(|| {
@@ -129,7 +129,7 @@ async fn repeated(
     document: &Value,
     operation: &Operation<'_>,
     ask: &Ask,
-    first: &Answer,
+    first: &HttpResponse,
 ) -> Vec<String> {
     let is_plan = ask.body_json()["dry_run"] == true;
     let (again, wrong) = check(addr, documented, document, operation, ask).await;
@@ -232,7 +232,7 @@ async fn refusals_that_need_a_fault_are_documented() {
     let document = read_json("docs/openapi.json");
     let documented = Documented::new(&document);
     let token = &producers["game_master"];
-    let is_documented = |method: &str, path: &str, status: u16, answer: &Answer| {
+    let is_documented = |method: &str, path: &str, status: u16, answer: &HttpResponse| {
         assert_eq!(answer.status, status, "{answer:?}");
         let response = &document["paths"][path][method]["responses"][status.to_string()];
         assert_eq!(documented.errors(response, method, answer), [""; 0], "{answer:?}");

@@ -183,7 +183,7 @@ async fn while_the_directory_is_unavailable_the_stream_waits_and_reports_the_cau
 async fn a_user_that_cannot_be_looked_up_delays_no_entry_before_it() {
     let world = World::new().await;
     let service = world.service().start().await;
-    world.directory.set_fault("u-7", harness::Fault::Hang);
+    world.directory.set_fault("u-7", harness::UserFault::Hang);
     world.send(0..10).await;
     intake_waits(&service).await;
     world.settled(7).await;

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use harness::{Answer, Finished, Proxy, Service, ServiceBuilder, request, wait_for};
+use harness::{Finished, HttpResponse, Proxy, Service, ServiceBuilder, request, wait_for};
 
 use crate::api::*;
 use crate::docs::{first_quoted, quoted, table};
@@ -72,7 +72,7 @@ impl Scrape {
     }
 }
 
-async fn scrape(addr: &str) -> Answer {
+async fn scrape(addr: &str) -> HttpResponse {
     request(addr, "GET", "/metrics", &[], "").await.expect("the listener answers")
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use harness::{Answer, Proxy, Service, wait_for};
+use harness::{HttpResponse, Proxy, Service, wait_for};
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
@@ -40,7 +40,7 @@ fn report(id: &str, status: &str) -> Value {
     json!({"id": id, "status": status, "at": AT, "detail": format!("{status} as it is")})
 }
 
-async fn post(service: &Service, token: &str, reports: &[Value]) -> Answer {
+async fn post(service: &Service, token: &str, reports: &[Value]) -> HttpResponse {
     ask(service, token, "POST", PATH, None, &json!({"receipts": reports}).to_string()).await
 }
 

@@ -1,7 +1,7 @@
 //! Operators' searches by HTTP: results and rejections, the permission to search, and searches that take too
 //! long.
 
-use harness::{Answer, Service, ServiceBuilder, wait_for};
+use harness::{HttpResponse, Service, ServiceBuilder, wait_for};
 use serde_json::{Value, json};
 
 use crate::api::*;
@@ -9,7 +9,7 @@ use crate::world::*;
 
 const PATH: &str = "/v1/notifications:query";
 
-async fn search(service: &Service, body: &str) -> Answer {
+async fn search(service: &Service, body: &str) -> HttpResponse {
     ask(service, OPERATOR, "POST", PATH, None, body).await
 }
 

@@ -7,7 +7,9 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use harness::{Answer, Service, ServiceBuilder, Stopwatch, TestDatabase, request, request_unix, wait_for};
+use harness::{
+    HttpResponse, Service, ServiceBuilder, Stopwatch, TestDatabase, request, request_unix, wait_for,
+};
 use serde_json::json;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -45,7 +47,7 @@ impl State {
             .env("CONNECTOR_SOCKET", self.socket().to_str().expect("UTF-8"))
     }
 
-    pub(crate) async fn ask(&self, method: &str, path: &str, body: &str) -> Answer {
+    pub(crate) async fn ask(&self, method: &str, path: &str, body: &str) -> HttpResponse {
         request_unix(&self.socket(), method, path, &[], body).await.expect("the socket answers")
     }
 

@@ -2,7 +2,7 @@
 //! listeners at once.
 
 use futures_util::future::join_all;
-use harness::{Answer, Service, request, request_unix};
+use harness::{HttpResponse, Service, request, request_unix};
 
 use crate::state::State;
 
@@ -45,7 +45,7 @@ impl Store {
     }
 
     /// Sends a request of one of many clients, which use both listeners alternately.
-    async fn ask(&self, client: usize, method: &str, path: &str, body: &str) -> Answer {
+    async fn ask(&self, client: usize, method: &str, path: &str, body: &str) -> HttpResponse {
         let patch = [("Content-Type", "application/merge-patch+json")];
         let headers = if method == "PATCH" { &patch[..] } else { &[] };
         let answer = if client.is_multiple_of(2) {
@@ -156,7 +156,7 @@ async fn a_document_that_is_too_large_to_be_read_is_named_and_stays() {
                   FROM unnest(ARRAY['huge', 'large']) AS key, generate_series(1, $1) AS g,
                   LATERAL (SELECT ('1' || repeat('0', 131071))::numeric + g AS n WHERE key = 'huge' OR g = 1) AS numbers GROUP BY key";
     client.execute(insert, &[&i32::try_from(EXPONENTS).expect("few")]).await.expect("a document");
-    let refused = |answer: &Answer| {
+    let refused = |answer: &HttpResponse| {
         assert_eq!(
             (answer.status, answer.json()["error"].as_str()),
             (413, Some("too_large")),
@@ -166,7 +166,7 @@ async fn a_document_that_is_too_large_to_be_read_is_named_and_stays() {
         assert!(answer.body.contains("huge"), "{}", answer.body);
     };
     // The others wait for the row.
-    let locked = |answer: &Answer| answer.status == 503 && answer.body.contains("nothing was changed");
+    let locked = |answer: &HttpResponse| answer.status == 503 && answer.body.contains("nothing was changed");
     for (method, path, body) in [
         ("GET", "/keys/huge", ""),
         ("PATCH", "/keys/huge", r#"{"a":1}"#),
@@ -174,7 +174,7 @@ async fn a_document_that_is_too_large_to_be_read_is_named_and_stays() {
         ("POST", "/keys:batchGet", r#"{"keys":["huge","large"]}"#),
     ] {
         let answers = join_all((0..FEW).map(|client| store.ask(client, method, path, body))).await;
-        let answered: Vec<&Answer> = answers.iter().filter(|answer| !locked(answer)).collect();
+        let answered: Vec<&HttpResponse> = answers.iter().filter(|answer| !locked(answer)).collect();
         assert!(!answered.is_empty() && (method == "PATCH" || answered.len() == FEW), "{method} {path}");
         answered.into_iter().for_each(refused);
         store.check_peak(&format!("{method} {path}"));

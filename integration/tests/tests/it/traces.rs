@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use domain::intent::IntentDraft;
-use harness::{Answer, Proxy, Service, request, wait_for};
+use harness::{HttpResponse, Proxy, Service, request, wait_for};
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::common::v1::{KeyValue, any_value};
 use opentelemetry_proto::tonic::trace::v1::Span;
@@ -167,7 +167,7 @@ async fn send_with_trace(
     key: &str,
     header: Option<&str>,
     trace_id: Option<&str>,
-) -> Answer {
+) -> HttpResponse {
     let mut body = body(1);
     if let Some(trace_id) = trace_id {
         body["trace_id"] = trace_id.into();

@@ -13,7 +13,7 @@ use std::time::Duration;
 use ambient::{Clock, SystemClock};
 use domain::record::NotificationId;
 use domain::route::RouteKey;
-use harness::{Fault, Load, Proxy, Service, ServiceBuilder, wait_for};
+use harness::{DirectoryLoad, Proxy, Service, ServiceBuilder, UserFault, wait_for};
 use store_redis::Keyspace;
 
 use self::monitor::{Monitor, SERVICE};
@@ -111,7 +111,7 @@ async fn a_lock_that_no_replica_gets_is_a_missing_leader() {
 async fn an_entry_that_must_wait_for_its_recipient_is_reported() {
     let world = World::new().await;
     let (_service, monitor) = watched(world.service()).await;
-    world.directory.set_fault("u-1", Fault::Answer(503, "{}".to_owned()));
+    world.directory.set_fault("u-1", UserFault::Answer(503, "{}".to_owned()));
     world.send(1..2).await;
     monitor.sees_for("NotificationIntakeWaiting", LONG_AFTERWARDS).await;
     world.directory.clear_faults();
@@ -121,7 +121,9 @@ async fn an_entry_that_must_wait_for_its_recipient_is_reported() {
 #[tokio::test]
 async fn more_intents_than_are_accepted_let_the_stream_grow() {
     let world = World::new().await;
-    world.directory.set_load(Load { latency: Duration::from_millis(900), ..Load::default() });
+    world
+        .directory
+        .set_load(DirectoryLoad { latency: Duration::from_millis(900), ..DirectoryLoad::default() });
     let service = world
         .service()
         .env("NOTIFICATION_INTENTS_BATCH_SIZE", "1")
@@ -243,7 +245,7 @@ async fn requests_whose_recipients_cannot_be_looked_up_are_an_api_that_fails() {
     };
     let broken = async {
         monitor.is_quiet("http_server_request_duration_seconds_count").await;
-        world.directory.set_fault("u-1", Fault::Answer(503, "{}".to_owned()));
+        world.directory.set_fault("u-1", UserFault::Answer(503, "{}".to_owned()));
         monitor.sees("NotificationApiFailing").await;
         world.directory.clear_faults();
     };
@@ -291,7 +293,7 @@ async fn a_redis_that_refuses_writes_is_no_redis_that_is_gone_and_its_channels_a
     let world = World::new().await;
     let (service, monitor) = watched(world.service()).await;
     // Redis rejects between the append of the intent, which needs memory as well, and its publication.
-    world.directory.set_fault("u-1", Fault::Answer(503, "{}".to_owned()));
+    world.directory.set_fault("u-1", UserFault::Answer(503, "{}".to_owned()));
     world.send(1..2).await;
     intake_waits(&service).await;
     let mut redis = world.redis().await;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use harness::{Answer, Service, request};
+use harness::{HttpResponse, Service, request};
 
 use crate::world::*;
 
@@ -50,12 +50,12 @@ struct Operator<'a> {
 }
 
 impl Operator<'_> {
-    async fn get(&self, path: &str) -> Answer {
+    async fn get(&self, path: &str) -> HttpResponse {
         let headers = [("Cookie", self.cookie.as_str())];
         request(&self.service.api_addr(), "GET", path, &headers, "").await.expect("the console answers")
     }
 
-    async fn post(&self, path: &str, form: &str) -> Answer {
+    async fn post(&self, path: &str, form: &str) -> HttpResponse {
         let headers =
             [("Cookie", self.cookie.as_str()), ("Content-Type", "application/x-www-form-urlencoded")];
         request(&self.service.api_addr(), "POST", path, &headers, form).await.expect("the console answers")
@@ -73,7 +73,7 @@ impl Operator<'_> {
         operator
     }
 
-    fn take_cookie(&mut self, answer: &Answer) {
+    fn take_cookie(&mut self, answer: &HttpResponse) {
         let set = answer.headers.iter().filter(|(name, _)| name == "set-cookie");
         let pairs = set.filter(|(_, value)| !value.contains("Max-Age=0"));
         let pairs: Vec<&str> = pairs.filter_map(|(_, value)| value.split(';').next()).collect();
@@ -84,13 +84,13 @@ impl Operator<'_> {
 }
 
 /// The token of the first form of a page.
-fn form_token(page: &Answer) -> String {
+fn form_token(page: &HttpResponse) -> String {
     let (_, rest) = page.body.split_once("name=\"form_token\" value=\"").expect("a form");
     rest.split('"').next().unwrap_or_default().to_owned()
 }
 
 /// The time within which 95 of 100 responses arrived.
-async fn p95(ask: impl AsyncFn() -> Answer) -> Duration {
+async fn p95(ask: impl AsyncFn() -> HttpResponse) -> Duration {
     let mut times = Vec::new();
     for round in 0..WARM_UPS + MEASURED {
         let started = Instant::now();
@@ -121,7 +121,7 @@ async fn each_page_is_there_within_100_ms_at_a_million_notifications() {
     world.execute("VACUUM").await;
     let operator = Operator::sign_in(&service).await;
 
-    let second = |page: &Answer| {
+    let second = |page: &HttpResponse| {
         let (before, _) = page.body.split_once("\" rel=\"next\"").expect("a next page");
         before.rsplit_once("href=\"").expect("a link").1.replace("&amp;", "&")
     };

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use opentelemetry::KeyValue;
 use opentelemetry::metrics::{Counter, Gauge, Histogram, Meter};
-use outbox::{Observer, RelayState, Stats};
+use outbox::{RelayObserver, RelayState, Stats};
 use workers::metrics::{Instruments, SECONDS};
 
 /// Bucket bounds in events.
@@ -71,7 +71,7 @@ impl RelayMetrics {
     }
 }
 
-impl Observer for RelayMetrics {
+impl RelayObserver for RelayMetrics {
     fn claimed(&self, events: usize) {
         self.batch_size.record(events as u64, &[]);
     }

@@ -19,7 +19,7 @@ use axum::response::{IntoResponse, Redirect, Response};
 use domain::operations::{DeadLetterChange, OperatorAction, Selection};
 use domain::ports::{Operations, StoreError, apply_change};
 use futures_util::FutureExt;
-use idempotency::{Fingerprint, Key, Request, Run, Scope};
+use idempotency::{Fingerprint, Key, KeyedRequest, Owner, Run};
 use serde_json::json;
 
 use super::asked::{Asked, CHANGE_PATH, reason, request_id};
@@ -126,7 +126,7 @@ fn guarded_request(
     request_id: &str,
     asked: &Asked,
     reason: &str,
-) -> Result<Request, PageError> {
+) -> Result<KeyedRequest, PageError> {
     let invalid = |error: idempotency::IdempotencyError| PageError::Invalid(error.to_string());
     let selected = match &asked.selection {
         Selection::Ids(_) => {
@@ -136,8 +136,8 @@ fn guarded_request(
         Selection::Filter(filter) => json!(filter.named_conditions()),
     };
     let said = json!([asked.change.as_str(), reason, selected]).to_string();
-    Ok(Request {
-        scope: Scope::new(&format!("POST {CHANGE_PATH} {}", operator.name)).map_err(invalid)?,
+    Ok(KeyedRequest {
+        owner: Owner::new(&format!("POST {CHANGE_PATH} {}", operator.name)).map_err(invalid)?,
         key: Key::new(request_id).map_err(invalid)?,
         fingerprint: Fingerprint::of_request(&Method::POST, CHANGE_PATH, said.as_bytes()),
     })

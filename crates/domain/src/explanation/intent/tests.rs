@@ -9,7 +9,7 @@ use crate::catalog::Catalog;
 use crate::entry::RawEntry;
 use crate::intent::{IntentDraft, Recipients, decode};
 use crate::malformed::MalformedKey;
-use crate::record::Content as RecordContent;
+use crate::record::RecordContent;
 
 fn at(seconds: u64) -> Timestamp {
     Timestamp::from_millis(i64::try_from(seconds * 1_000).expect("small")).expect("in range")

@@ -42,7 +42,7 @@ fn the_pieces_of_few_long_fields_are_the_whole_and_none_is_large() {
             (vec![b'n'; PIECE], vec![b'v'; 2 * PIECE]),
         ]);
         let kept = KeptFields::of(fields.clone());
-        assert!(matches!(kept.source, Source::Whole(_)));
+        assert!(matches!(kept.source, FieldsSource::Whole(_)));
         let whole = json(&Whole(&fields), 0);
         assert!(joined(&kept) == whole && kept.text() == whole && kept.json_length() == whole.len());
         assert!(kept.pieces().all(|piece| piece.len() <= 7 * PIECE));
@@ -53,7 +53,7 @@ fn the_pieces_of_few_long_fields_are_the_whole_and_none_is_large() {
 fn the_pieces_of_short_fields_are_the_whole() {
     let fields = RawFields(vec![(b"name".to_vec(), b"value".to_vec()); 20_000]);
     let kept = KeptFields::of(fields);
-    assert!(matches!(kept.source, Source::Text(_)) && kept.pieces().count() > 1);
+    assert!(matches!(kept.source, FieldsSource::Text(_)) && kept.pieces().count() > 1);
     assert_eq!(joined(&kept), kept.text());
     assert_eq!(joined(&KeptFields::of(RawFields::default())), "[]");
 }

@@ -7,15 +7,15 @@ use tokio_util::sync::CancellationToken;
 use super::extent::{Extent, FromRecords};
 use super::{Comparison, HeldEvents, MAX_CLAIM_WAIT, PAGE_EVENTS, earlier, shown};
 use crate::relay::engine::Relay;
-use crate::relay::pass::{Outage, Work};
-use crate::{EventTypes, Observer, Progress, Publisher, Recorded, Server, ServerRecord, Storage};
+use crate::relay::pass::{LoopState, Outage};
+use crate::{EventTypes, Progress, Publisher, RecordWrite, RelayObserver, Server, ServerRecord, Storage};
 
-impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
+impl<S: Storage, P: Publisher, O: RelayObserver> Relay<S, P, O> {
     /// Begins a comparison, or joins the one that another relay has begun with this server. Does neither if
     /// the record was changed meanwhile, or at a stop.
     pub(super) async fn begin(
         &self,
-        work: &mut Work,
+        work: &mut LoopState,
         outbox: &str,
         server: &Server,
         stop: &CancellationToken,
@@ -52,7 +52,7 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
         let since = extent.since;
         if joined.is_none_or(|(_, recorded)| since < recorded) {
             let progress = Progress::Unfinished { since, comparison: id };
-            if self.publisher.record_server(outbox, server, types, progress).await? == Recorded::Changed {
+            if self.publisher.record_server(outbox, server, types, progress).await? == RecordWrite::Changed {
                 return Ok(());
             }
         }
@@ -83,7 +83,11 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
 
     /// Returns the newest time at which an event of the relay's types was DELIVERED. After an error the
     /// search continues where it stopped.
-    async fn find_newest(&self, work: &mut Work, types: &EventTypes) -> Result<Option<RawTimestamp>, Outage> {
+    async fn find_newest(
+        &self,
+        work: &mut LoopState,
+        types: &EventTypes,
+    ) -> Result<Option<RawTimestamp>, Outage> {
         loop {
             let page = self.storage.newest_delivered(types, work.comparing.search).await?;
             work.comparing.search = page.next;

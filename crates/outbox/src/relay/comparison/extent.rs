@@ -107,7 +107,7 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
-    use crate::ServerId;
+    use crate::ServerNumber;
 
     fn at(time: i64) -> RawTimestamp {
         RawTimestamp::from_server_micros(time)
@@ -125,7 +125,7 @@ mod tests {
             progress: Progress::Settled(at(*until)),
         };
         Server {
-            id: ServerId(1),
+            id: ServerNumber(1),
             records: records.iter().map(record).collect(),
             seen: std::sync::Arc::default(),
         }

@@ -10,28 +10,28 @@ use tokio::time::Instant;
 
 use super::{Demand, MAX_CLAIM_WAIT, PAGE_EVENTS, earlier};
 use crate::relay::engine::Relay;
-use crate::relay::pass::{Outage, Work};
-use crate::{Observer, OutboxError, Progress, Publisher, Recorded, Server, ServerId, Storage};
+use crate::relay::pass::{LoopState, Outage};
+use crate::{OutboxError, Progress, Publisher, RecordWrite, RelayObserver, Server, ServerNumber, Storage};
 
 /// The pause between two records while events are delivered.
 const RECORD_INTERVAL: Duration = Duration::from_secs(10);
 
-impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
+impl<S: Storage, P: Publisher, O: RelayObserver> Relay<S, P, O> {
     /// Records that all is settled: once after the start, and then if events were delivered since and the
     /// last record is old.
     pub(super) async fn refresh(
         &self,
-        work: &mut Work,
+        work: &mut LoopState,
         outbox: &str,
         server: &Server,
-    ) -> Result<Recorded, Outage> {
+    ) -> Result<RecordWrite, Outage> {
         // Always due the first time: a relay that was killed has left an older record.
         let is_due = work
             .comparing
             .recorded_at
             .is_none_or(|at| work.marks.has_delivered() && at.elapsed() >= RECORD_INTERVAL);
         if !is_due {
-            return Ok(Recorded::Written);
+            return Ok(RecordWrite::Written);
         }
         self.record_settled(work, outbox, server).await
     }
@@ -40,7 +40,7 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
     /// restored in place while no relay saw it. Looks once, after the start, and only while markers last.
     /// Under another destination every marker has another name, which shows nothing. A look that takes long
     /// counts as true: the comparison runs beside the claims.
-    pub(super) async fn lacks_marker(&self, work: &Work, server: &Server) -> Result<bool, Outage> {
+    pub(super) async fn lacks_marker(&self, work: &LoopState, server: &Server) -> Result<bool, Outage> {
         let begun = Instant::now();
         let own = server.record(&self.compared).filter(|record| record.is_own && record.has_own_markers);
         let (Some(record), None) = (own, work.comparing.recorded_at) else { return Ok(false) };
@@ -67,7 +67,7 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
 
     /// Writes the last record before the relay ends. A failure leaves an older record, from which the next
     /// relay compares.
-    pub(in crate::relay) async fn record_at_stop(&self, work: &mut Work) {
+    pub(in crate::relay) async fn record_at_stop(&self, work: &mut LoopState) {
         let Some(outbox) = work.comparing.outbox.clone().filter(|_| work.marks.has_delivered()) else {
             return;
         };
@@ -88,28 +88,28 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
 
     async fn record_settled(
         &self,
-        work: &mut Work,
+        work: &mut LoopState,
         outbox: &str,
         server: &Server,
-    ) -> Result<Recorded, Outage> {
+    ) -> Result<RecordWrite, Outage> {
         let until = self.storage.now().await?;
         let (types, progress) = (&self.compared, Progress::Settled(until));
         let recorded = self.publisher.record_server(outbox, server, types, progress).await?;
-        if recorded == Recorded::Written {
+        if recorded == RecordWrite::Written {
             work.recorded(server.id, until);
         }
         Ok(recorded)
     }
 
     /// Ends the comparison, whose last record shows that all is settled until `until`.
-    pub(super) fn ended(&self, work: &mut Work, server: &Server, until: RawTimestamp) {
+    pub(super) fn ended(&self, work: &mut LoopState, server: &Server, until: RawTimestamp) {
         work.comparing.current = None;
         work.recorded(server.id, until);
     }
 }
 
-impl Work {
-    fn recorded(&mut self, server: ServerId, until: RawTimestamp) {
+impl LoopState {
+    fn recorded(&mut self, server: ServerNumber, until: RawTimestamp) {
         self.comparing.recorded_at = Some(Instant::now());
         self.comparing.newest_record = Some((server, until));
         self.marks.forget_delivered();

@@ -3,11 +3,13 @@
 use pg::{PgError, RawTimestamp};
 use tokio::time::Instant;
 
-use super::tally::{Tally, report_given_up};
+use super::tally::{RoundTally, report_given_up};
 use super::{Comparison, MAX_ROUNDS, REPEAT_INTERVAL};
 use crate::relay::engine::Relay;
 use crate::relay::pass::Outage;
-use crate::{DeliveredCursor, DeliveredEvent, Observer, OutboxError, Progress, Publisher, Recorded, Storage};
+use crate::{
+    DeliveredCursor, DeliveredEvent, OutboxError, Progress, Publisher, RecordWrite, RelayObserver, Storage,
+};
 
 /// The number of events made PENDING together.
 const REQUEUE_EVENTS: usize = 500;
@@ -23,7 +25,7 @@ pub(super) struct Round {
     /// The time of the oldest claim held at its start that was made before the comparison began.
     oldest_claim: Option<RawTimestamp>,
     place: Place,
-    pub(super) tally: Tally,
+    pub(super) tally: RoundTally,
 }
 
 /// The next step of a round.
@@ -48,7 +50,7 @@ pub(super) enum Step {
     Ended(RawTimestamp),
 }
 
-impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
+impl<S: Storage, P: Publisher, O: RelayObserver> Relay<S, P, O> {
     /// Takes the next step of a comparison.
     pub(super) async fn step(
         &self,
@@ -87,7 +89,7 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
         // Read before the round, because the round may miss a mark that becomes visible while events are
         // compared.
         let oldest_claim = self.storage.oldest_claim_until(comparison.begun).await?;
-        let (place, tally) = (Place::List(None), Tally::default());
+        let (place, tally) = (Place::List(None), RoundTally::default());
         comparison.round = Some(Round { number, started, oldest_claim, place, tally });
         let held = comparison.held.take();
         let requeued = self.requeue(comparison, &held).await;
@@ -179,7 +181,7 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
             Some(recorded) if !is_last && recorded > since => comparison.recorded = recorded,
             Some(_) => {
                 let recorded = self.publisher.record_server(outbox, &server, types, progress).await?;
-                if recorded == Recorded::Changed {
+                if recorded == RecordWrite::Changed {
                     return Ok(Step::Changed);
                 }
                 comparison.recorded = since;

@@ -8,8 +8,8 @@ use uuid::Uuid;
 use super::{Comparison, shown};
 use crate::relay::engine::Relay;
 use crate::relay::marks::list_ids;
-use crate::relay::pass::Work;
-use crate::{DeliveredEvent, Observer, Publisher, Storage};
+use crate::relay::pass::LoopState;
+use crate::{DeliveredEvent, Publisher, RelayObserver, Storage};
 
 /// The largest number of lost events that wait for another round; with more, the next round compares from the
 /// same time.
@@ -19,7 +19,7 @@ const MAX_REPORTED_IDS: usize = 500;
 
 /// The result of a round.
 #[derive(Debug, Default)]
-pub(super) struct Tally {
+pub(super) struct RoundTally {
     pub(super) compared: usize,
     requeued: Vec<Uuid>,
     requeued_count: usize,
@@ -29,7 +29,7 @@ pub(super) struct Tally {
     pub(super) refused: Vec<Uuid>,
 }
 
-impl Tally {
+impl RoundTally {
     pub(super) fn requeued(&mut self, part: &[DeliveredEvent], requeued: Vec<Uuid>) {
         for event in part.iter().filter(|event| requeued.contains(&event.event_id)) {
             let (first, last) = self.range.unwrap_or((event.delivered_at, event.delivered_at));
@@ -96,7 +96,7 @@ pub(super) fn report_given_up(relay: &str, since: RawTimestamp, held: &HeldEvent
     );
 }
 
-impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
+impl<S: Storage, P: Publisher, O: RelayObserver> Relay<S, P, O> {
     /// Reports the results of a round that will not be completed, because another comparison replaces it or
     /// the relay stops.
     pub(super) fn report_partly(&self, comparison: Option<Comparison>) {
@@ -107,11 +107,11 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
     }
 
     /// Reports the results of a round that the stop of the relay ends.
-    pub(in crate::relay) fn report_at_stop(&self, work: &mut Work) {
+    pub(in crate::relay) fn report_at_stop(&self, work: &mut LoopState) {
         self.report_partly(work.comparing.current.take());
     }
 
-    pub(super) fn report(&self, tally: &Tally, held: usize) {
+    pub(super) fn report(&self, tally: &RoundTally, held: usize) {
         let relay = self.settings.relay_id.as_str();
         if let Some((first, last)) = tally.range {
             self.observer.requeued(tally.requeued_count);

@@ -61,9 +61,9 @@ pub(super) async fn a_claim_looks_at_no_more_events_than_its_limit_and_says_how_
     assert_eq!(found(&blocked), ids([]));
     let next = blocked.next.expect("there is more");
     assert_eq!(next.event_id, id(3));
-    let further = world.claim_with(&ClaimRequest { after: Some(next), ..request(2) }).await;
+    let further = world.claim_with(&BatchClaim { after: Some(next), ..request(2) }).await;
     assert_eq!((found(&further), further.next.map(|next| next.event_id)), (ids([5]), Some(id(5))));
-    let last = world.claim_with(&ClaimRequest { after: further.next, ..request(2) }).await;
+    let last = world.claim_with(&BatchClaim { after: further.next, ..request(2) }).await;
     assert_eq!((found(&last), last.next), (ids([6]), None));
 }
 
@@ -73,9 +73,9 @@ pub(super) async fn other_types_are_left_alone_and_block_nothing(world: &impl Wo
     for (number, event_type) in [(1, "a"), (2, "b"), (3, "a"), (4, "b")] {
         world.insert(NewEvent { event_type: event_type.to_owned(), ..event(number, "k") }, now).await;
     }
-    let a = world.claim_with(&ClaimRequest { types: only("a"), ..request(3) }).await;
+    let a = world.claim_with(&BatchClaim { types: only("a"), ..request(3) }).await;
     assert_eq!((found(&a), a.next.map(|next| next.event_id)), (ids([1, 3]), Some(id(3))));
-    let b = world.claim_with(&ClaimRequest { types: only("b"), ..request(10) }).await;
+    let b = world.claim_with(&BatchClaim { types: only("b"), ..request(10) }).await;
     assert_eq!(found(&b), ids([2, 4]), "the other relay's claim of the key is none of this one's");
     world.pass(LEASE + TICK).await;
     let reap = ReapRequest { types: only("a"), lease_timeout: LEASE, limit: 10, except: Vec::new() };
@@ -88,9 +88,9 @@ pub(super) async fn a_claim_ends_at_its_bytes_and_takes_its_first_event_whole(wo
     for (number, bytes) in [(1, 3_000), (2, 600), (3, 300), (4, 300)] {
         world.insert(NewEvent { payload: vec![b'x'; bytes].into(), ..event(number, "") }, now).await;
     }
-    let first = world.claim_with(&ClaimRequest { max_bytes: 1_000, ..request(10) }).await;
+    let first = world.claim_with(&BatchClaim { max_bytes: 1_000, ..request(10) }).await;
     assert_eq!((found(&first), first.next.map(|next| next.event_id)), (ids([1]), Some(id(1))));
-    let second = world.claim_with(&ClaimRequest { max_bytes: 1_000, after: first.next, ..request(10) }).await;
+    let second = world.claim_with(&BatchClaim { max_bytes: 1_000, after: first.next, ..request(10) }).await;
     assert_eq!((found(&second), second.next.map(|next| next.event_id)), (ids([2, 3]), Some(id(3))));
 }
 
@@ -102,13 +102,13 @@ pub(super) async fn an_event_that_is_too_large_is_claimed_without_its_payload(wo
     let headers = [("name".to_owned(), "y".repeat(5_000))].into();
     world.insert(NewEvent { headers, ..event(3, "k") }, now).await;
     let claim =
-        world.claim_with(&ClaimRequest { max_event_bytes: 1_000, max_bytes: 1_200, ..request(10) }).await;
+        world.claim_with(&BatchClaim { max_event_bytes: 1_000, max_bytes: 1_200, ..request(10) }).await;
     let sizes: Vec<Option<u64>> = claim
         .events
         .iter()
         .map(|event| match event.content {
-            Content::Whole { .. } => None,
-            Content::TooLarge { bytes } => Some(bytes),
+            EventContent::Whole { .. } => None,
+            EventContent::TooLarge { bytes } => Some(bytes),
         })
         .collect();
     assert_eq!((found(&claim), &sizes[..2]), (ids([1, 2, 3]), &[None, Some(1_001)][..]));
@@ -128,7 +128,7 @@ pub(super) async fn reaped_events_are_claimed_together_and_fewer_each_time(world
     let group = world.claim_with(&request(64)).await;
     assert_eq!((found(&group), group.of_reaped), (ids(1..=4), true));
     // New events are claimed apart from them, but not before others of their key.
-    let fresh = world.claim_with(&ClaimRequest { passes_reaped: true, ..request(128) }).await;
+    let fresh = world.claim_with(&BatchClaim { passes_reaped: true, ..request(128) }).await;
     assert_eq!((found(&fresh), fresh.of_reaped), (ids([65]), false));
     world.pass(LEASE + TICK).await;
     assert_eq!(world.reap().await, 5);
@@ -136,7 +136,7 @@ pub(super) async fn reaped_events_are_claimed_together_and_fewer_each_time(world
     let mut sizes = Vec::new();
     let mut after = None;
     loop {
-        let claim = world.claim_with(&ClaimRequest { after, ..request(64) }).await;
+        let claim = world.claim_with(&BatchClaim { after, ..request(64) }).await;
         if claim.events.is_empty() && claim.next.is_none() {
             break;
         }
@@ -145,7 +145,7 @@ pub(super) async fn reaped_events_are_claimed_together_and_fewer_each_time(world
     }
     assert!(sizes.iter().all(|size| *size <= 4), "{sizes:?}");
     assert!(sizes.iter().filter(|size| **size == 1).count() >= 2, "reaped twice, they are alone: {sizes:?}");
-    let last = ClaimRequest { max_attempts: 2, ..request(64) };
+    let last = BatchClaim { max_attempts: 2, ..request(64) };
     world.pass(LEASE + TICK).await;
     assert!(world.reap().await > 0);
     world.pass(MINUTE * 10).await;
@@ -156,7 +156,7 @@ pub(super) async fn an_event_that_is_set_aside_holds_back_its_key_and_nothing_el
     for (number, key) in [(1, "k"), (2, ""), (3, "k"), (4, "l"), (5, "")] {
         world.add(number, key).await;
     }
-    let request = ClaimRequest { set_aside: ids([1, 2]), ..request(10) };
+    let request = BatchClaim { set_aside: ids([1, 2]), ..request(10) };
     assert_eq!(world.storage().first_claimable(&request).await.expect("no failure"), Some(id(4)));
     let claim = world.claim_with(&request).await;
     assert_eq!((found(&claim), claim.next), (ids([4, 5]), None));

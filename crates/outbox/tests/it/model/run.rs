@@ -7,7 +7,7 @@ use super::*;
 struct Held {
     token: ClaimToken,
     claimed_at: Timestamp,
-    claim: Claim,
+    claim: ClaimedRows,
 }
 
 pub(super) struct Run<'a, W> {
@@ -158,7 +158,12 @@ impl<'a, W: World> Run<'a, W> {
             } else if let Some((_, rejected)) = fails.filter(|(at, _)| *at == place) {
                 let attempts = event.attempts + 1;
                 let kind = if rejected { FailureKind::Dead } else { kind_of(attempts) };
-                failures.push(Failure { event_id: event.event_id, attempts, error: "no".to_owned(), kind });
+                failures.push(FailedEvent {
+                    event_id: event.event_id,
+                    attempts,
+                    error: "no".to_owned(),
+                    kind,
+                });
                 blocked = &event.partition_key;
             } else {
                 self.model.entries.get_mut(&event.event_id).expect("it was claimed").published += 1;

@@ -21,7 +21,7 @@ impl Source<'_> {
     pub(super) fn meets(&self, test: &Test) -> Expr {
         match self {
             Self::Member { path, indexed, in_order } => {
-                Member { path, indexed, in_order: *in_order }.meets(test)
+                MemberAccess { path, indexed, in_order: *in_order }.meets(test)
             }
             Self::Text { column, helper } => text_meets(column, helper, test),
             Self::Integer(column) => integer_meets(column, test),
@@ -71,13 +71,13 @@ fn has_scalar(json: &Json) -> bool {
 }
 
 /// A member of a document.
-struct Member<'a> {
+struct MemberAccess<'a> {
     path: &'a Path<'a>,
     indexed: &'a [IndexType],
     in_order: bool,
 }
 
-impl Member<'_> {
+impl MemberAccess<'_> {
     fn meets(&self, test: &Test) -> Expr {
         let value = || self.path.value();
         match test {

@@ -7,7 +7,7 @@ use ambient::Timestamp;
 use pg::bind;
 use sea_query::{Expr, ExprTrait, Func, NullOrdering, Order, SelectStatement};
 
-use super::{Reading, Table, every, never};
+use super::{ReadPlan, Table, every, never};
 use crate::StateError;
 use crate::json::Json;
 use crate::query::expressions::{IndexType, Path, bind_number, cut_as_indexed, number_as_indexed};
@@ -100,14 +100,14 @@ impl Shape {
 }
 
 /// A sort term before the key.
-struct Term<'a> {
+struct OrderTerm<'a> {
     table: &'a Table,
     name: &'a SortName,
     descending: bool,
     shape: Shape,
 }
 
-impl<'a> Term<'a> {
+impl<'a> OrderTerm<'a> {
     fn new(term: &'a SortTerm, table: &'a Table, filter: &Filter) -> Self {
         let shape = match &term.name {
             SortName::Member(member) => Shape::of_member(member.as_str(), filter),
@@ -264,7 +264,7 @@ fn exact(path: &Path<'_>, value: &SortValue) -> Option<(Expr, Expr)> {
 /// Returns true if an index has the order of the page: the primary key, or a declared one.
 pub(super) fn is_of_an_index(query: &Query, table: &Table) -> bool {
     let (terms, _) = query.terms();
-    let mut terms = terms.iter().map(|term| Term::new(term, table, &query.filter));
+    let mut terms = terms.iter().map(|term| OrderTerm::new(term, table, &query.filter));
     let first = terms.find(|term| term.shape != Shape::Constant);
     first.is_none_or(|term| term.indexed().is_some())
 }
@@ -272,7 +272,7 @@ pub(super) fn is_of_an_index(query: &Query, table: &Table) -> bool {
 /// Returns true if the page is sorted by key only.
 pub(super) fn is_by_key(query: &Query, table: &Table) -> bool {
     let (terms, _) = query.terms();
-    terms.iter().all(|term| Term::new(term, table, &query.filter).shape == Shape::Constant)
+    terms.iter().all(|term| OrderTerm::new(term, table, &query.filter).shape == Shape::Constant)
 }
 
 /// Sorts by the key only, and starts after the key of the position.
@@ -289,15 +289,16 @@ pub(super) fn after_key(query: &Query, select: &mut SelectStatement) {
 pub(super) fn apply(
     query: &Query,
     table: &Table,
-    reading: Reading,
+    reading: ReadPlan,
     select: &mut SelectStatement,
 ) -> Result<(), StateError> {
     let (terms, key_descends) = query.terms();
-    let terms: Vec<Term<'_>> = terms.iter().map(|term| Term::new(term, table, &query.filter)).collect();
+    let terms: Vec<OrderTerm<'_>> =
+        terms.iter().map(|term| OrderTerm::new(term, table, &query.filter)).collect();
     for term in &terms {
         term.apply(select);
     }
-    let by_key = if reading == Reading::Whole { key_of_no_index() } else { key_by_bytes() };
+    let by_key = if reading == ReadPlan::Whole { key_of_no_index() } else { key_by_bytes() };
     select.order_by_expr(by_key, if key_descends { Order::Desc } else { Order::Asc });
     let Some(position) = query.position() else { return Ok(()) };
     let values = position.values()?;

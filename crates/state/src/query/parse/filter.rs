@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::located::{Kind, Located, quoted};
+use super::located::{Located, LocatedKind, quoted};
 use super::{NameKind, Names, bad_name};
 use crate::json::{Fault, Json};
 use crate::query::{
@@ -12,21 +12,21 @@ use crate::query::{
 
 /// Parses the outermost object of a filter.
 pub(super) fn read(located: Located, names: &impl Names) -> Result<Filter, Fault> {
-    let mut reader = Reader { names, conditions: 0, elements: 0 };
+    let mut reader = FilterReader { names, conditions: 0, elements: 0 };
     match &located.kind {
-        Kind::Object(members) if members.is_empty() => Ok(Filter::default()),
+        LocatedKind::Object(members) if members.is_empty() => Ok(Filter::default()),
         _ => reader.filter(located, "filter", 0),
     }
 }
 
-struct Reader<'a, N> {
+struct FilterReader<'a, N> {
     names: &'a N,
     conditions: usize,
     /// The number of elements of the operands' arrays so far.
     elements: usize,
 }
 
-impl<N: Names> Reader<'_, N> {
+impl<N: Names> FilterReader<'_, N> {
     /// Parses an object within `level` of `$and`, `$or` and `$not`, of which there are at most
     /// [`MAX_LOGIC_LEVELS`].
     fn filter(&mut self, located: Located, what: &str, level: usize) -> Result<Filter, Fault> {
@@ -81,7 +81,9 @@ impl<N: Names> Reader<'_, N> {
     ) -> Result<(), Fault> {
         let shared: Arc<str> = name.into();
         let has_operators = match &value.kind {
-            Kind::Object(members) => members.is_empty() || members.keys().any(|key| key.starts_with('$')),
+            LocatedKind::Object(members) => {
+                members.is_empty() || members.keys().any(|key| key.starts_with('$'))
+            }
             _ => false,
         };
         if !has_operators {
@@ -159,7 +161,7 @@ impl<N: Names> Reader<'_, N> {
     fn list(&mut self, operand: Located, what: &str) -> Result<Vec<Json>, Fault> {
         let at = operand.at;
         let elements = operand.into_elements(what)?;
-        match self.operand(Located { at, kind: Kind::Array(elements) })? {
+        match self.operand(Located { at, kind: LocatedKind::Array(elements) })? {
             Json::Array(elements) => Ok(elements),
             other => Ok(vec![other]),
         }
@@ -182,8 +184,8 @@ impl<N: Names> Reader<'_, N> {
 
 fn ordered(operand: Located, what: &str) -> Result<Operand, Fault> {
     match operand.kind {
-        Kind::Scalar(Json::String(text)) => Ok(Operand::String(text)),
-        Kind::Scalar(Json::Number(number)) => Ok(Operand::Number(number)),
+        LocatedKind::Scalar(Json::String(text)) => Ok(Operand::String(text)),
+        LocatedKind::Scalar(Json::Number(number)) => Ok(Operand::Number(number)),
         _ => Err(Fault::new(operand.at, format!("{what} must be a number or a string"))),
     }
 }

@@ -16,10 +16,10 @@ const MAX_QUOTED: usize = 64;
 /// A value of a query and the byte at which it begins.
 pub(super) struct Located {
     pub(super) at: usize,
-    pub(super) kind: Kind,
+    pub(super) kind: LocatedKind,
 }
 
-pub(super) enum Kind {
+pub(super) enum LocatedKind {
     Null,
     Scalar(Json),
     Array(Vec<Located>),
@@ -41,10 +41,10 @@ impl Located {
 
     pub(super) fn into_json(self) -> Json {
         match self.kind {
-            Kind::Null => Json::Null,
-            Kind::Scalar(scalar) => scalar,
-            Kind::Array(elements) => Json::Array(elements.into_iter().map(Self::into_json).collect()),
-            Kind::Object(members) => Json::Object(
+            LocatedKind::Null => Json::Null,
+            LocatedKind::Scalar(scalar) => scalar,
+            LocatedKind::Array(elements) => Json::Array(elements.into_iter().map(Self::into_json).collect()),
+            LocatedKind::Object(members) => Json::Object(
                 members.into_iter().map(|(name, (_, value))| (name, value.into_json())).collect(),
             ),
         }
@@ -52,14 +52,14 @@ impl Located {
 
     pub(super) fn into_string(self, what: &str) -> Result<String, Fault> {
         match self.kind {
-            Kind::Scalar(Json::String(text)) => Ok(text),
+            LocatedKind::Scalar(Json::String(text)) => Ok(text),
             _ => Err(Fault::new(self.at, format!("{what} must be a string"))),
         }
     }
 
     pub(super) fn into_bool(self, what: &str) -> Result<bool, Fault> {
         match self.kind {
-            Kind::Scalar(Json::Bool(value)) => Ok(value),
+            LocatedKind::Scalar(Json::Bool(value)) => Ok(value),
             _ => Err(Fault::new(self.at, format!("{what} must be true or false"))),
         }
     }
@@ -67,7 +67,7 @@ impl Located {
     /// The value as an integer from 0 to `max`.
     pub(super) fn into_integer(self, what: &str, max: i64) -> Result<u64, Fault> {
         let value = match &self.kind {
-            Kind::Scalar(Json::Number(number)) => number.to_i64(),
+            LocatedKind::Scalar(Json::Number(number)) => number.to_i64(),
             _ => None,
         };
         let value = value.filter(|value| *value <= max).and_then(|value| u64::try_from(value).ok());
@@ -77,17 +77,17 @@ impl Located {
     /// The members of a non-empty object.
     pub(super) fn into_members(self, what: &str) -> Result<BTreeMap<String, (usize, Located)>, Fault> {
         match self.kind {
-            Kind::Object(members) if members.is_empty() => {
+            LocatedKind::Object(members) if members.is_empty() => {
                 Err(Fault::new(self.at, format!("{what} is empty")))
             }
-            Kind::Object(members) => Ok(members),
+            LocatedKind::Object(members) => Ok(members),
             _ => Err(Fault::new(self.at, format!("{what} must be an object"))),
         }
     }
 
     pub(super) fn into_elements(self, what: &str) -> Result<Vec<Located>, Fault> {
         match self.kind {
-            Kind::Array(elements) => Ok(elements),
+            LocatedKind::Array(elements) => Ok(elements),
             _ => Err(Fault::new(self.at, format!("{what} must be an array"))),
         }
     }
@@ -106,8 +106,8 @@ impl Builder for Places {
 
     fn scalar(&self, scalar: Scalar<'_>, at: usize) -> Located {
         let kind = match Json::from(scalar) {
-            Json::Null => Kind::Null,
-            scalar => Kind::Scalar(scalar),
+            Json::Null => LocatedKind::Null,
+            scalar => LocatedKind::Scalar(scalar),
         };
         Located { at, kind }
     }
@@ -137,11 +137,11 @@ impl Builder for Places {
     }
 
     fn array(&self, array: Vec<Located>, at: usize) -> Located {
-        Located { at, kind: Kind::Array(array) }
+        Located { at, kind: LocatedKind::Array(array) }
     }
 
     fn object(&self, object: Self::Object, at: usize) -> Located {
-        Located { at, kind: Kind::Object(object) }
+        Located { at, kind: LocatedKind::Object(object) }
     }
 }
 

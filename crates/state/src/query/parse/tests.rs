@@ -1,5 +1,5 @@
 use crate::query::{
-    Comparison, Condition, Filter, Group, MAX_PAGE, Members, NameKind, Names, Operand, Query, Test,
+    Comparison, Condition, Filter, Group, MAX_PAGE, MemberNames, NameKind, Names, Operand, Query, Test,
 };
 
 fn refused(text: &str) -> String {
@@ -199,7 +199,7 @@ fn what_is_null_or_empty_is_absent() {
 #[test]
 fn a_filter_is_read_object_by_object() {
     let text = br#"{"b": {"$eq": {"$gt": 1}}, "a": {"x": 1}, "$not": {"c": {"$gte": "s", "$exists": true}}}"#;
-    let read = Filter::parse(text, &Members).expect("a filter");
+    let read = Filter::parse(text, &MemberNames).expect("a filter");
     let json = |text: &str| crate::json::Json::parse(text.as_bytes()).expect("JSON");
     let condition = |name: &str, test| Condition { name: name.into(), test };
     let expected = Filter {

@@ -1,6 +1,6 @@
 //! A read returns the written value, and no more than fits into a response.
 
-use state::{Key, MAX_ANSWER_BYTES, Member, Members, StateError, Store, Value};
+use state::{DocumentMembers, Key, MAX_ANSWER_BYTES, MemberValue, StateError, Store, Value};
 
 use super::queried;
 use crate::support::{get, key, put, tree, value};
@@ -33,15 +33,15 @@ async fn members_come_without_the_rest_of_the_document_and_large_ones_not_at_all
     put(&store, "c", r#"["x"]"#).await;
     put(&store, "d", "{}").await;
     let keys = ["d", "b", "absent", "c", "a", "b"].map(key);
-    let text = |text: &str| Member::Value(value(text));
-    let of = |name: &str, members: Option<[Member; 2]>| Members {
+    let text = |text: &str| MemberValue::Value(value(text));
+    let of = |name: &str, members: Option<[MemberValue; 2]>| DocumentMembers {
         key: key(name),
         members: members.map(Into::into),
     };
     let found = store.get_members(&keys, &["x", "y"], 22).await.expect("no failure");
     let expected = [
-        of("d", Some([Member::Absent, Member::Absent])),
-        of("b", Some([text(&format!("\"{letters}\"")), Member::TooLarge])),
+        of("d", Some([MemberValue::Absent, MemberValue::Absent])),
+        of("b", Some([text(&format!("\"{letters}\"")), MemberValue::TooLarge])),
         of("c", None),
         of("a", Some([text("null"), text("1.50")])),
     ];

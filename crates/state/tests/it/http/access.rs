@@ -1,10 +1,10 @@
 //! Tokens: the operations and keys that each allows.
 
-use http_server::tokens::Tokens;
+use http_server::tokens::AccessTokens;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 use state::MemoryStore;
-use state::http::Access;
+use state::http::AllowedClients;
 
 use super::support::{Answer, BOTH, Options, Server};
 
@@ -12,7 +12,7 @@ const PATCH: &str = "Content-Type: application/merge-patch+json\r\n";
 
 /// `reader` and `writer` of `a/`, `both` of `a/` and `b/`, `all` of everything, `operator` without
 /// `prefixes`.
-fn tokens() -> Tokens {
+fn tokens() -> AccessTokens {
     let entry = |name: &str, rest: &str| {
         let hash = hex::encode(Sha256::digest(name));
         format!("[[token]]\nname = {name:?}\nsha256 = \"{hash}\"\n{rest}\n")
@@ -24,11 +24,11 @@ fn tokens() -> Tokens {
         entry("all", "prefixes = [\"\"]\naccess = \"write\""),
         entry("operator", "role = \"operator\""),
     ];
-    Tokens::from_toml(&file.concat()).expect("a right file")
+    AccessTokens::from_toml(&file.concat()).expect("a right file")
 }
 
 async fn server() -> Server {
-    let options = Options { access: Access::Tokens(tokens()), ..Options::default() };
+    let options = Options { access: AllowedClients::Tokens(tokens()), ..Options::default() };
     Server::start(MemoryStore::default(), BOTH[0], options).await
 }
 

@@ -7,9 +7,9 @@ use std::os::unix::net::UnixListener as StdListener;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http_server::{BindUnixError, Settings, bind_unix, serve};
+use http_server::{BindUnixError, ListenerSettings, bind_unix, serve};
 use state::MemoryStore;
-use state::http::{Access, Service, refuse, router};
+use state::http::{AllowedClients, StateService, refuse, router};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio_util::sync::CancellationToken;
@@ -24,12 +24,12 @@ async fn a_stale_socket_is_replaced_with_its_mode_and_a_served_one_is_not_stolen
     drop(StdListener::bind(&path).expect("nothing is there"));
     let listener = bind_unix(&path, 0o660).await.expect("the file is stale");
     assert_eq!(fs::symlink_metadata(&path).expect("is there").permissions().mode() & 0o7777, 0o660);
-    let service = Service {
+    let service = StateService {
         store: Arc::new(MemoryStore::default()),
-        access: Access::Everyone,
+        access: AllowedClients::Everyone,
         statement_timeout: LONG,
     };
-    let settings = Settings {
+    let settings = ListenerSettings {
         max_connections: 4,
         max_body_bytes: 1 << 20,
         max_buffered_bytes: 1 << 22,

@@ -3,10 +3,10 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use http_server::{Answered, Listener, Settings, Timeouts, bind, bind_unix, serve};
+use http_server::{Answered, ConnectionSource, ListenerSettings, Timeouts, bind, bind_unix, serve};
 use serde_json::Value;
 use state::Store;
-use state::http::{Access, Service, refuse, router};
+use state::http::{AllowedClients, StateService, refuse, router};
 use tempfile::TempDir;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
@@ -43,7 +43,7 @@ pub(crate) struct Server {
 
 /// The options of the listener.
 pub(crate) struct Options {
-    pub(crate) access: Access,
+    pub(crate) access: AllowedClients,
     pub(crate) statement_timeout: Duration,
     pub(crate) timeouts: Timeouts,
 }
@@ -51,7 +51,7 @@ pub(crate) struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
-            access: Access::Everyone,
+            access: AllowedClients::Everyone,
             statement_timeout: LONG,
             timeouts: Timeouts { read_header: LONG, request: 2 * LONG, idle: LONG },
         }
@@ -62,7 +62,7 @@ impl Server {
     /// Serves `store`, by default for everyone and with timeouts that never pass.
     pub(crate) async fn start<S: Store>(store: S, transport: Transport, options: Options) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let service = Service {
+        let service = StateService {
             store: Arc::new(store),
             access: options.access,
             statement_timeout: options.statement_timeout,
@@ -73,7 +73,7 @@ impl Server {
             let answer = (answer.route.map(str::to_owned), answer.status.as_u16());
             seen.lock().expect("not poisoned").push(answer);
         };
-        let settings = Settings {
+        let settings = ListenerSettings {
             max_connections: 64,
             max_body_bytes: MAX_BODY_BYTES,
             max_buffered_bytes: 4 * MAX_BODY_BYTES,
@@ -117,9 +117,9 @@ impl Server {
 }
 
 fn run<S: Store>(
-    listener: impl Listener,
-    service: Service<S>,
-    settings: Settings,
+    listener: impl ConnectionSource,
+    service: StateService<S>,
+    settings: ListenerSettings,
     stop: &CancellationToken,
 ) -> JoinHandle<()> {
     tokio::spawn(serve(listener, router(service), settings, stop.clone()))

@@ -5,7 +5,7 @@ use pg::bind;
 use sea_query::{
     CaseStatement, Expr, ExprTrait, Func, Iden, IntoColumnRef, JoinType, Query, SelectStatement,
 };
-use state::query::compile::{Source, Target};
+use state::query::compile::{FilterTarget, Source};
 use state::query::expressions::{Member, Path, helper_name};
 use state::query::{Filter, NameKind, Names};
 
@@ -61,7 +61,7 @@ impl OnRecords {
     }
 }
 
-impl Target for OnRecords {
+impl FilterTarget for OnRecords {
     fn source(&self, name: &str) -> Option<Source<'_>> {
         let text = |column| Source::Text { column, helper: &self.helper };
         let record = |column| text(Expr::col((Records::Table, column)));

@@ -5,15 +5,15 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use ambient::Clock;
-use domain::accept::{self, Decision, Decoded, Probe, Rest};
+use domain::accept::{self, BatchDecision, Decoded, FirstUndecided, Probe};
 use domain::ports::{
     AcceptanceBatch, AcceptanceStore, CheckpointMove, Known, Lookup, StoreError, UserDirectory,
 };
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::Target;
-use crate::accept::Batch;
+use super::BatchCheckpoint;
+use crate::accept::CommitGroup;
 use crate::intake::Intake;
 use crate::ports::Ports;
 
@@ -25,11 +25,11 @@ const SLOW_LOOK_UP: Duration = Duration::from_millis(250);
 pub(super) struct Entries<'a, P: Ports> {
     intake: &'a Intake<P>,
     entries: Vec<&'a Decoded>,
-    target: Target,
+    target: BatchCheckpoint,
     lookups: &'a mut HashMap<String, Lookup>,
     stop: &'a CancellationToken,
     known: Known,
-    pub(super) decision: Decision<'a>,
+    pub(super) decision: BatchDecision<'a>,
     /// The fingerprint of the last decided entry.
     fingerprint: String,
     /// The time at which the last transaction began.
@@ -40,7 +40,7 @@ impl<'a, P: Ports> Entries<'a, P> {
     pub(super) fn new(
         intake: &'a Intake<P>,
         entries: Vec<&'a Decoded>,
-        target: Target,
+        target: BatchCheckpoint,
         lookups: &'a mut HashMap<String, Lookup>,
         stop: &'a CancellationToken,
     ) -> Self {
@@ -51,7 +51,7 @@ impl<'a, P: Ports> Entries<'a, P> {
             lookups,
             stop,
             known: Known::default(),
-            decision: Decision { decided: Vec::new(), rest: Rest::NotLookedUp },
+            decision: BatchDecision { decided: Vec::new(), rest: FirstUndecided::NotLookedUp },
             fingerprint: String::new(),
             begun: Instant::now(),
         }
@@ -90,7 +90,7 @@ impl<'a, P: Ports> Entries<'a, P> {
     }
 }
 
-impl<P: Ports> Batch for Entries<'_, P> {
+impl<P: Ports> CommitGroup for Entries<'_, P> {
     fn len(&self) -> usize {
         self.decision.decided.len()
     }

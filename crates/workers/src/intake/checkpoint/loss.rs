@@ -7,7 +7,7 @@ use domain::ports::{CheckpointMove, CheckpointStore, IntentStream, ReadLimit, Se
 use tokio::time::Instant;
 
 use super::CheckpointKeeper;
-use crate::intake::reader::{MAX_ENTRY_BYTES, Reader};
+use crate::intake::reader::{EntryReader, MAX_ENTRY_BYTES};
 use crate::ports::Ports;
 
 /// The limits of one page of the search for the last entry with an outcome.
@@ -29,7 +29,7 @@ impl<P: Ports> CheckpointKeeper<'_, P> {
     async fn last_known(
         &self,
         last: EntryId,
-        reader: &Reader<'_, P>,
+        reader: &EntryReader<'_, P>,
     ) -> Result<Option<(EntryId, String)>, StoreError> {
         let mut last = last;
         for _ in 0..MAX_WITNESS_PAGES {
@@ -59,7 +59,7 @@ impl<P: Ports> CheckpointKeeper<'_, P> {
     pub(super) async fn fingerprint_of(
         &self,
         id: EntryId,
-        reader: &Reader<'_, P>,
+        reader: &EntryReader<'_, P>,
     ) -> Result<Option<String>, StoreError> {
         let (entries, is_all) = self.intents.list_newest(id, LARGE_WITNESS).await?;
         let found = match entries.into_iter().next() {
@@ -78,7 +78,7 @@ impl<P: Ports> CheckpointKeeper<'_, P> {
         &mut self,
         processed: EntryId,
         last: EntryId,
-        reader: &Reader<'_, P>,
+        reader: &EntryReader<'_, P>,
     ) -> Result<AfterLoss, StoreError> {
         let known = self.last_known(last, reader).await?;
         let next = self.intents.first_after(processed).await?;
@@ -88,16 +88,16 @@ impl<P: Ports> CheckpointKeeper<'_, P> {
         let known_id = known.as_ref().map(|(id, _)| *id);
         let resume_after =
             known_id.unwrap_or(EntryId::ZERO).max(if is_recent { oldest } else { EntryId::ZERO });
-        let loss = Loss { processed, last, resume_after };
+        let loss = CheckpointLoss { processed, last, resume_after };
         if self.reported_loss.replace(loss) != Some(loss) {
             self.report_loss(loss, known_id, next);
         }
         Ok(AfterLoss { resume_after, witness: known.filter(|(id, _)| *id == resume_after) })
     }
 
-    fn report_loss(&self, loss: Loss, known: Option<EntryId>, next: Option<EntryId>) {
+    fn report_loss(&self, loss: CheckpointLoss, known: Option<EntryId>, next: Option<EntryId>) {
         let stream = self.settings.stream.as_str();
-        let Loss { processed, last, resume_after } = loss;
+        let CheckpointLoss { processed, last, resume_after } = loss;
         match known {
             Some(_) => {
                 let before = next.map(tracing::field::display);
@@ -142,7 +142,7 @@ pub(super) struct AfterLoss {
 
 /// A reported loss.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Loss {
+pub(super) struct CheckpointLoss {
     processed: EntryId,
     last: EntryId,
     resume_after: EntryId,

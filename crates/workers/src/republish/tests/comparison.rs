@@ -62,7 +62,7 @@ async fn a_route_that_a_publisher_holds_is_compared_again_when_it_is_free() {
     fixture.world.publishing.fail_over(6);
     let (held, token) = (key(10), LeaseToken("a publisher".to_owned()));
     let leases = fixture.world.publishing.acquire_leases(&[&held], &token, WINDOW).await;
-    assert_eq!(leases.expect("the stores are there"), [Lease::Won]);
+    assert_eq!(leases.expect("the stores are there"), [LeaseOutcome::Won]);
     replica.notice().await.expect("the stores are there");
     assert_eq!(fixture.counts(), [1, 1, 1, 1, 1, 1, 1, 1, 1, 0]);
     assert_eq!(fixture.saved_run_id().await, "0");

@@ -82,7 +82,7 @@ async fn what_was_found_in_a_page_that_failed_halfway_is_found_again() {
     fixture.world.publishing.fail_over(300);
     let (held, token) = (key(RECORDS - 250), LeaseToken("a publisher".to_owned()));
     let leases = fixture.world.publishing.acquire_leases(&[&held], &token, WINDOW).await;
-    assert_eq!(leases.expect("it is there"), [Lease::Won]);
+    assert_eq!(leases.expect("it is there"), [LeaseOutcome::Won]);
     fixture.fail_call(REPLACE, 2);
     replica.notice().await.expect_err("PostgreSQL is down");
     assert!(!fixture.is_each_there_once());

@@ -1,7 +1,7 @@
 //! Claims that are lost, of unknown outcome, or released.
 
 use ambient::Tokens;
-use domain::ports::{ClaimRequest, ClaimToken};
+use domain::ports::{KeyClaimRequest, KeyClaimToken};
 
 use super::*;
 
@@ -100,7 +100,8 @@ async fn an_unsure_claim_that_arrives_late_is_given_up_again() {
     assert_eq!(name(&running.submit(late.clone()).await), "unavailable");
     until_abandoned(&world, 1).await;
     let (key, fingerprint) = (late.intent.key(), &late.intent.fingerprint);
-    let claim = ClaimRequest { key: &key, fingerprint, token: ClaimToken(SeededTokens::new(SEED).next()) };
+    let claim =
+        KeyClaimRequest { key: &key, fingerprint, token: KeyClaimToken(SeededTokens::new(SEED).next()) };
     let database: &MemoryDatabase = &world.database;
     database.claim_keys(&[claim], LOCK_TTL).await.expect("the store is there");
     assert_eq!(name(&running.submit(late.clone()).await), "in progress");

@@ -1,6 +1,6 @@
 //! Keys that are read and not claimed, because the directory recalls the recipients.
 
-use domain::ports::{Claim, ClaimRequest, ClaimToken, IdempotencyStore};
+use domain::ports::{IdempotencyStore, KeyClaim, KeyClaimRequest, KeyClaimToken};
 
 use super::*;
 
@@ -17,10 +17,10 @@ fn world_that_recalls() -> World {
 /// Claims a key as another replica does, for another intent.
 fn claim_elsewhere(database: &MemoryDatabase, key: &str) {
     let key = super::key(key);
-    let claim = ClaimRequest { key: &key, fingerprint: "another", token: ClaimToken([9; 16]) };
+    let claim = KeyClaimRequest { key: &key, fingerprint: "another", token: KeyClaimToken([9; 16]) };
     let claims = [claim];
     let claimed = database.claim_keys(&claims, LOCK_TTL).now_or_never().expect("it does not wait");
-    assert_eq!(claimed.expect("the store is there"), [Claim::New]);
+    assert_eq!(claimed.expect("the store is there"), [KeyClaim::New]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,13 +1,13 @@
 //! Sessions in a browser: they begin and end on every replica at once, and no other page can use them.
 
-use harness::{Answer, Browser, Service, request};
+use harness::{Browser, HttpResponse, Service, request};
 
 use super::*;
 use crate::console_browser::data;
 
 const CHANGE: &str = "/console/dead-letters/change";
 
-async fn post(service: &Service, headers: &[(&str, &str)], form: &str) -> Answer {
+async fn post(service: &Service, headers: &[(&str, &str)], form: &str) -> HttpResponse {
     let headers = [headers, &[("Content-Type", "application/x-www-form-urlencoded")]].concat();
     request(&service.api_addr(), "POST", CHANGE, &headers, form).await.expect("the console answers")
 }

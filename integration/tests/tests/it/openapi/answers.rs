@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use harness::Answer;
+use harness::HttpResponse;
 use jsonschema::Validator;
 use serde_json::{Value, json};
 
@@ -29,7 +29,7 @@ impl Documented {
 
     /// The undocumented parts of a response; `response` is its description in the document, or `null` without
     /// one.
-    pub(crate) fn errors(&self, response: &Value, method: &str, answer: &Answer) -> Vec<String> {
+    pub(crate) fn errors(&self, response: &Value, method: &str, answer: &HttpResponse) -> Vec<String> {
         let response = self.resolve(response);
         let mut found = self.header_errors(response, answer);
         if answer.status >= 500 && answer.status != 503 {
@@ -58,7 +58,7 @@ impl Documented {
         }
     }
 
-    fn header_errors(&self, response: &Value, answer: &Answer) -> Vec<String> {
+    fn header_errors(&self, response: &Value, answer: &HttpResponse) -> Vec<String> {
         let mut found = Vec::new();
         let none = serde_json::Map::new();
         let documented = response["headers"].as_object().unwrap_or(&none);
@@ -116,12 +116,12 @@ fn an_undocumented_member_header_status_or_media_type_is_found() {
     let response = &document["paths"]["/v1/notifications"]["get"]["responses"]["200"];
     let answer = |headers: &[(&str, &str)], body: Value| {
         let headers = headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        Answer { status: 200, headers, body: body.to_string() }
+        HttpResponse { status: 200, headers, body: body.to_string() }
     };
     let json = ("content-type", "application/json");
     let id = ("x-request-id", "r-1");
     let page = json!({"notifications": [], "next_cursor": null});
-    let errors = |answer: Answer| documented.errors(response, "GET", &answer);
+    let errors = |answer: HttpResponse| documented.errors(response, "GET", &answer);
     assert_eq!(errors(answer(&[json, id], page.clone())), [""; 0]);
     let mut further = page.clone();
     further["total"] = 7.into();

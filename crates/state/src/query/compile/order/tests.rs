@@ -1,5 +1,5 @@
 use super::*;
-use crate::query::Members;
+use crate::query::MemberNames;
 
 #[test]
 fn a_filter_fixes_a_type_only_if_every_match_has_it() {
@@ -27,7 +27,7 @@ fn a_filter_fixes_a_type_only_if_every_match_has_it() {
         (r#"{"$or": [{"f": 1}, {"f": 2}]}"#, Shape::Any),
         (r#"{"$or": [{"f": {"$gt": 1}}, {"f": 2}]}"#, Shape::Any),
     ] {
-        let read = Filter::parse(filter.as_bytes(), &Members).expect(filter);
+        let read = Filter::parse(filter.as_bytes(), &MemberNames).expect(filter);
         assert_eq!(Shape::of_member("f", &read), shape, "{filter}");
     }
 }
