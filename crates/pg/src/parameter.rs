@@ -186,7 +186,8 @@ mod tests {
         let mut wire = BytesMut::new();
         let parameter = texts(["a"]);
         assert!(parameter.to_sql_checked(&Type::TEXT_ARRAY, &mut wire).is_ok());
-        let error = parameter.to_sql_checked(&Type::INT8_ARRAY, &mut wire).err().map(|error| error.to_string());
+        let error =
+            parameter.to_sql_checked(&Type::INT8_ARRAY, &mut wire).err().map(|error| error.to_string());
         assert_eq!(error.as_deref(), Some("the statement has a _int8 where a _text is bound"));
     }
 

@@ -30,6 +30,7 @@ mod routes;
 mod schema;
 mod session;
 mod sessions;
+mod statements;
 mod step_down;
 
 pub use installation::Installation;
@@ -79,12 +80,12 @@ impl PgStore {
     /// prepared on it.
     pub async fn check_needs(&self) -> Result<(), StoreError> {
         let session = self.session("check the schema").await?.checking();
+        let named = statements::of_store();
         let answer = idempotency::statements::complete(&[]);
         // Prepared concurrently, because there are over a hundred: sequentially they would exceed the
         // deadline on a long round trip.
         try_join!(
-            accept::prepare_all(&session),
-            routes::prepare_all(&session),
+            session.prepare_all(&named),
             retention::prepare_all(&session),
             malformed_intents::retention::prepare_all(&session),
             installation::prepare_all(&session),
@@ -98,8 +99,7 @@ impl PgStore {
         )
         .map_err(store_error)?;
         receipts::prepare_all(&session).await?;
-        let tables = schema::tables();
-        let mut required = schema::required_rights(&tables);
+        let mut required = schema::required_rights();
         required.extend(idempotency::required_rights());
         let missing = missing_rights(&session, &required).await.map_err(store_error)?;
         let mut denied: Vec<String> = missing.iter().map(|missing| missing.table.to_owned()).collect();

@@ -53,11 +53,7 @@ pub(crate) enum DeadLetters {
     NotificationId,
     RouteId,
     Channel,
-    RecipientRef,
-    FinalAttemptCount,
-    MaxAttempts,
     FailureClassification,
-    FailureMessage,
     RecoveryHint,
     CreatedAt,
     DiscardedAt,
@@ -78,18 +74,6 @@ pub(crate) enum MalformedIntents {
     FailureMessage,
     RawFields,
     RecordedAt,
-}
-
-#[derive(Iden, Clone, Copy)]
-pub(crate) enum Intake {
-    Table,
-    Stream,
-    Fence,
-    LastEntryId,
-    UpdatedAt,
-    ServerRunId,
-    LastEntryFingerprint,
-    ReplicationId,
 }
 
 #[derive(Iden, Clone, Copy)]
@@ -182,20 +166,13 @@ pub(crate) enum Input {
     Table,
     NotificationId,
     RouteId,
-    Producer,
-    IdempotencyKey,
     ExpectedUpdatedAt,
     Status,
     AttemptCount,
     NextAttemptAt,
     Classification,
-    Message,
     EntryId,
-    StreamEntryId,
-    FieldsFingerprint,
-    RecoveryHint,
     Bytes,
-    NextAttemptAtText,
     Routes,
     LiveRoutes,
     Receipts,
@@ -212,28 +189,26 @@ pub(crate) enum Input {
 }
 
 /// The rights that the service needs on each of its tables.
-pub(crate) fn required_rights(tables: &[String]) -> Vec<RequiredRights<'_>> {
+pub(crate) fn required_rights() -> Vec<RequiredRights<'static>> {
     let rights = &["SELECT", "INSERT", "UPDATE", "DELETE"];
-    tables.iter().map(|table| RequiredRights { table, rights }).collect()
+    TABLES.iter().map(|table| RequiredRights { table, rights }).collect()
 }
 
 /// The names of the tables.
-pub(crate) fn tables() -> [String; 12] {
-    [
-        Records::Table.to_string(),
-        Routes::Table.to_string(),
-        DeadLetters::Table.to_string(),
-        MalformedIntents::Table.to_string(),
-        Intake::Table.to_string(),
-        Installation::Table.to_string(),
-        OutboundStreams::Table.to_string(),
-        OutboundNames::Table.to_string(),
-        Replicas::Table.to_string(),
-        Activity::Table.to_string(),
-        OperatorActions::Table.to_string(),
-        ConsoleSessions::Table.to_string(),
-    ]
-}
+pub(crate) const TABLES: [&str; 12] = [
+    "records",
+    "routes",
+    "dead_letters",
+    "malformed_intents",
+    "intake",
+    "installation",
+    "outbound_streams",
+    "outbound_names",
+    "replicas",
+    "activity",
+    "operator_actions",
+    "console_sessions",
+];
 
 /// The table of documents that contains the receipts of routes.
 pub fn receipts_table() -> TableName {

@@ -26,7 +26,7 @@ pub(super) async fn outcomes(
     entries: &[EntryTrace],
 ) -> Result<Vec<FoundOutcome>, StoreError> {
     let scopes = entries.iter().filter_map(|entry| entry.key.as_ref());
-    let records = requests(&session.query(&requests_of(scopes)).await.map_err(store_error)?)?;
+    let records = requests(&session.query(requests_of(scopes)).await.map_err(store_error)?)?;
     let mut malformed: HashMap<String, Vec<MalformedTrace>> = HashMap::new();
     for row in session.query(&malformed_of(stream, entries)).await.map_err(store_error)? {
         let id: String = column(&row, "malformed_intents.stream_entry_id", stream)?;
