@@ -80,21 +80,13 @@ impl PgStore {
     /// prepared on it.
     pub async fn check_needs(&self) -> Result<(), StoreError> {
         let session = self.session("check the schema").await?.checking();
-        let named = statements::of_store();
+        let named = [statements::of_store(), statements::of_queries()].concat();
         let answer = idempotency::statements::complete(&[]);
         // Prepared concurrently, because there are over a hundred: sequentially they would exceed the
         // deadline on a long round trip.
         try_join!(
             session.prepare_all(&named),
-            retention::prepare_all(&session),
-            malformed_intents::retention::prepare_all(&session),
-            installation::prepare_all(&session),
-            republish::prepare_all(&session),
-            replicas::prepare_all(&session),
-            step_down::prepare_all(&session),
-            sessions::prepare_all(&session),
             session.prepare(&answer).map_ok(drop),
-            operations::prepare_all(&session),
             queries::prepare_all(&session),
         )
         .map_err(store_error)?;

@@ -10,14 +10,11 @@ use domain::outcome::Acceptance;
 use domain::ports::{
     Completion, DueCursor, DueOrder, DuePage, Failed, Published, RouteStore, RowLocks, StoreError,
 };
-use domain::route::{Channel, NewRoute, RouteKey, RouteStatus, Start, Version};
+use domain::route::{Channel, NewRoute, RouteKey, RouteStatus, Start};
+use pg::BoundStatement;
 use pg::parameter::{self, Parameter};
-use pg::sql::unnest;
-use pg::{BoundStatement, bind};
-use sea_query::{Expr, ExprTrait, Func, Query, SelectStatement};
 
 use crate::PgStore;
-use crate::schema::{Input, Records, Routes};
 
 impl RouteStore for PgStore {
     async fn list_due_routes(
@@ -131,66 +128,10 @@ macro_rules! live_columns_text {
 }
 pub(crate) use live_columns_text;
 
-/// The columns that `codec::live_routes` reads; `route` is the table or subquery of the routes.
-pub(crate) fn live_columns<T: sea_query::Iden + Copy + 'static>(select: &mut SelectStatement, route: T) {
-    let of_route = [
-        Routes::NotificationId,
-        Routes::RouteId,
-        Routes::Channel,
-        Routes::UpdatedAt,
-        Routes::RecipientRef,
-        Routes::ResolvedEmail,
-        Routes::ResolvedLocale,
-        Routes::AttemptCount,
-        Routes::MaxAttempts,
-        Routes::NextAttemptAt,
-    ];
-    let of_record = [
-        Records::NotificationType,
-        Records::PayloadJson,
-        Records::OccurredAt,
-        Records::AcceptedAt,
-        Records::RequestId,
-        Records::TraceId,
-    ];
-    select
-        .columns(of_route.map(|column| (route, column)))
-        .columns(of_record.map(|column| (Records::Table, column)));
-    select.inner_join(
-        Records::Table,
-        Expr::col((Records::Table, Records::NotificationId)).equals((route, Routes::NotificationId)),
-    );
-}
-
-pub(crate) fn given_keys<'a>(keys: impl Iterator<Item = &'a RouteKey> + Clone) -> SelectStatement {
-    Query::select()
-        .expr_as(
-            unnest(bind::texts(keys.clone().map(|key| key.notification_id.as_str()))),
-            Input::NotificationId,
-        )
-        .expr_as(unnest(bind::texts(keys.map(|key| key.route_id.as_str()))), Input::RouteId)
-        .take()
-}
-
-pub(crate) fn versioned<'a>(
-    routes: impl Iterator<Item = (&'a RouteKey, Version)> + Clone,
-) -> SelectStatement {
-    let mut given = given_keys(routes.clone().map(|(key, _)| key));
-    let expected = bind::instants(routes.map(|(_, version)| version.updated_at()));
-    given.expr_as(unnest(expected), Input::ExpectedUpdatedAt);
-    given
-}
-
-pub(crate) fn on_key() -> Expr {
-    Expr::col((Routes::Table, Routes::NotificationId))
-        .equals((Input::Table, Input::NotificationId))
-        .and(Expr::col((Routes::Table, Routes::RouteId)).equals((Input::Table, Input::RouteId)))
-}
-
-/// The new `updated_at` of a route that is changed at `now`: it rises even if the clock does not.
-pub(crate) fn next_version(now: Timestamp) -> Expr {
-    let raised = Expr::col((Routes::Table, Routes::UpdatedAt)).add(Expr::cust("interval '1 microsecond'"));
-    Expr::expr(Func::greatest([bind::instant(now), raised]))
+/// The two parts of the keys of routes, each as a `text[]`.
+pub(crate) fn keys<'a>(keys: impl Iterator<Item = &'a RouteKey> + Clone) -> [Parameter; 2] {
+    let notification_ids = parameter::texts(keys.clone().map(|key| key.notification_id.as_str()));
+    [notification_ids, parameter::texts(keys.map(|key| key.route_id.as_str()))]
 }
 
 #[cfg(test)]

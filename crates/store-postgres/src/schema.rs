@@ -1,4 +1,5 @@
-//! The tables: the only place with column names. `migrations/` explains each of them.
+//! The columns that statements of the query builder use, and the names of all tables. `migrations/` explains
+//! them.
 
 use pg::rights::RequiredRights;
 use sea_query::Iden;
@@ -77,33 +78,6 @@ pub(crate) enum MalformedIntents {
 }
 
 #[derive(Iden, Clone, Copy)]
-pub(crate) enum Installation {
-    Table,
-    Id,
-    IntentsStream,
-    CreatedAt,
-}
-
-#[derive(Iden, Clone, Copy)]
-pub(crate) enum OutboundStreams {
-    Table,
-    Stream,
-    ServerRunId,
-    ReplicationId,
-    LastGeneratedId,
-    SeenAt,
-    CompareAgainSince,
-}
-
-#[derive(Iden, Clone, Copy)]
-pub(crate) enum OutboundNames {
-    Table,
-    Channel,
-    Stream,
-    UsedAt,
-}
-
-#[derive(Iden, Clone, Copy)]
 pub(crate) enum Replicas {
     Table,
     Replica,
@@ -112,16 +86,12 @@ pub(crate) enum Replicas {
     SeenAt,
     LeaderOf,
     Workers,
-    StepDownAt,
 }
 
 #[derive(Iden, Clone, Copy)]
 pub(crate) enum Activity {
     Table,
-    /// The row that could not be inserted.
-    Excluded,
     Minute,
-    Replica,
     Accepted,
     Duplicates,
     Conflicts,
@@ -131,61 +101,19 @@ pub(crate) enum Activity {
     DeadLettered,
 }
 
-#[derive(Iden, Clone, Copy)]
-pub(crate) enum OperatorActions {
-    Table,
-    Id,
-    At,
-    Actor,
-    Action,
-    Arguments,
-    Affected,
-    RequestId,
-}
-
-#[derive(Iden, Clone, Copy)]
-pub(crate) enum ConsoleSessions {
-    Table,
-    IdSha256,
-    TokenSha256,
-    CreatedAt,
-    ExpiresAt,
-}
-
-/// A table of documents of the crate `state`.
-#[derive(Iden, Clone, Copy)]
-pub(crate) enum Receipts {
-    Table,
-    Key,
-    Value,
-}
-
 /// A batch of parameters that a statement uses as a table, and the columns that a statement computes.
 #[derive(Iden, Clone, Copy)]
 pub(crate) enum Input {
     Table,
-    NotificationId,
-    RouteId,
-    ExpectedUpdatedAt,
-    Status,
-    AttemptCount,
-    NextAttemptAt,
     Classification,
-    EntryId,
     Bytes,
     Routes,
-    LiveRoutes,
-    Receipts,
-    ReceiptBytes,
     Rows,
     Matches,
     Recipients,
-    Discarded,
     At,
     Payload,
     Document,
-    RequestedAgo,
-    OtherReplica,
 }
 
 /// The rights that the service needs on each of its tables.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use domain::ports::DueOrder::{NewestFirst, OldestFirst};
 use domain::ports::{Cutoff, Expired, MalformedKey};
 use domain::record::NotificationId;
+use domain::route::Version;
 use harness::TestDatabase;
 use pg::{Dsn, PgPool, PoolSettings, Session, Statement, explain_analyze};
 use serde_json::Value;
@@ -152,8 +153,8 @@ async fn a_plan_that_was_made_while_nothing_was_due_reaches_routes_by_their_key(
             plan(&session, unchanged_routes([(&key, Version::read(since()))].into_iter())).await,
         ),
         ("what has failed", plan(&session, failures(&failed)).await),
-        ("locking expired routes", plan(&session, &retention::lock_routes(&ids)).await),
-        ("counting expired routes", plan(&session, &retention::count_routes(&ids, EVERYTHING)).await),
+        ("locking expired routes", plan(&session, retention::lock_routes(&ids)).await),
+        ("counting expired routes", plan(&session, retention::count_routes(&ids, EVERYTHING)).await),
     ] {
         let text = plan.to_string();
         assert!(text.contains("routes_pkey") && !text.contains("routes_due"), "{what}:\n{plan:#}");
@@ -242,32 +243,32 @@ async fn look_at_plans(published: u32) {
         ("the next due", plan(&session, first_due()).await),
         ("the count", plan(&session, count_due(now, LIMIT)).await),
         ("reading again", plan(&session, live_routes(&keys.iter().collect::<Vec<_>>())).await),
-        ("expired records", plan(&session, &retention::expired_records(EVERYTHING, None, LIMIT)).await),
+        ("expired records", plan(&session, retention::expired_records(EVERYTHING, None, LIMIT)).await),
         (
             "expired records of a later page",
-            plan(&session, &retention::expired_records(EVERYTHING, Some(&record), LIMIT)).await,
+            plan(&session, retention::expired_records(EVERYTHING, Some(&record), LIMIT)).await,
         ),
-        ("locking expired records", plan(&session, &retention::lock_records(&ids, EVERYTHING)).await),
-        ("expired records' routes", plan(&session, &retention::lock_routes(&ids)).await),
-        ("expired records' counts", plan(&session, &retention::count_routes(&ids, EVERYTHING)).await),
-        ("expired records' receipts", plan(&session, &retention::delete_receipts(&ids)).await),
-        ("routes of reports", plan(&session, &receipts::lock_routes(&keys.iter().collect())).await),
-        ("deleting records", plan(&session, &retention::delete_records(&ids)).await),
+        ("locking expired records", plan(&session, retention::lock_records(&ids, EVERYTHING)).await),
+        ("expired records' routes", plan(&session, retention::lock_routes(&ids)).await),
+        ("expired records' counts", plan(&session, retention::count_routes(&ids, EVERYTHING)).await),
+        ("expired records' receipts", plan(&session, retention::delete_receipts(&ids)).await),
+        ("routes of reports", plan(&session, receipts::lock_routes(&keys.iter().collect())).await),
+        ("deleting records", plan(&session, retention::delete_records(&ids)).await),
         (
             "malformed intents",
-            plan(&session, &malformed_retention::expired_malformed(EVERYTHING, None, LIMIT)).await,
+            plan(&session, malformed_retention::expired_malformed(EVERYTHING, None, LIMIT)).await,
         ),
         (
             "malformed intents of a later page",
-            plan(&session, &malformed_retention::expired_malformed(EVERYTHING, Some(&row), LIMIT)).await,
+            plan(&session, malformed_retention::expired_malformed(EVERYTHING, Some(&row), LIMIT)).await,
         ),
         (
             "counting malformed",
-            plan(&session, &malformed_retention::count_malformed(&malformed, EVERYTHING)).await,
+            plan(&session, malformed_retention::count_malformed(&malformed, EVERYTHING)).await,
         ),
         (
             "deleting malformed",
-            plan(&session, &malformed_retention::delete_malformed(&malformed, EVERYTHING)).await,
+            plan(&session, malformed_retention::delete_malformed(&malformed, EVERYTHING)).await,
         ),
         ("what was published", plan(&session, publications(&done)).await),
         ("what is unchanged", plan(&session, unchanged_routes(expected)).await),
