@@ -167,7 +167,7 @@ impl Connector {
         }
         let seen = timeout_at(deadline, pooler::see(&client))
             .await
-            .map_err(|_| OpenFailureCause::NoSession(DeadlinePassed(allowed)))??;
+            .map_err(|_| OpenFailureCause::NoSession(DeadlinePassed::new(allowed)))??;
         let in_force = mark.is_on(&seen);
         let pooled = if in_force && pooler::is_direct(&client, &seen).await {
             None

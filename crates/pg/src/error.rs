@@ -58,9 +58,13 @@ impl PgError {
     /// Classifies a driver's error. Classes 22 (data), 23 (integrity), 44 (check option), 54 (limits) and P0
     /// (raised by a trigger) become `Refused`, 57014 (cancelled) `TimedOut`, 55P03 (lock not available)
     /// `Locked`, all others `Unavailable`.
-    pub(crate) fn from_driver(operation: &'static str, source: tokio_postgres::Error) -> Self {
+    pub(crate) fn from_driver(
+        operation: &'static str,
+        statement: &'static str,
+        source: tokio_postgres::Error,
+    ) -> Self {
         let Some(error) = source.as_db_error() else { return Self::unavailable(operation, source) };
-        let server = ServerError::new(error);
+        let server = ServerError::of_statement(statement, error);
         match server.code() {
             "57014" => Self::TimedOut { operation, source: server.into() },
             "55P03" => Self::Locked { operation, source: server },
@@ -115,6 +119,8 @@ struct ServerMessage {
     constraint: Option<String>,
     table: Option<String>,
     column: Option<String>,
+    /// The name of the statement, or empty.
+    statement: &'static str,
 }
 
 /// The classes whose message may quote a value: data, integrity, check option, limits, raised by a trigger or
@@ -125,6 +131,10 @@ const ABOUT_DATA: [&str; 5] = ["22", "23", "44", "54", "P0"];
 
 impl ServerError {
     pub(crate) fn new(error: &DbError) -> Self {
+        Self::of_statement("", error)
+    }
+
+    fn of_statement(statement: &'static str, error: &DbError) -> Self {
         // A function can raise any text under any code; only the context shows that a function raised it.
         let quotes = error.where_().is_some()
             || QUOTES_VALUES.contains(&error.code().code().get(..2).unwrap_or_default());
@@ -134,6 +144,7 @@ impl ServerError {
             constraint: error.constraint().map(str::to_owned),
             table: error.table().map(str::to_owned),
             column: error.column().map(str::to_owned),
+            statement,
         }))
     }
 
@@ -169,7 +180,16 @@ impl fmt::Display for ServerError {
                 write!(f, ", {what} {name}")?;
             }
         }
-        f.write_str(")")
+        write!(f, "{})", OfStatement(self.0.statement))
+    }
+}
+
+/// The name of a statement as the last part of a list, or nothing.
+struct OfStatement(&'static str);
+
+impl fmt::Display for OfStatement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() { Ok(()) } else { write!(f, ", statement {}", self.0) }
     }
 }
 
@@ -219,7 +239,7 @@ impl OpenFailureCause {
     }
 
     pub(crate) fn late(allowed: std::time::Duration) -> Self {
-        Self::Late(DeadlinePassed(allowed))
+        Self::Late(DeadlinePassed::new(allowed))
     }
 
     /// True if a retry fails in the same way until an operator changes the pooler or the connection string.
@@ -343,8 +363,18 @@ pub(crate) struct NoneFree(pub(crate) std::time::Duration);
 
 /// A deadline passed.
 #[derive(Debug, thiserror::Error)]
-#[error("no response within {0:?}")]
-pub(crate) struct DeadlinePassed(pub(crate) std::time::Duration);
+#[error("no response within {allowed:?}{}", OfStatement(.statement))]
+pub(crate) struct DeadlinePassed {
+    pub(crate) allowed: std::time::Duration,
+    /// The name of the statement, or empty.
+    pub(crate) statement: &'static str,
+}
+
+impl DeadlinePassed {
+    pub(crate) fn new(allowed: std::time::Duration) -> Self {
+        Self { allowed, statement: "" }
+    }
+}
 
 /// Codes after which a connection is no longer what it was: the server became a standby; a plan is
 /// permanently out of date, because the type of a column was changed; a prepared statement is missing, or

@@ -7,8 +7,10 @@
 //! - [`PgPool`] keeps connections whose every statement has a deadline on both ends, set in
 //!   `session_settings.rs`.
 //! - [`Session`] is one of them, borrowed for one operation and closed if it was left in an unknown state.
-//! - [`bind`] makes parameters whose type the server and the client agree on, [`sql`] the statements on
-//!   batches of them, and [`Prepared`] is such a statement, ready to run.
+//! - [`Statement`] is a named statement with the plan that it needs, listed by [`statements!`]; [`parameter`]
+//!   makes its parameters, [`Prepared`] is such a statement, ready to run, and [`check_plan`] compares its
+//!   plan with its claim.
+//! - [`bind`] makes the parameters of the query builder, [`sql`] statements on batches of them.
 //! - [`row`] reads columns by name; [`listen()`] receives the notifications of a channel.
 //! - [`rights`] lists the rights that the role lacks; [`server_version`] reads the version of the server;
 //!   [`migrate()`] applies migrations under an advisory lock.
@@ -17,30 +19,39 @@ pub mod bind;
 mod connect;
 mod dsn;
 mod error;
+mod explain;
 mod hosts;
 mod listen;
 mod migrate;
 mod options;
+pub mod parameter;
 mod pool;
 mod pooler;
 mod prepared;
 mod raw_timestamp;
 pub mod rights;
 pub mod row;
+mod run;
 mod session;
 mod session_settings;
+mod slow;
 pub mod sql;
+mod statement;
 mod version;
 
 pub use connect::OPEN_TIMEOUT;
 pub use dsn::{Dsn, DsnError};
 pub use error::{PgError, ServerError, is_late, is_unusable_pooler};
+pub use explain::{check_plan, explain_analyze};
 pub use listen::{Listener, MAX_CHANNEL_BYTES, listen};
 pub use migrate::{MIGRATION_LOCK_TIMEOUT, Migration, MigrationSettings, migrate};
 pub use pool::{PgPool, PoolSettings};
 pub use prepared::{PostgresBinderRef, Prepared};
 pub use raw_timestamp::RawTimestamp;
+pub use run::MAX_PREPARED;
 pub use sea_query_postgres::PostgresValues;
-pub use session::{MAX_GIVEN_UP, MAX_PREPARED, Session};
+pub use session::{MAX_GIVEN_UP, Session};
 pub use session_settings::SessionSettings;
+pub use slow::{SLOW_STATEMENT, SLOW_STATEMENT_INTERVAL};
+pub use statement::{BoundStatement, Statement};
 pub use version::server_version;

@@ -79,8 +79,8 @@ impl Listener {
 /// Awaits the server's response, for at most [`LISTENER_TIMEOUT`].
 async fn answer<T>(asked: impl Future<Output = Result<T, tokio_postgres::Error>>) -> Result<T, PgError> {
     match timeout(LISTENER_TIMEOUT, asked).await {
-        Ok(done) => done.map_err(|error| PgError::from_driver(OPERATION, error)),
-        Err(_) => Err(PgError::unavailable(OPERATION, DeadlinePassed(LISTENER_TIMEOUT))),
+        Ok(done) => done.map_err(|error| PgError::from_driver(OPERATION, "", error)),
+        Err(_) => Err(PgError::unavailable(OPERATION, DeadlinePassed::new(LISTENER_TIMEOUT))),
     }
 }
 

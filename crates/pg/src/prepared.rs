@@ -8,6 +8,8 @@ use sea_query_postgres::{PostgresBinder, PostgresValues};
 use tokio_postgres::Statement;
 use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
 
+use crate::statement::BoundStatement;
+
 /// A statement of the query builder.
 pub trait PostgresBinderRef: Sync {
     /// The text and the parameters of the statement.
@@ -28,16 +30,14 @@ impl<T: QueryStatementWriter + PostgresBinder + Sync> PostgresBinderRef for T {
 /// A statement with its parameters.
 #[derive(Debug)]
 pub struct Prepared {
-    pub(crate) sql: String,
-    pub(crate) values: PostgresValues,
+    pub(crate) bound: BoundStatement,
     /// The statement as the server prepared it. `None` behind a pooler, where its name may refer to another
     /// statement.
     pub(crate) statement: Option<Statement>,
-    pub(crate) shared: Option<(usize, SharedText)>,
 }
 
 /// A text that is sent without being copied.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct SharedText(pub(crate) Arc<str>);
 
 impl ToSql for SharedText {
@@ -54,22 +54,4 @@ impl ToSql for SharedText {
     }
 
     to_sql_checked!();
-}
-
-impl Prepared {
-    /// The values of the parameters, in their order.
-    pub(crate) fn params(&self) -> Vec<&(dyn ToSql + Sync)> {
-        let mut params = self.values.as_params();
-        if let Some((index, text)) = &self.shared
-            && let Some(param) = params.get_mut(*index)
-        {
-            *param = text;
-        }
-        params
-    }
-}
-
-/// Parameters without their types: the server infers each type from the cast beside the parameter (bind.rs).
-pub(crate) fn untyped<'a>(params: &[&'a (dyn ToSql + Sync)]) -> Vec<(&'a (dyn ToSql + Sync), Type)> {
-    params.iter().map(|param| (*param, Type::UNKNOWN)).collect()
 }

@@ -5,23 +5,18 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use deadpool::managed::{Object, Pool};
-use futures_util::{SinkExt, TryStreamExt};
+use futures_util::SinkExt;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout, timeout_at};
-use tokio_postgres::{Row, SimpleQueryMessage};
+use tokio_postgres::SimpleQueryMessage;
 
 use crate::PgError;
 use crate::error::{DeadlinePassed, leaves_connection_usable};
 use crate::pool::{Connections, PooledClient};
-use crate::prepared::{PostgresBinderRef, Prepared, SharedText, untyped};
+use crate::slow;
 
 /// The time that the client waits longer than the server, so that the server's own error arrives first.
 const CLIENT_DEADLINE_MARGIN: Duration = Duration::from_millis(500);
-
-/// The maximum number of statements of varying texts that a connection keeps prepared, and the longest of
-/// them, in bytes. Each takes memory of the server, some sixty times its text.
-pub const MAX_PREPARED: usize = 100;
-const MAX_PREPARED_BYTES: usize = 8 * 1024;
 
 /// The longest that a connection whose statement was given up counts against its pool while the server runs
 /// the statement.
@@ -51,10 +46,10 @@ pub struct Session {
     /// True if the deadline passed before the server responded.
     given_up: AtomicBool,
     committing: AtomicBool,
-    broken: AtomicBool,
+    pub(crate) broken: AtomicBool,
     /// True if the connection must not be used again, however its transaction ends.
     discarded: AtomicBool,
-    checks: bool,
+    pub(crate) checks: bool,
 }
 
 /// The deadline of an operation, and the time it had at its start.
@@ -92,76 +87,6 @@ impl Session {
         self
     }
 
-    /// Prepares `query` (once for each connection and text) and keeps its parameters with it.
-    ///
-    /// The text must not vary with the data: each text stays prepared for as long as the connection lives.
-    /// Behind a pooler nothing is prepared: each run sends the text.
-    pub async fn prepare(&self, query: &impl PostgresBinderRef) -> Result<Prepared, PgError> {
-        let (sql, values) = query.build_ref();
-        let prepare = async |client: &PooledClient| match &client.behind_pooler {
-            None => client.prepare_cached(&sql).await.map(Some),
-            // In one message, so that no other client of the pooler can use the name.
-            Some(_) if self.checks => {
-                let check = format!("PREPARE pg_client_check AS {sql}; DEALLOCATE pg_client_check");
-                client.batch_execute(&check).await.map(|()| None)
-            }
-            Some(_) => Ok(None),
-        };
-        let statement = self.guard(prepare).await?;
-        let shared = query.shared().map(|(index, text)| (index, SharedText(text)));
-        Ok(Prepared { sql, values, statement, shared })
-    }
-
-    /// Runs a statement that is not needed again, in one round trip: the server does not keep it. Its text
-    /// may vary.
-    pub async fn query_once(&self, query: &impl PostgresBinderRef) -> Result<Vec<Row>, PgError> {
-        let (sql, values) = query.build_ref();
-        self.guard(async |client| client.query_typed(&sql, &untyped(&values.as_params())).await).await
-    }
-
-    /// Prepares and runs a statement whose text may vary, and converts each row with `read`. Stops reading
-    /// once `reads_on` returns false. The connection is then closed, because the server would send the
-    /// remaining rows.
-    ///
-    /// If it has prepared more than [`MAX_PREPARED`] statements on a connection, it forgets them all. A long
-    /// text is prepared for one run only.
-    pub async fn query_while<T>(
-        &self,
-        query: &impl PostgresBinderRef,
-        mut read: impl FnMut(Row) -> T,
-        mut reads_on: impl FnMut(&T) -> bool,
-    ) -> Result<Vec<T>, PgError> {
-        let (sql, values) = query.build_ref();
-        self.guard(async |client| {
-            let rows = if client.behind_pooler.is_some() {
-                client.query_typed_raw(&sql, untyped(&values.as_params())).await?
-            } else {
-                let statement = if sql.len() > MAX_PREPARED_BYTES {
-                    client.prepare(&sql).await?
-                } else {
-                    client.prepare_cached(&sql).await?
-                };
-                if client.statement_cache.size() > MAX_PREPARED {
-                    client.statement_cache.clear();
-                }
-                client.query_raw(&statement, values.as_params()).await?
-            };
-            let mut rows = std::pin::pin!(rows);
-            let mut all = Vec::new();
-            while let Some(row) = rows.try_next().await? {
-                let element = read(row);
-                let is_enough = !reads_on(&element);
-                all.push(element);
-                if is_enough {
-                    self.broken.store(true, Ordering::SeqCst);
-                    break;
-                }
-            }
-            Ok(all)
-        })
-        .await
-    }
-
     /// True if a pooler is between this process and the server.
     pub fn is_behind_pooler(&self) -> bool {
         self.object.as_deref().is_some_and(|client| client.behind_pooler.is_some())
@@ -172,33 +97,6 @@ impl Session {
         self.operation
     }
 
-    /// Runs a prepared statement. Concurrent runs are sent one after another, in the order of their first
-    /// poll.
-    pub async fn run(&self, prepared: &Prepared) -> Result<Vec<Row>, PgError> {
-        let params = prepared.params();
-        self.guard(async |client| match &prepared.statement {
-            Some(statement) => client.query(statement, &params).await,
-            None => client.query_typed(&prepared.sql, &untyped(&params)).await,
-        })
-        .await
-    }
-
-    /// Prepares and runs `query`, and returns its rows.
-    pub async fn query(&self, query: &impl PostgresBinderRef) -> Result<Vec<Row>, PgError> {
-        self.run(&self.prepare(query).await?).await
-    }
-
-    /// Runs a prepared statement and returns the number of rows that it changed. Concurrent runs are ordered
-    /// as in [`Session::run`].
-    pub async fn change(&self, prepared: &Prepared) -> Result<u64, PgError> {
-        let params = prepared.params();
-        self.guard(async |client| match &prepared.statement {
-            Some(statement) => client.execute(statement, &params).await,
-            None => client.execute_typed(&prepared.sql, &untyped(&params)).await,
-        })
-        .await
-    }
-
     /// Runs a `COPY … FROM STDIN` in an open transaction and sends its data piece by piece. It serves data
     /// too large for a parameter, of which several copies are in memory at once.
     pub async fn copy_in(
@@ -206,7 +104,7 @@ impl Session {
         sql: &str,
         pieces: impl Iterator<Item = Bytes> + Send,
     ) -> Result<u64, PgError> {
-        self.guard(async |client| {
+        self.guard("", async |client| {
             // Prepared for this call only. The driver cannot copy without a name, and within the transaction
             // the name refers to this statement.
             let statement = client.prepare(sql).await?;
@@ -230,20 +128,15 @@ impl Session {
         self.broken.store(true, Ordering::SeqCst);
     }
 
-    /// Prepares and runs `query`, and returns the number of rows that it changed.
-    pub async fn execute(&self, query: &impl PostgresBinderRef) -> Result<u64, PgError> {
-        self.change(&self.prepare(query).await?).await
-    }
-
     /// Runs a text without parameters or rows.
     pub async fn execute_batch(&self, sql: &str) -> Result<(), PgError> {
-        self.guard(async |client| client.batch_execute(sql).await).await
+        self.guard("", async |client| client.batch_execute(sql).await).await
     }
 
     /// Runs a text without parameters and returns the first column of its rows, as text. For tools, not for
     /// data.
     pub async fn raw(&self, sql: &str) -> Result<Vec<String>, PgError> {
-        let messages = self.guard(async |client| client.simple_query(sql).await).await?;
+        let messages = self.guard("", async |client| client.simple_query(sql).await).await?;
         let first = |message| match message {
             SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
             _ => None,
@@ -289,28 +182,33 @@ impl Session {
         }
     }
 
-    async fn guard<T>(
+    /// Runs a call within the deadline and classifies its error. `statement` is the name of the statement, or
+    /// empty.
+    pub(crate) async fn guard<T>(
         &self,
+        statement: &'static str,
         call: impl AsyncFnOnce(&PooledClient) -> Result<T, tokio_postgres::Error>,
     ) -> Result<T, PgError> {
         let Some(client) = self.object.as_deref() else {
             return Err(PgError::unavailable(self.operation, "the connection was given back"));
         };
         self.in_flight.fetch_add(1, Ordering::SeqCst);
+        let started = Instant::now();
         let answer = match self.deadline {
             None => Ok(call(client).await),
             Some(Deadline { at, allowed }) => {
-                timeout_at(at, call(client)).await.map_err(|_| DeadlinePassed(allowed))
+                timeout_at(at, call(client)).await.map_err(|_| DeadlinePassed { allowed, statement })
             }
         };
         self.in_flight.fetch_sub(1, Ordering::SeqCst);
+        slow::report(statement, started.elapsed());
         match answer {
             Ok(Ok(value)) => Ok(value),
             Ok(Err(error)) => {
                 if !leaves_connection_usable(&error) {
                     self.discard();
                 }
-                Err(PgError::from_driver(self.operation, error))
+                Err(PgError::from_driver(self.operation, statement, error))
             }
             Err(passed) => {
                 self.given_up.store(true, Ordering::SeqCst);

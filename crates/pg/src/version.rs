@@ -25,8 +25,8 @@ pub async fn server_version(dsn: &Dsn) -> Result<u32, PgError> {
     drop(client);
     connection.abort();
     let messages = answer
-        .map_err(|_| PgError::unavailable(OPERATION, DeadlinePassed(VERSION_TIMEOUT)))?
-        .map_err(|error| PgError::from_driver(OPERATION, error))?;
+        .map_err(|_| PgError::unavailable(OPERATION, DeadlinePassed::new(VERSION_TIMEOUT)))?
+        .map_err(|error| PgError::from_driver(OPERATION, "", error))?;
     let version = messages.iter().find_map(|message| match message {
         SimpleQueryMessage::Row(row) => row.get(0)?.parse().ok(),
         _ => None,

@@ -40,9 +40,9 @@ impl AcceptanceStore for PgStore {
         }
         let session = self.session("look for known idempotency keys").await?;
         let scopes = intents.iter().map(|(scope, _)| scope);
-        let by_scope = session.prepare(&requests_of(scopes)).await.map_err(store_error)?;
+        let by_scope = session.prepare(requests_of(scopes)).await.map_err(store_error)?;
         let by_id = session
-            .prepare(&ids_taken(intents.iter().map(|(_, id)| id.to_string())))
+            .prepare(ids_taken(intents.iter().map(|(_, id)| id.to_string())))
             .await
             .map_err(store_error)?;
         let (by_scope, by_id) = join(session.run(&by_scope), session.run(&by_id)).await;
@@ -139,11 +139,11 @@ async fn write(
     let moving = match &batch.checkpoint {
         None => None,
         Some(to) => Some(match to.expected {
-            Some(expected) => session.prepare(&checkpoint::advance(to, expected)).await?,
-            None => session.prepare(&checkpoint::begin(to)).await?,
+            Some(expected) => session.prepare(checkpoint::advance(to, expected)).await?,
+            None => session.prepare(checkpoint::begin(to)).await?,
         }),
     };
-    let inserting = session.prepare(&records::insert(&rows.acceptances)).await?;
+    let inserting = session.prepare(records::insert(&records::INSERT, &rows.acceptances)).await?;
     let completing = match &completions.claimed[..] {
         [] => None,
         some => Some(session.prepare(&statements::complete(some)).await?),
@@ -177,8 +177,8 @@ async fn write(
     let first = join4(session.begin(), with_answers, with_checkpoint, with_records);
     // Encoded while PostgreSQL inserts the records.
     let second = async {
-        let for_routes = session.prepare(&routes::insert(&rows.acceptances)).await?;
-        Ok::<_, PgError>((for_routes, session.prepare(&malformed_intents::insert(&rows.malformed)).await?))
+        let for_routes = session.prepare(routes::insert(&rows.acceptances)).await?;
+        Ok::<_, PgError>((for_routes, session.prepare(malformed_intents::insert(&rows.malformed)).await?))
     };
     let ((begun, answered, moved, inserted), second) = join(first, second).await;
     begun?;
@@ -214,7 +214,7 @@ async fn check_taken(session: &Session, acceptances: &[&Acceptance]) -> Result<(
     if any_is_taken(session, acceptances).await? {
         return Ok(());
     }
-    let all = session.prepare(&records::insert_all(acceptances)).await?;
+    let all = session.prepare(records::insert(&records::INSERT_ALL, acceptances)).await?;
     session.begin().await?;
     let inserted = session.change(&all).await;
     session.rollback().await?;
@@ -234,8 +234,8 @@ async fn check_taken(session: &Session, acceptances: &[&Acceptance]) -> Result<(
 async fn any_is_taken(session: &Session, acceptances: &[&Acceptance]) -> Result<bool, PgError> {
     let scopes = acceptances.iter().map(|acceptance| &acceptance.record.idempotency_key);
     let ids = acceptances.iter().map(|acceptance| acceptance.record.notification_id.to_string());
-    let by_scope = session.query(&requests_of(scopes)).await?;
-    Ok(!by_scope.is_empty() || !session.query(&ids_taken(ids)).await?.is_empty())
+    let by_scope = session.query(requests_of(scopes)).await?;
+    Ok(!by_scope.is_empty() || !session.query(ids_taken(ids)).await?.is_empty())
 }
 
 /// Copies the rows that do not exist yet. No other replica writes rows of the stream meanwhile: the
@@ -243,8 +243,8 @@ async fn any_is_taken(session: &Session, acceptances: &[&Acceptance]) -> Result<
 async fn copy_large(session: &Session, rows: &[&MalformedIntent]) -> Result<(), PgError> {
     for row in rows {
         let entry = (row.entry_id, row.fields_fingerprint.as_str());
-        if session.query(&malformed_intents::known(&row.stream, [entry].into_iter())).await?.is_empty() {
-            session.copy_in(&malformed_intents::copy(), malformed_intents::copied(row)).await?;
+        if session.query(malformed_intents::known(&row.stream, [entry].into_iter())).await?.is_empty() {
+            session.copy_in(malformed_intents::COPY, malformed_intents::copied(row)).await?;
         }
     }
     Ok(())
@@ -253,20 +253,13 @@ async fn copy_large(session: &Session, rows: &[&MalformedIntent]) -> Result<(), 
 /// Inserts rows and leaves the transaction open.
 async fn try_rows(session: &Session, rows: &Rows<'_>) -> Result<(), PgError> {
     session.begin().await?;
-    if session.execute(&records::insert(&rows.acceptances)).await? < rows.acceptances.len() as u64 {
+    if session.execute(records::insert(&records::INSERT, &rows.acceptances)).await?
+        < rows.acceptances.len() as u64
+    {
         return Err(PgError::unavailable("insert a row and roll back", "the key of that row is taken"));
     }
-    session.execute(&routes::insert(&rows.acceptances)).await?;
-    session.execute(&malformed_intents::insert(&rows.malformed)).await?;
+    session.execute(routes::insert(&rows.acceptances)).await?;
+    session.execute(malformed_intents::insert(&rows.malformed)).await?;
     // Checks the constraints that would be checked at COMMIT.
     session.execute_batch("SET CONSTRAINTS ALL IMMEDIATE").await
-}
-
-pub(crate) async fn prepare_all(session: &Session) -> Result<(), PgError> {
-    records::prepare_all(session).await?;
-    checkpoint::prepare_all(session).await?;
-    session.prepare(&routes::insert(&[])).await?;
-    session.prepare(&malformed_intents::insert(&[])).await?;
-    session.prepare(&malformed_intents::known("", std::iter::empty())).await?;
-    Ok(())
 }

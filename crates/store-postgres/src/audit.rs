@@ -4,8 +4,8 @@
 //! before they are read. One statement reads the routes of a record and their dead letters, so that they are
 //! from the same moment.
 
-mod entries;
-mod orphans;
+pub(crate) mod entries;
+pub(crate) mod orphans;
 mod records;
 
 use ambient::Timestamp;

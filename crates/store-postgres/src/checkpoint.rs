@@ -9,13 +9,12 @@ use domain::ports::{
     CheckpointMove, CheckpointStore, Fence, FenceWrite, ProcessedTrace, ServerId, StoreError, Swap,
 };
 use futures_util::future::join;
-use pg::{PgError, Session, bind};
-use sea_query::{Expr, ExprTrait, InsertStatement, OnConflict, Query, SelectStatement, UpdateStatement};
+use pg::parameter::{self, Parameter};
+use pg::{BoundStatement, Session};
 
 use crate::codec::{column, corrupt};
 use crate::error::store_error;
 use crate::records::{is_id_of, requests, requests_of};
-use crate::schema::Intake;
 use crate::{PgStore, malformed_intents};
 
 impl CheckpointStore for PgStore {
@@ -26,9 +25,9 @@ impl CheckpointStore for PgStore {
     ) -> Result<Option<EntryId>, StoreError> {
         let session = self.session("look for the outcomes of entries").await?;
         let scopes = entries.iter().filter_map(|entry| entry.request.as_ref()).map(|(scope, _)| scope);
-        let by_scope = session.prepare(&requests_of(scopes)).await.map_err(store_error)?;
+        let by_scope = session.prepare(requests_of(scopes)).await.map_err(store_error)?;
         let malformed =
-            session.prepare(&malformed_intents::known(stream, traces(entries))).await.map_err(store_error)?;
+            session.prepare(malformed_intents::known(stream, traces(entries))).await.map_err(store_error)?;
         let (by_scope, malformed) = join(session.run(&by_scope), session.run(&malformed)).await;
 
         let requests = requests(&by_scope.map_err(store_error)?)?;
@@ -63,7 +62,7 @@ impl CheckpointStore for PgStore {
 
     async fn load_witness(&self, stream: &str) -> Result<Witness, StoreError> {
         let session = self.session("load the witness of the intents stream").await?;
-        let rows = session.query(&witness_of(stream)).await.map_err(store_error)?;
+        let rows = session.query(WITNESS.bind([parameter::text(stream)])).await.map_err(store_error)?;
         let Some(row) = rows.first() else { return Ok(Witness::default()) };
         let run_id: Option<String> = column(row, "intake.server_run_id", stream)?;
         let replication_id: Option<String> = column(row, "intake.replication_id", stream)?;
@@ -86,7 +85,7 @@ impl CheckpointStore for PgStore {
     ) -> Result<Swap, StoreError> {
         let Some(expected) = to.expected else { return Ok(Swap::Conflict) };
         let session = self.session("move the checkpoint back").await?;
-        match session.execute(&move_back(&to, expected, server)).await.map_err(store_error)? {
+        match session.execute(move_back(&to, expected, server)).await.map_err(store_error)? {
             0 => Ok(Swap::Conflict),
             _ => Ok(Swap::Applied),
         }
@@ -94,7 +93,9 @@ impl CheckpointStore for PgStore {
 
     async fn save_intents_server(&self, stream: &str, server: &ServerId) -> Result<(), StoreError> {
         let session = self.session("save the server of the intents stream").await?;
-        session.execute(&save_server(stream, server)).await.map(drop).map_err(store_error)
+        let [run_id, replication_id] = [&server.run_id, &server.replication_id].map(parameter::text);
+        let save = SAVE_SERVER.bind([parameter::text(stream), run_id, replication_id]);
+        session.execute(save).await.map(drop).map_err(store_error)
     }
 }
 
@@ -110,7 +111,9 @@ async fn claim_for(
     fence: Fence,
     begins: bool,
 ) -> Result<FenceWrite, StoreError> {
-    let claimed = session.execute(&claim(stream, fence, begins)).await.map_err(store_error)?;
+    let raise = if begins { BEGIN_TERM } else { CONTINUE_TERM };
+    let raise = raise.bind([parameter::text(stream), fence_value(fence)]);
+    let claimed = session.execute(raise).await.map_err(store_error)?;
     Ok(match load(session, stream).await? {
         None => FenceWrite::NoCheckpoint,
         Some(checkpoint) if claimed == 0 => FenceWrite::Superseded(checkpoint.fence),
@@ -119,7 +122,7 @@ async fn claim_for(
 }
 
 pub(crate) async fn load(session: &Session, stream: &str) -> Result<Option<Checkpoint>, StoreError> {
-    let rows = session.query(&checkpoint_of(stream)).await.map_err(store_error)?;
+    let rows = session.query(LOAD.bind([parameter::text(stream)])).await.map_err(store_error)?;
     let Some(row) = rows.first() else { return Ok(None) };
     let fence: i64 = column(row, "intake.fence", stream)?;
     let id: String = column(row, "intake.last_entry_id", stream)?;
@@ -129,126 +132,88 @@ pub(crate) async fn load(session: &Session, stream: &str) -> Result<Option<Check
     Ok(Some(Checkpoint { fence, last_entry_id }))
 }
 
-pub(crate) async fn prepare_all(session: &Session) -> Result<(), PgError> {
-    let to = CheckpointMove {
-        stream: "",
-        fence: 0,
-        expected: None,
-        last_entry_id: EntryId::ZERO,
-        fingerprint: "",
-    };
-    session.prepare(&begin(&to)).await?;
-    session.prepare(&advance(&to, EntryId::ZERO)).await?;
-    let server = ServerId { run_id: "".into(), replication_id: "".into() };
-    session.prepare(&move_back(&to, EntryId::ZERO, &server)).await?;
-    session.prepare(&checkpoint_of("")).await?;
-    session.prepare(&claim("", 0, true)).await?;
-    session.prepare(&claim("", 0, false)).await?;
-    session.prepare(&witness_of("")).await?;
-    session.prepare(&save_server("", &server)).await?;
-    Ok(())
+pg::statements! {
+    /// Moves the checkpoint if it is the expected one. It is compared for equality: a lower one means that
+    /// PostgreSQL has lost outcomes, and those entries must be read again.
+    ADVANCE = "checkpoint.advance", plan ["intake_pkey"], "
+        UPDATE intake
+        SET fence = $2::bigint, last_entry_id = $3::text, last_entry_fingerprint = $4::text,
+            updated_at = clock_timestamp()
+        WHERE stream = $1::text AND fence <= $2::bigint AND last_entry_id = $5::text";
+
+    /// Moves the checkpoint like [`ADVANCE`], in a stream that lost its newest entries. The same statement
+    /// saves the server, so that the next term compares both with the same state of Redis.
+    MOVE_BACK = "checkpoint.move_back", plan ["intake_pkey"], "
+        UPDATE intake
+        SET fence = $2::bigint, last_entry_id = $3::text, last_entry_fingerprint = $4::text,
+            updated_at = clock_timestamp(), server_run_id = $6::text, replication_id = $7::text
+        WHERE stream = $1::text AND fence <= $2::bigint AND last_entry_id = $5::text";
+
+    /// Inserts the first checkpoint of a stream, unless there is one.
+    BEGIN = "checkpoint.begin", plan [], "
+        INSERT INTO intake (stream, fence, last_entry_id, last_entry_fingerprint, updated_at)
+        VALUES ($1::text, $2::bigint, $3::text, $4::text, clock_timestamp())
+        ON CONFLICT DO NOTHING";
+
+    /// The checkpoint of a stream.
+    LOAD = "checkpoint.load", plan ["intake_pkey"], "
+        SELECT fence, last_entry_id FROM intake WHERE stream = $1::text";
+
+    /// Raises the fence of the checkpoint to that of a term that begins: it must be higher than the stored
+    /// one.
+    BEGIN_TERM = "checkpoint.begin_term", plan ["intake_pkey"], "
+        UPDATE intake SET fence = $2::bigint, updated_at = clock_timestamp()
+        WHERE stream = $1::text AND fence < $2::bigint";
+
+    /// Raises the fence of the checkpoint to that of the present term.
+    CONTINUE_TERM = "checkpoint.continue_term", plan ["intake_pkey"], "
+        UPDATE intake SET fence = $2::bigint, updated_at = clock_timestamp()
+        WHERE stream = $1::text AND fence <= $2::bigint";
+
+    /// Reads the server that was saved beside the checkpoint.
+    WITNESS = "checkpoint.witness", plan ["intake_pkey"], "
+        SELECT server_run_id, replication_id, last_entry_fingerprint FROM intake WHERE stream = $1::text";
+
+    /// Saves the server beside the checkpoint. Another leader that writes at the same time saw the same
+    /// server, or a later one that the next term notices.
+    SAVE_SERVER = "checkpoint.save_server", plan ["intake_pkey"], "
+        UPDATE intake SET server_run_id = $2::text, replication_id = $3::text WHERE stream = $1::text";
 }
 
-/// Reads the server that was saved beside the checkpoint, by the primary key.
-fn witness_of(stream: &str) -> SelectStatement {
-    Query::select()
-        .columns([Intake::ServerRunId, Intake::ReplicationId, Intake::LastEntryFingerprint])
-        .from(Intake::Table)
-        .and_where(Expr::col(Intake::Stream).eq(bind::text(stream)))
-        .take()
+pub(crate) fn advance(to: &CheckpointMove<'_>, expected: EntryId) -> BoundStatement {
+    let [stream, fence, last_entry_id, fingerprint] = moved(to);
+    ADVANCE.bind([stream, fence, last_entry_id, fingerprint, parameter::text(expected.to_string())])
 }
 
-/// Saves the server beside the checkpoint, by the primary key. Another leader that writes at the same time
-/// saw the same server, or a later one that the next term notices.
-fn save_server(stream: &str, server: &ServerId) -> UpdateStatement {
-    Query::update()
-        .table(Intake::Table)
-        .value(Intake::ServerRunId, bind::text(&*server.run_id))
-        .value(Intake::ReplicationId, bind::text(&*server.replication_id))
-        .and_where(Expr::col(Intake::Stream).eq(bind::text(stream)))
-        .take()
+fn move_back(to: &CheckpointMove<'_>, expected: EntryId, server: &ServerId) -> BoundStatement {
+    let [stream, fence, last_entry_id, fingerprint] = moved(to);
+    MOVE_BACK.bind([
+        stream,
+        fence,
+        last_entry_id,
+        fingerprint,
+        parameter::text(expected.to_string()),
+        parameter::text(&server.run_id),
+        parameter::text(&server.replication_id),
+    ])
 }
 
-/// Moves the checkpoint if it is the expected one. It is compared for equality: a lower one means that
-/// PostgreSQL has lost outcomes, and those entries must be read again.
-pub(crate) fn advance(to: &CheckpointMove<'_>, expected: EntryId) -> UpdateStatement {
-    Query::update()
-        .table(Intake::Table)
-        .value(Intake::Fence, fence_value(to.fence))
-        .value(Intake::LastEntryId, last_entry_id(to))
-        .value(Intake::LastEntryFingerprint, fingerprint(to))
-        .value(Intake::UpdatedAt, Expr::cust("clock_timestamp()"))
-        .and_where(Expr::col(Intake::Stream).eq(bind::text(to.stream)))
-        .and_where(Expr::col(Intake::Fence).lte(fence_value(to.fence)))
-        .and_where(Expr::col(Intake::LastEntryId).eq(bind::text(expected.to_string())))
-        .take()
+pub(crate) fn begin(to: &CheckpointMove<'_>) -> BoundStatement {
+    BEGIN.bind(moved(to))
 }
 
-/// Moves the checkpoint like [`advance`], in a stream that lost its newest entries. The same statement saves
-/// the server, so that the next term compares both with the same state of Redis.
-fn move_back(to: &CheckpointMove<'_>, expected: EntryId, server: &ServerId) -> UpdateStatement {
-    advance(to, expected)
-        .value(Intake::ServerRunId, bind::text(&*server.run_id))
-        .value(Intake::ReplicationId, bind::text(&*server.replication_id))
-        .take()
-}
-
-/// Inserts the first checkpoint of a stream, unless there is one.
-pub(crate) fn begin(to: &CheckpointMove<'_>) -> InsertStatement {
-    let mut insert = Query::insert();
-    insert
-        .into_table(Intake::Table)
-        .columns([
-            Intake::Stream,
-            Intake::Fence,
-            Intake::LastEntryId,
-            Intake::LastEntryFingerprint,
-            Intake::UpdatedAt,
-        ])
-        .values_panic([
-            bind::text(to.stream),
-            fence_value(to.fence),
-            last_entry_id(to),
-            fingerprint(to),
-            Expr::cust("clock_timestamp()"),
-        ])
-        .on_conflict(OnConflict::new().do_nothing().to_owned());
-    insert
-}
-
-fn last_entry_id(to: &CheckpointMove<'_>) -> Expr {
-    bind::text(to.last_entry_id.to_string())
-}
-
-/// The fingerprint with the id of its entry: an earlier release moves the checkpoint and leaves the
-/// fingerprint.
-fn fingerprint(to: &CheckpointMove<'_>) -> Expr {
-    bind::text(format!("{} {}", to.last_entry_id, to.fingerprint))
-}
-
-/// The checkpoint of a stream, by the primary key.
-fn checkpoint_of(stream: &str) -> SelectStatement {
-    Query::select()
-        .columns([Intake::Fence, Intake::LastEntryId])
-        .from(Intake::Table)
-        .and_where(Expr::col(Intake::Stream).eq(bind::text(stream)))
-        .take()
-}
-
-/// Raises the fence of the checkpoint to that of the new term. A term that `begins` needs a higher fence than
-/// the stored one.
-fn claim(stream: &str, fence: Fence, begins: bool) -> UpdateStatement {
-    let (stored, own) = (Expr::col(Intake::Fence), fence_value(fence));
-    Query::update()
-        .table(Intake::Table)
-        .value(Intake::Fence, fence_value(fence))
-        .value(Intake::UpdatedAt, Expr::cust("clock_timestamp()"))
-        .and_where(Expr::col(Intake::Stream).eq(bind::text(stream)))
-        .and_where(if begins { stored.lt(own) } else { stored.lte(own) })
-        .take()
+/// The stream, the fence, the entry, and its fingerprint with the id of its entry: an earlier release moves
+/// the checkpoint and leaves the fingerprint.
+fn moved(to: &CheckpointMove<'_>) -> [Parameter; 4] {
+    [
+        parameter::text(to.stream),
+        fence_value(to.fence),
+        parameter::text(to.last_entry_id.to_string()),
+        parameter::text(format!("{} {}", to.last_entry_id, to.fingerprint)),
+    ]
 }
 
 /// The fence as a `bigint`. It has 15 digits, so it always fits.
-fn fence_value(fence: Fence) -> Expr {
-    bind::bigint(i64::try_from(fence).unwrap_or(i64::MAX))
+fn fence_value(fence: Fence) -> Parameter {
+    parameter::bigint(i64::try_from(fence).unwrap_or(i64::MAX))
 }

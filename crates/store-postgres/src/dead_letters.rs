@@ -2,51 +2,28 @@
 
 use domain::dead_letter::recovery_hint;
 use domain::ports::Failed;
-use pg::bind;
-use pg::sql::unnest;
-use sea_query::{Expr, InsertStatement, OnConflict, Query};
+use pg::{BoundStatement, parameter};
 
-use crate::routes::{given_keys, on_key};
-use crate::schema::{DeadLetters, Input, Routes};
+pg::statements! {
+    /// Inserts a dead letter for each of the routes. A route that an operator has retried may become a dead
+    /// letter again: its row is then replaced and needs attention again.
+    INSERT = "dead_letters.insert", plan ["routes_pkey"], "
+        INSERT INTO dead_letters (notification_id, route_id, channel, recipient_ref, final_attempt_count, max_attempts,
+            failure_classification, failure_message, recovery_hint, created_at)
+        SELECT r.notification_id, r.route_id, r.channel, r.recipient_ref, r.attempt_count, r.max_attempts,
+            r.last_error_classification, r.last_error_message, g.recovery_hint, r.dead_lettered_at
+        FROM unnest($1::text[], $2::text[], $3::text[]) AS g (notification_id, route_id, recovery_hint)
+        JOIN routes r ON r.notification_id = g.notification_id AND r.route_id = g.route_id
+        ON CONFLICT (notification_id, route_id) DO UPDATE
+        SET final_attempt_count = excluded.final_attempt_count,
+            failure_classification = excluded.failure_classification, failure_message = excluded.failure_message,
+            recovery_hint = excluded.recovery_hint, created_at = excluded.created_at, discarded_at = NULL";
+}
 
-/// Inserts a dead letter for each of the routes, by their primary key. A route that an operator has retried
-/// may become a dead letter again: its row is then replaced.
-pub(crate) fn insert(routes: &[&Failed]) -> InsertStatement {
-    let texts = |value: fn(&Failed) -> &str| unnest(bind::texts(routes.iter().copied().map(value)));
-    let given = given_keys(routes.iter().map(|route| &route.key))
-        .expr_as(texts(|route| recovery_hint(route.channel, route.classification)), Input::RecoveryHint)
-        .take();
-    let of_route = |column: Routes| Expr::col((Routes::Table, column));
-    let pairs = [
-        (DeadLetters::NotificationId, of_route(Routes::NotificationId)),
-        (DeadLetters::RouteId, of_route(Routes::RouteId)),
-        (DeadLetters::Channel, of_route(Routes::Channel)),
-        (DeadLetters::RecipientRef, of_route(Routes::RecipientRef)),
-        (DeadLetters::FinalAttemptCount, of_route(Routes::AttemptCount)),
-        (DeadLetters::MaxAttempts, of_route(Routes::MaxAttempts)),
-        (DeadLetters::FailureClassification, of_route(Routes::LastErrorClassification)),
-        (DeadLetters::FailureMessage, of_route(Routes::LastErrorMessage)),
-        (DeadLetters::RecoveryHint, Expr::col((Input::Table, Input::RecoveryHint))),
-        (DeadLetters::CreatedAt, of_route(Routes::DeadLetteredAt)),
-    ];
-    let mut select = Query::select();
-    select.from_subquery(given, Input::Table).inner_join(Routes::Table, on_key());
-    let mut insert = Query::insert();
-    insert.into_table(DeadLetters::Table).columns(pairs.iter().map(|(column, _)| *column)).on_conflict(
-        OnConflict::columns([DeadLetters::NotificationId, DeadLetters::RouteId])
-            .update_columns([
-                DeadLetters::FinalAttemptCount,
-                DeadLetters::FailureClassification,
-                DeadLetters::FailureMessage,
-                DeadLetters::RecoveryHint,
-                DeadLetters::CreatedAt,
-            ])
-            // The dead letter needs attention again.
-            .value(DeadLetters::DiscardedAt, Expr::cust("NULL"))
-            .to_owned(),
-    );
-    select.exprs(pairs.into_iter().map(|(_, value)| value));
-    // Cannot fail: columns and expressions come in pairs.
-    insert.select_from(select).expect("as many expressions as columns");
-    insert
+pub(crate) fn insert(routes: &[&Failed]) -> BoundStatement {
+    INSERT.bind([
+        parameter::texts(routes.iter().map(|route| route.key.notification_id.as_str())),
+        parameter::texts(routes.iter().map(|route| route.key.route_id.as_str())),
+        parameter::texts(routes.iter().map(|route| recovery_hint(route.channel, route.classification))),
+    ])
 }

@@ -81,7 +81,7 @@ impl IdempotencyStore for PgStore {
         keys: &[IdempotencyKey],
     ) -> Result<HashMap<IdempotencyKey, AcceptedRequest>, StoreError> {
         let session = self.session("look for accepted intents").await?;
-        accepted_requests(&session.query(&accepted_of(keys.iter())).await.map_err(store_error)?)
+        accepted_requests(&session.query(accepted_of(keys.iter())).await.map_err(store_error)?)
     }
 }
 

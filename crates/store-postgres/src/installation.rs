@@ -5,14 +5,11 @@
 //! reads it. A crash in between leaves either no row or the whole one.
 
 use domain::ports::StoreError;
-use pg::sql::insert_rows;
-use pg::{PgError, Session, bind};
-use sea_query::{Expr, InsertStatement, OnConflict, Query, SelectStatement};
+use pg::parameter;
 
 use crate::PgStore;
 use crate::codec::{column, corrupt};
 use crate::error::store_error;
-use crate::schema::Installation as Columns;
 
 /// The content of the only row.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -28,8 +25,9 @@ impl PgStore {
     pub async fn installation(&self, proposed: &Installation) -> Result<Installation, StoreError> {
         const PLACE: &str = "installation";
         let session = self.session("read the installation").await?;
-        session.query_once(&insert(proposed)).await.map_err(store_error)?;
-        let rows = session.query_once(&select()).await.map_err(store_error)?;
+        let insert = INSERT.bind([parameter::text(&proposed.id), parameter::text(&proposed.intents_stream)]);
+        session.query_once(insert).await.map_err(store_error)?;
+        let rows = session.query_once(GET.bind([])).await.map_err(store_error)?;
         let row = rows.first().ok_or_else(|| corrupt(PLACE, "", "the row was deleted".to_owned()))?;
         Ok(Installation {
             id: column(row, "installation.id", PLACE)?,
@@ -38,27 +36,12 @@ impl PgStore {
     }
 }
 
-pub(crate) async fn prepare_all(session: &Session) -> Result<(), PgError> {
-    let any = Installation { id: String::new(), intents_stream: String::new() };
-    session.prepare(&insert(&any)).await?;
-    session.prepare(&select()).await?;
-    Ok(())
-}
+pg::statements! {
+    /// Inserts the only row, unless it exists.
+    INSERT = "installation.insert", plan [], "
+        INSERT INTO installation (id, intents_stream, created_at) VALUES ($1::text, $2::text, clock_timestamp())
+        ON CONFLICT DO NOTHING";
 
-fn insert(proposed: &Installation) -> InsertStatement {
-    let mut insert = insert_rows(
-        Columns::Table,
-        [
-            (Columns::Id, bind::text(&proposed.id)),
-            (Columns::IntentsStream, bind::text(&proposed.intents_stream)),
-            (Columns::CreatedAt, Expr::cust("clock_timestamp()")),
-        ],
-    );
-    insert.on_conflict(OnConflict::new().do_nothing().to_owned());
-    insert
-}
-
-/// The primary key allows one row only.
-fn select() -> SelectStatement {
-    Query::select().columns([Columns::Id, Columns::IntentsStream]).from(Columns::Table).limit(1).take()
+    /// The only row: the primary key allows no other.
+    GET = "installation.get", plan ["Seq Scan"], "SELECT id, intents_stream FROM installation LIMIT 1";
 }

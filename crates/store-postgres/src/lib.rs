@@ -4,10 +4,10 @@
 //! `installation`, `replicas` with `activity` and `step_down`, `receipts`, `idempotency_keys` of submissions)
 //! and for each transaction or comparison over several of them (`accept`, `retention`, `republish`,
 //! `operations`, `queries`, `audit`); together they implement the stores of [`domain::ports`] on [`PgStore`],
-//! and the queries on [`PgQueries`], which has a pool of its own. Each statement is a function of its own,
-//! next to the comment on the plan that it needs; building a statement is separate from running it. Column
-//! names are defined in `schema.rs` alone and read by name in `codec.rs`. Every change of a route is guarded
-//! by the version it was decided on. The rules for a route's next state are in `domain`, not here.
+//! and the queries on [`PgQueries`], which has a pool of its own. Each statement stands next to the plan that
+//! it needs; those in SQL are listed in `statements.rs`, built ones use the columns of `schema.rs`. Rows
+//! are read by name in `codec.rs`. Every change of a route is guarded by the version it was decided on. The
+//! rules for a route's next state are in `domain`, not here.
 
 mod accept;
 mod audit;
@@ -30,6 +30,7 @@ mod routes;
 mod schema;
 mod session;
 mod sessions;
+mod statements;
 mod step_down;
 
 pub use installation::Installation;
@@ -79,27 +80,18 @@ impl PgStore {
     /// prepared on it.
     pub async fn check_needs(&self) -> Result<(), StoreError> {
         let session = self.session("check the schema").await?.checking();
+        let named = [statements::of_store(), statements::of_queries()].concat();
         let answer = idempotency::statements::complete(&[]);
         // Prepared concurrently, because there are over a hundred: sequentially they would exceed the
         // deadline on a long round trip.
         try_join!(
-            accept::prepare_all(&session),
-            routes::prepare_all(&session),
-            retention::prepare_all(&session),
-            malformed_intents::retention::prepare_all(&session),
-            installation::prepare_all(&session),
-            republish::prepare_all(&session),
-            replicas::prepare_all(&session),
-            step_down::prepare_all(&session),
-            sessions::prepare_all(&session),
+            session.prepare_all(&named),
             session.prepare(&answer).map_ok(drop),
-            operations::prepare_all(&session),
             queries::prepare_all(&session),
         )
         .map_err(store_error)?;
         receipts::prepare_all(&session).await?;
-        let tables = schema::tables();
-        let mut required = schema::required_rights(&tables);
+        let mut required = schema::required_rights();
         required.extend(idempotency::required_rights());
         let missing = missing_rights(&session, &required).await.map_err(store_error)?;
         let mut denied: Vec<String> = missing.iter().map(|missing| missing.table.to_owned()).collect();

@@ -3,33 +3,48 @@
 use bytes::{BufMut, Bytes, BytesMut};
 use domain::entry::EntryId;
 use domain::malformed::MalformedIntent;
-use pg::bind;
-use pg::sql::{insert_rows, unnest};
-use sea_query::{Expr, ExprTrait, Iden, InsertStatement, OnConflict, Query, SelectStatement};
-
-use crate::schema::{Input, MalformedIntents};
+use pg::{BoundStatement, parameter};
 
 pub(crate) mod retention;
 
-/// Inserts the rows that do not exist yet: an entry that is read twice has one row.
-pub(crate) fn insert(rows: &[&MalformedIntent]) -> InsertStatement {
-    let texts =
-        |value: fn(&MalformedIntent) -> String| unnest(bind::texts(rows.iter().map(|row| value(row))));
-    let columns_and_values = [
-        (MalformedIntents::Stream, texts(|row| row.stream.clone())),
-        (MalformedIntents::StreamEntryId, texts(|row| row.entry_id.to_string())),
-        (MalformedIntents::FieldsFingerprint, texts(|row| row.fields_fingerprint.clone())),
-        (MalformedIntents::NotificationType, texts(|row| row.notification_type.clone())),
-        (MalformedIntents::Producer, texts(|row| row.producer.clone())),
-        (MalformedIntents::IdempotencyKey, texts(|row| row.idempotency_key.clone())),
-        (MalformedIntents::FailureCode, texts(|row| row.rejection.code.as_str().to_owned())),
-        (MalformedIntents::FailureMessage, texts(|row| row.rejection.message.clone())),
-        (MalformedIntents::RawFields, unnest(bind::jsonbs(rows.iter().map(|row| row.raw_fields.text())))),
-        (MalformedIntents::RecordedAt, unnest(bind::instants(rows.iter().map(|row| row.recorded_at)))),
-    ];
-    let mut insert = insert_rows(MalformedIntents::Table, columns_and_values);
-    insert.on_conflict(OnConflict::new().do_nothing().to_owned());
-    insert
+pg::statements! {
+    /// Inserts the rows that do not exist yet: an entry that is read twice has one row. The arrays are rows
+    /// of the `SELECT`, not of a function, whose result would be stored before it is read.
+    INSERT = "malformed_intents.insert", plan [], "
+        INSERT INTO malformed_intents (stream, stream_entry_id, fields_fingerprint, notification_type, producer,
+            idempotency_key, failure_code, failure_message, raw_fields, recorded_at)
+        SELECT unnest($1::text[]), unnest($2::text[]), unnest($3::text[]), unnest($4::text[]), unnest($5::text[]),
+            unnest($6::text[]), unnest($7::text[]), unnest($8::text[]), unnest($9::text[]::jsonb[]),
+            unnest($10::timestamptz[])
+        ON CONFLICT DO NOTHING";
+
+    /// The ids of those entries, given by id and fingerprint, that have a row with the same content.
+    KNOWN = "malformed_intents.known", plan ["malformed_intents_pkey"], "
+        SELECT m.stream_entry_id
+        FROM unnest($2::text[], $3::text[]) AS g (stream_entry_id, fields_fingerprint)
+        JOIN malformed_intents m ON m.stream = $1::text AND m.stream_entry_id = g.stream_entry_id
+            AND m.fields_fingerprint = g.fields_fingerprint";
+}
+
+/// Copies one row. The caller has checked that it does not exist: unlike [`INSERT`], this fails if it does.
+pub(crate) const COPY: &str = "
+    COPY malformed_intents (stream, stream_entry_id, fields_fingerprint, notification_type, producer, idempotency_key,
+        failure_code, failure_message, raw_fields, recorded_at) FROM STDIN (FORMAT binary)";
+
+pub(crate) fn insert(rows: &[&MalformedIntent]) -> BoundStatement {
+    let texts = |value: fn(&MalformedIntent) -> &str| parameter::texts(rows.iter().map(|row| value(row)));
+    INSERT.bind([
+        texts(|row| &row.stream),
+        parameter::texts(rows.iter().map(|row| row.entry_id.to_string())),
+        texts(|row| &row.fields_fingerprint),
+        texts(|row| &row.notification_type),
+        texts(|row| &row.producer),
+        texts(|row| &row.idempotency_key),
+        texts(|row| row.rejection.code.as_str()),
+        texts(|row| &row.rejection.message),
+        parameter::texts(rows.iter().map(|row| row.raw_fields.text())),
+        parameter::instants(rows.iter().map(|row| row.recorded_at)),
+    ])
 }
 
 /// True if a row is copied instead of inserted: an inserted value is in memory four times while it is sent.
@@ -44,25 +59,7 @@ const BINARY_COPY: &[u8] = b"PGCOPY\n\xff\r\n\0\0\0\0\0\0\0\0\0";
 /// 2000-01-01, PostgreSQL's epoch, in microseconds after the Unix epoch.
 const POSTGRES_EPOCH: i64 = 946_684_800_000_000;
 
-/// Copies one row. The caller has checked that it does not exist: unlike [`insert`], this fails if it does.
-pub(crate) fn copy() -> String {
-    let columns = [
-        MalformedIntents::Stream,
-        MalformedIntents::StreamEntryId,
-        MalformedIntents::FieldsFingerprint,
-        MalformedIntents::NotificationType,
-        MalformedIntents::Producer,
-        MalformedIntents::IdempotencyKey,
-        MalformedIntents::FailureCode,
-        MalformedIntents::FailureMessage,
-        MalformedIntents::RawFields,
-        MalformedIntents::RecordedAt,
-    ];
-    let columns = columns.map(|column| column.to_string()).join(", ");
-    format!("COPY {} ({columns}) FROM STDIN (FORMAT binary)", MalformedIntents::Table.to_string())
-}
-
-/// The data of a row for [`copy`], each piece encoded when it is sent.
+/// The data of a row for [`COPY`], each piece encoded when it is sent.
 pub(crate) fn copied(row: &MalformedIntent) -> impl Iterator<Item = Bytes> + use<> {
     let entry_id = row.entry_id.to_string();
     let texts = [
@@ -98,26 +95,13 @@ fn length(bytes: usize) -> i32 {
     i32::try_from(bytes).expect("a column below two gigabytes")
 }
 
-/// The ids of those entries, given by id and fingerprint, that have a row with the same content; by the
-/// primary key.
 pub(crate) fn known<'a>(
     stream: &str,
     entries: impl Iterator<Item = (EntryId, &'a str)> + Clone,
-) -> SelectStatement {
-    let ids = bind::texts(entries.clone().map(|(id, _)| id.to_string()));
-    let fingerprints = bind::texts(entries.map(|(_, fingerprint)| fingerprint));
-    let given = Query::select()
-        .expr_as(unnest(ids), Input::StreamEntryId)
-        .expr_as(unnest(fingerprints), Input::FieldsFingerprint)
-        .take();
-    let row = |column| Expr::col((MalformedIntents::Table, column));
-    let same_row = row(MalformedIntents::Stream)
-        .eq(bind::text(stream))
-        .and(row(MalformedIntents::StreamEntryId).equals((Input::Table, Input::StreamEntryId)))
-        .and(row(MalformedIntents::FieldsFingerprint).equals((Input::Table, Input::FieldsFingerprint)));
-    Query::select()
-        .column((MalformedIntents::Table, MalformedIntents::StreamEntryId))
-        .from_subquery(given, Input::Table)
-        .inner_join(MalformedIntents::Table, same_row)
-        .take()
+) -> BoundStatement {
+    KNOWN.bind([
+        parameter::text(stream),
+        parameter::texts(entries.clone().map(|(id, _)| id.to_string())),
+        parameter::texts(entries.map(|(_, fingerprint)| fingerprint)),
+    ])
 }

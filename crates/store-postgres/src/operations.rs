@@ -27,7 +27,7 @@ use domain::operations::{
 use domain::ports::{Completion, Operations, StoreError};
 use domain::query::{COUNT_CAP, Counted, DeadLetterFilter, DeadLetterPlace, Page};
 use domain::route::{RouteKey, RouteStatus, Version};
-use pg::{PgError, Session};
+use pg::Session;
 use tokio::time::Instant;
 use tokio_postgres::Row;
 
@@ -36,8 +36,8 @@ use crate::codec::{column, corrupt, instant, loggable, name, route_key, route_ke
 use crate::error::store_error;
 use crate::queries::{DeadLetterRow, dead_letter_page};
 
-mod retention;
-mod statements;
+pub(crate) mod retention;
+pub(crate) mod statements;
 
 pub(crate) use statements::insert_action;
 use statements::{delete, discard, lock, replay_routes, routes_named, touch, unchanged};
@@ -96,7 +96,7 @@ impl Operations for PgStore {
         };
         let mut locked = HashSet::new();
         if changed.len() < chunk.len() {
-            let rows = session.query(&unchanged(chunk)).await.map_err(store_error)?;
+            let rows = session.query(unchanged(chunk)).await.map_err(store_error)?;
             locked = route_keys(&rows)?;
         }
         let outcome = |target: &Target| match &target.key {
@@ -108,11 +108,6 @@ impl Operations for PgStore {
     }
 }
 
-pub(crate) async fn prepare_all(session: &Session) -> Result<(), PgError> {
-    statements::prepare_all(session).await?;
-    retention::prepare_all(session).await
-}
-
 /// Writes the change of a chunk and returns the changed routes.
 async fn write(
     session: &Session,
@@ -122,7 +117,7 @@ async fn write(
     now: Timestamp,
 ) -> Result<HashSet<RouteKey>, StoreError> {
     session.begin().await.map_err(store_error)?;
-    let locked = route_keys(&session.query(&lock(chunk)).await.map_err(store_error)?)?;
+    let locked = route_keys(&session.query(lock(chunk)).await.map_err(store_error)?)?;
     if locked.is_empty() {
         session.rollback().await.map_err(store_error)?;
         return Ok(locked);
@@ -132,21 +127,21 @@ async fn write(
         DeadLetterChange::Replay(budgets) => {
             let routes: Vec<_> =
                 targets.iter().map(|target| (target, replay(target.channel, *budgets, now))).collect();
-            let deleted = session.execute(&delete(&targets)).await.map_err(store_error)?;
+            let deleted = session.execute(delete(&targets)).await.map_err(store_error)?;
             check_all(deleted, &targets, "dead_letters")?;
-            session.execute(&replay_routes(&routes, now)).await
+            session.execute(replay_routes(&routes, now)).await
         }
         DeadLetterChange::Discard { reason } => {
             let marked = discard(&targets, &action.actor, reason, now);
-            check_all(session.execute(&marked).await.map_err(store_error)?, &targets, "dead_letters")?;
-            session.execute(&touch(&targets, now)).await
+            check_all(session.execute(marked).await.map_err(store_error)?, &targets, "dead_letters")?;
+            session.execute(touch(&targets, now)).await
         }
     };
     check_all(written.map_err(store_error)?, &targets, "routes")?;
     let arguments = action.arguments(change, &targets).to_string();
     let by = (action.actor.as_str(), action.request_id.as_str());
     let insert = insert_action(by, change.action(), &arguments, targets.len() as u64);
-    session.execute(&insert).await.map_err(store_error)?;
+    session.execute(insert).await.map_err(store_error)?;
     session.commit().await.map_err(store_error)?;
     Ok(locked)
 }
@@ -172,7 +167,7 @@ async fn select_named(
     for page in ids.chunks(SELECTED_AT_ONCE) {
         let keys: Vec<Option<RouteKey>> = page.iter().map(|id| id.parse().ok()).collect();
         let given: Vec<&RouteKey> = keys.iter().flatten().collect();
-        let rows = session.query(&routes_named(&given)).await.map_err(store_error)?;
+        let rows = session.query(routes_named(&given)).await.map_err(store_error)?;
         let mut found = rows.iter().map(named).collect::<Result<HashMap<_, _>, _>>()?;
         for (id, key) in page.iter().zip(&keys) {
             match key.as_ref().and_then(|key| found.remove(key)) {

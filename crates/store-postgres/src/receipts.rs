@@ -29,15 +29,13 @@ use domain::ports::{ReceiptStore, StoreError};
 use domain::receipt::{Receipt, ReportOutcome, RouteReport};
 use domain::route::{Channel, RouteKey};
 use futures_util::future::join;
-use pg::Session;
-use sea_query::{LockType, Query, SelectStatement};
+use pg::{BoundStatement, Session};
 use state::{Document, Key, StateError, TableName, Value, insert_many_in, lock_many_in, put_many_in};
 
-use crate::PgStore;
 use crate::codec::{corrupt, loggable, name, route_key};
 use crate::error::{document_error, store_error};
-use crate::routes::{given_keys, on_key};
-use crate::schema::{Input, Routes, receipts_table};
+use crate::schema::receipts_table;
+use crate::{PgStore, routes};
 
 /// The maximum number of reports of one transaction. With the longest histories their receipts take 30 MB.
 const MAX_PART_REPORTS: usize = 100;
@@ -220,7 +218,7 @@ async fn begin_with_routes(
     reports: &[Placed<'_>],
 ) -> Result<HashMap<RouteKey, Channel>, StoreError> {
     let keys: BTreeSet<&RouteKey> = reports.iter().map(|placed| &placed.about.key).collect();
-    let lock = session.prepare(&lock_routes(&keys)).await.map_err(store_error)?;
+    let lock = session.prepare(lock_routes(&keys)).await.map_err(store_error)?;
     let (begun, rows) = join(session.begin(), session.run(&lock)).await;
     begun.map_err(store_error)?;
     let channel = |row| {
@@ -255,18 +253,19 @@ pub(crate) async fn receipts_of(
 }
 
 pub(crate) async fn prepare_all(session: &Session) -> Result<(), StoreError> {
-    session.prepare(&lock_routes(&BTreeSet::new())).await.map_err(store_error)?;
     let prepared = state::prepare_many_in(session, &TABLE).await;
     prepared.map_err(|error| document_error(session.operation(), error))
 }
 
-/// The routes with these keys, locked as a row that refers to them would lock them. By the primary key, once
-/// for each.
-pub(crate) fn lock_routes(keys: &BTreeSet<&RouteKey>) -> SelectStatement {
-    Query::select()
-        .columns([Routes::NotificationId, Routes::RouteId, Routes::Channel].map(|it| (Routes::Table, it)))
-        .from_subquery(given_keys(keys.iter().copied()), Input::Table)
-        .inner_join(Routes::Table, on_key())
-        .lock_with_tables(LockType::KeyShare, [Routes::Table])
-        .take()
+pg::statements! {
+    /// The routes with these keys, locked as a row that refers to them would lock them.
+    LOCK_ROUTES = "receipts.lock_routes", plan ["routes_pkey"], "
+        SELECT r.notification_id, r.route_id, r.channel
+        FROM unnest($1::text[], $2::text[]) AS g (notification_id, route_id)
+        JOIN routes r ON r.notification_id = g.notification_id AND r.route_id = g.route_id
+        FOR KEY SHARE OF r";
+}
+
+pub(crate) fn lock_routes(keys: &BTreeSet<&RouteKey>) -> BoundStatement {
+    LOCK_ROUTES.bind(routes::keys(keys.iter().copied()))
 }

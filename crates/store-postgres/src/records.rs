@@ -8,33 +8,34 @@ use domain::outcome::Acceptance;
 use domain::ports::StoreError;
 use domain::record::{IdempotencyKey, NotificationId, Record};
 use domain::submission::AcceptedRequest;
-use pg::sql::{any, insert_rows, unnest};
-use pg::{PgError, Session, bind};
-use sea_query::{Asterisk, Expr, ExprTrait, Func, InsertStatement, OnConflict, Query, SelectStatement};
+use pg::{BoundStatement, Session, Statement, parameter};
 use tokio_postgres::Row;
 
 use crate::codec::{column, count, instant};
 use crate::error::store_error;
-use crate::schema::{Input, Records, Routes};
+
+macro_rules! insert_all_text {
+    () => {
+        "
+        INSERT INTO records (notification_id, notification_type, producer, audience_kind, recipient_user_ids,
+            payload_json, idempotency_key, request_fingerprint, request_id, trace_id, occurred_at, accepted_at,
+            updated_at, idempotency_expires_at)
+        SELECT unnest($1::text[]), unnest($2::text[]), unnest($3::text[]), unnest($4::text[]),
+            unnest($5::text[]::jsonb[]), unnest($6::text[]), unnest($7::text[]), unnest($8::text[]), unnest($9::text[]),
+            unnest($10::text[]), unnest($11::timestamptz[]), unnest($12::timestamptz[]), unnest($12::timestamptz[]),
+            unnest($13::timestamptz[])"
+    };
+}
 
 /// The number after the highest `~n` in use for an entry id.
 pub(crate) async fn next_suffix(session: &Session, id: EntryId) -> Result<u32, StoreError> {
     let mut highest: u32 = 0;
-    for row in session.query(&suffixed_ids(id)).await.map_err(store_error)? {
+    for row in session.query(suffixed_ids(id)).await.map_err(store_error)? {
         let name: String = column(&row, "records.notification_id", "")?;
         let suffix = name.rsplit_once('~').and_then(|(_, digits)| digits.parse().ok());
         highest = Ord::max(highest, suffix.unwrap_or(0));
     }
     Ok(highest.saturating_add(1))
-}
-
-pub(crate) async fn prepare_all(session: &Session) -> Result<(), PgError> {
-    session.prepare(&requests_of([].into_iter())).await?;
-    session.prepare(&ids_taken(std::iter::empty())).await?;
-    session.prepare(&suffixed_ids(EntryId::ZERO)).await?;
-    session.prepare(&insert(&[])).await?;
-    session.prepare(&insert_all(&[])).await?;
-    Ok(())
 }
 
 /// The accepted intent that has reserved a key.
@@ -84,74 +85,63 @@ pub(crate) fn is_id_of(notification_id: &NotificationId, id: EntryId) -> bool {
     notification_id.as_str().split('~').next() == Some(&id.to_string())
 }
 
-/// The accepted intents, by the unique key of producer and idempotency key.
-pub(crate) fn requests_of<'a>(scopes: impl Iterator<Item = &'a IdempotencyKey> + Clone) -> SelectStatement {
-    let producers = bind::texts(scopes.clone().map(|scope| scope.producer.as_str()));
-    let keys = bind::texts(scopes.map(|scope| scope.key.as_str()));
-    let given = Query::select()
-        .expr_as(unnest(producers), Input::Producer)
-        .expr_as(unnest(keys), Input::IdempotencyKey)
-        .take();
-    Query::select()
-        .columns([
-            (Records::Table, Records::Producer),
-            (Records::Table, Records::IdempotencyKey),
-            (Records::Table, Records::RequestFingerprint),
-            (Records::Table, Records::NotificationId),
-        ])
-        .from_subquery(given, Input::Table)
-        .inner_join(
-            Records::Table,
-            Expr::col((Records::Table, Records::Producer)).equals((Input::Table, Input::Producer)).and(
-                Expr::col((Records::Table, Records::IdempotencyKey))
-                    .equals((Input::Table, Input::IdempotencyKey)),
-            ),
-        )
-        .take()
+pg::statements! {
+    /// The accepted intents with these keys.
+    REQUESTS = "records.requests", plan ["records_idempotency_unique"], "
+        SELECT r.producer, r.idempotency_key, r.request_fingerprint, r.notification_id
+        FROM unnest($1::text[], $2::text[]) AS g (producer, idempotency_key)
+        JOIN records r ON r.producer = g.producer AND r.idempotency_key = g.idempotency_key";
+
+    /// The accepted intents of [`REQUESTS`], with the time of acceptance and the number of routes.
+    ACCEPTED_REQUESTS = "records.accepted_requests", plan ["records_idempotency_unique", "routes_pkey"], "
+        SELECT r.producer, r.idempotency_key, r.request_fingerprint, r.notification_id, r.accepted_at,
+            (SELECT count(*) FROM routes WHERE routes.notification_id = r.notification_id) AS routes
+        FROM unnest($1::text[], $2::text[]) AS g (producer, idempotency_key)
+        JOIN records r ON r.producer = g.producer AND r.idempotency_key = g.idempotency_key";
+
+    /// The ids that are in use.
+    IDS_TAKEN = "records.ids_taken", plan ["records_pkey"], "
+        SELECT notification_id FROM records WHERE notification_id = ANY ($1::text[])";
+
+    /// The ids between two.
+    IDS_BETWEEN = "records.ids_between", plan ["records_pkey"], "
+        SELECT notification_id FROM records WHERE notification_id >= $1::text AND notification_id < $2::text";
+
+    /// Inserts the records whose key and id are free; the number of rows shows whether all were inserted. The
+    /// arrays are rows of the `SELECT`, not of a function, whose result would be stored before it is read.
+    INSERT = "records.insert", plan [], concat!(insert_all_text!(), " ON CONFLICT DO NOTHING");
+
+    /// Inserts all records or none; the error names the first violated unique index.
+    INSERT_ALL = "records.insert_all", plan [], insert_all_text!();
 }
 
-/// The accepted intents of [`requests_of`], with the time of acceptance and the number of routes, by the
-/// primary key of `routes`.
-pub(crate) fn accepted_of<'a>(scopes: impl Iterator<Item = &'a IdempotencyKey> + Clone) -> SelectStatement {
-    let routes = Query::select()
-        .expr(Func::count(Expr::col(Asterisk)))
-        .from(Routes::Table)
-        .and_where(
-            Expr::col((Routes::Table, Routes::NotificationId))
-                .equals((Records::Table, Records::NotificationId)),
-        )
-        .take();
-    let mut statement = requests_of(scopes);
-    statement.column((Records::Table, Records::AcceptedAt)).expr_as(routes, Input::Routes);
-    statement
+/// [`REQUESTS`] or [`ACCEPTED_REQUESTS`].
+fn of_keys<'a>(
+    statement: &Statement,
+    keys: impl Iterator<Item = &'a IdempotencyKey> + Clone,
+) -> BoundStatement {
+    statement.bind([
+        parameter::texts(keys.clone().map(|key| key.producer.as_str())),
+        parameter::texts(keys.map(|key| key.key.as_str())),
+    ])
 }
 
-/// The ids that are in use, by the primary key.
-pub(crate) fn ids_taken(ids: impl Iterator<Item = String>) -> SelectStatement {
-    let ids = bind::texts(ids);
-    Query::select()
-        .column(Records::NotificationId)
-        .from(Records::Table)
-        .and_where(Expr::col(Records::NotificationId).eq(any(ids)))
-        .take()
+pub(crate) fn requests_of<'a>(keys: impl Iterator<Item = &'a IdempotencyKey> + Clone) -> BoundStatement {
+    of_keys(&REQUESTS, keys)
+}
+
+pub(crate) fn accepted_of<'a>(keys: impl Iterator<Item = &'a IdempotencyKey> + Clone) -> BoundStatement {
+    of_keys(&ACCEPTED_REQUESTS, keys)
+}
+
+pub(crate) fn ids_taken(ids: impl Iterator<Item = String>) -> BoundStatement {
+    IDS_TAKEN.bind([parameter::texts(ids)])
 }
 
 /// All ids of the form `<id>~<n>`: in byte order they lie between `<id>~` and `<id>` followed by the next
 /// character.
-fn suffixed_ids(id: EntryId) -> SelectStatement {
-    Query::select()
-        .column(Records::NotificationId)
-        .from(Records::Table)
-        .and_where(Expr::col(Records::NotificationId).gte(bind::text(format!("{id}~"))))
-        .and_where(Expr::col(Records::NotificationId).lt(bind::text(format!("{id}\u{7f}"))))
-        .take()
-}
-
-/// Inserts the records whose key and id are free; the number of rows shows whether all were inserted.
-pub(crate) fn insert(acceptances: &[&Acceptance]) -> InsertStatement {
-    let mut insert = insert_all(acceptances);
-    insert.on_conflict(OnConflict::new().do_nothing().to_owned());
-    insert
+fn suffixed_ids(id: EntryId) -> BoundStatement {
+    IDS_BETWEEN.bind([parameter::text(format!("{id}~")), parameter::text(format!("{id}\u{7f}"))])
 }
 
 /// True if this is one of the service's unique indexes of records: an operator may have added others.
@@ -159,27 +149,25 @@ pub(crate) fn is_own_key(constraint: Option<&str>) -> bool {
     matches!(constraint, Some("records_pkey" | "records_idempotency_unique"))
 }
 
-/// Inserts all records or none; the error names the first violated unique index.
-pub(crate) fn insert_all(acceptances: &[&Acceptance]) -> InsertStatement {
+/// [`INSERT`] or [`INSERT_ALL`].
+pub(crate) fn insert(statement: &Statement, acceptances: &[&Acceptance]) -> BoundStatement {
     let records = || acceptances.iter().map(|acceptance| &acceptance.record);
-    let texts = |value: fn(&Record) -> &str| unnest(bind::texts(records().map(value)));
-    let instants = |value: fn(&Record) -> Timestamp| unnest(bind::instants(records().map(value)));
+    let texts = |value: fn(&Record) -> &str| parameter::texts(records().map(value));
+    let instants = |value: fn(&Record) -> Timestamp| parameter::instants(records().map(value));
     let recipients = records().map(|record| serde_json::json!(record.recipient_user_ids).to_string());
-    let columns_and_values = [
-        (Records::NotificationId, texts(|record| record.notification_id.as_str())),
-        (Records::NotificationType, texts(|record| &record.content.notification_type)),
-        (Records::Producer, texts(|record| &record.idempotency_key.producer)),
-        (Records::AudienceKind, texts(|record| record.audience_kind)),
-        (Records::RecipientUserIds, unnest(bind::jsonbs(recipients))),
-        (Records::PayloadJson, texts(|record| &record.content.payload_json)),
-        (Records::IdempotencyKey, texts(|record| &record.idempotency_key.key)),
-        (Records::RequestFingerprint, texts(|record| &record.fingerprint)),
-        (Records::RequestId, texts(|record| &record.content.request_id)),
-        (Records::TraceId, texts(|record| &record.content.trace_id)),
-        (Records::OccurredAt, instants(|record| record.content.occurred_at)),
-        (Records::AcceptedAt, instants(|record| record.content.accepted_at)),
-        (Records::UpdatedAt, instants(|record| record.content.accepted_at)),
-        (Records::IdempotencyExpiresAt, instants(|record| record.idempotency_expires_at)),
-    ];
-    insert_rows(Records::Table, columns_and_values)
+    statement.bind([
+        texts(|record| record.notification_id.as_str()),
+        texts(|record| &record.content.notification_type),
+        texts(|record| &record.idempotency_key.producer),
+        texts(|record| record.audience_kind),
+        parameter::texts(recipients),
+        texts(|record| &record.content.payload_json),
+        texts(|record| &record.idempotency_key.key),
+        texts(|record| &record.fingerprint),
+        texts(|record| &record.content.request_id),
+        texts(|record| &record.content.trace_id),
+        instants(|record| record.content.occurred_at),
+        instants(|record| record.content.accepted_at),
+        instants(|record| record.idempotency_expires_at),
+    ])
 }

@@ -8,75 +8,111 @@ use std::time::Duration;
 
 use domain::ports::StoreError;
 use domain::ports::{Activity, BlockedReport, ReplicaReport, ReplicaStore, WorkerReport};
-use pg::sql::insert_rows;
-use pg::{PgError, Session, bind};
-use sea_query::{
-    DeleteStatement, Expr, ExprTrait, InsertStatement, IntoColumnRef, LockBehavior, LockType, OnConflict,
-    Order, Query,
-};
+use pg::{BoundStatement, Statement, parameter};
 use serde_json::{Value, json};
 
 use crate::PgStore;
 use crate::error::store_error;
-use crate::schema::{Activity as A, Replicas as R};
 
 impl ReplicaStore for PgStore {
     async fn save_replica(&self, report: &ReplicaReport) -> Result<(), StoreError> {
         let session = self.session("save the row of this replica").await?;
-        session.execute(&save(report)).await.map_err(store_error).map(drop)
+        session.execute(save(report)).await.map_err(store_error).map(drop)
     }
 
     async fn add_activity(&self, replica: &str, activity: &Activity) -> Result<(), StoreError> {
         let session = self.session("add to the activity of this replica").await?;
-        session.execute(&add(replica, activity)).await.map_err(store_error).map(drop)
+        session.execute(add(replica, activity)).await.map_err(store_error).map(drop)
     }
 
     async fn delete_replicas(&self, age: Duration, limit: usize) -> Result<u64, StoreError> {
         let session = self.session("delete the rows of former replicas").await?;
-        session.execute(&delete_replicas(age, limit)).await.map_err(store_error)
+        session.execute(older_than(&DELETE, age, limit)).await.map_err(store_error)
     }
 
     async fn delete_activity(&self, age: Duration, limit: usize) -> Result<u64, StoreError> {
         let session = self.session("delete old activity").await?;
-        session.execute(&delete_activity(age, limit)).await.map_err(store_error)
+        session.execute(older_than(&DELETE_ACTIVITY, age, limit)).await.map_err(store_error)
     }
 }
 
-pub(crate) async fn prepare_all(session: &Session) -> Result<(), PgError> {
-    let report = ReplicaReport {
-        replica: String::new(),
-        version: String::new(),
-        started_at: ambient::Timestamp::UNIX_EPOCH,
-        leader_of: Vec::new(),
-        workers: Vec::new(),
-    };
-    session.prepare(&save(&report)).await?;
-    session.prepare(&add("", &Activity::default())).await?;
-    session.prepare(&delete_replicas(Duration::ZERO, 1)).await?;
-    session.prepare(&delete_activity(Duration::ZERO, 1)).await?;
-    Ok(())
+// A time is compared with `now()` and not with `clock_timestamp()`: it is constant during the statement, so
+// that an index serves the condition.
+pg::statements! {
+    /// Saves a replica's report. `step_down_at` is unchanged: it belongs to the operators.
+    SAVE = "replicas.save", plan [], "
+        INSERT INTO replicas (replica, version, started_at, seen_at, leader_of, workers)
+        VALUES ($1::text, $2::text, $3::timestamptz, clock_timestamp(), $4::text[], $5::text::jsonb)
+        ON CONFLICT (replica) DO UPDATE
+        SET version = excluded.version, started_at = excluded.started_at, seen_at = excluded.seen_at,
+            leader_of = excluded.leader_of, workers = excluded.workers";
+
+    /// Adds to the counts of the present minute.
+    ADD_ACTIVITY = "activity.add", plan [], "
+        INSERT INTO activity (minute, replica, accepted, duplicates, conflicts, malformed, published, failed,
+            dead_lettered)
+        VALUES (date_trunc('minute', clock_timestamp()), $1::text, $2::bigint, $3::bigint, $4::bigint, $5::bigint,
+            $6::bigint, $7::bigint, $8::bigint)
+        ON CONFLICT (minute, replica) DO UPDATE
+        SET accepted = activity.accepted + excluded.accepted,
+            duplicates = activity.duplicates + excluded.duplicates,
+            conflicts = activity.conflicts + excluded.conflicts,
+            malformed = activity.malformed + excluded.malformed,
+            published = activity.published + excluded.published, failed = activity.failed + excluded.failed,
+            dead_lettered = activity.dead_lettered + excluded.dead_lettered";
+
+    /// Deletes old replicas. The table has a row for each replica of the last hour, so it needs no index.
+    DELETE = "replicas.delete_old", plan ["Seq Scan on replicas"], "
+        DELETE FROM replicas
+        WHERE replica IN (
+            SELECT replica FROM replicas
+            WHERE seen_at < now() - $1::bigint * interval '1 second'
+            ORDER BY seen_at
+            LIMIT $2::bigint
+            FOR UPDATE SKIP LOCKED
+        )";
+
+    /// Deletes old activity, from the first rows of the primary key.
+    DELETE_ACTIVITY = "activity.delete_old", plan ["activity_pkey"], "
+        DELETE FROM activity
+        WHERE (minute, replica) IN (
+            SELECT minute, replica FROM activity
+            WHERE minute < now() - $1::bigint * interval '1 second'
+            ORDER BY minute, replica
+            LIMIT $2::bigint
+            FOR UPDATE SKIP LOCKED
+        )";
 }
 
-/// Saves a replica's report. `step_down_at` is unchanged: it belongs to the operators.
-fn save(report: &ReplicaReport) -> InsertStatement {
+fn save(report: &ReplicaReport) -> BoundStatement {
     let workers: Value = report.workers.iter().map(worker).collect();
-    let mut insert = insert_rows(
-        R::Table,
-        [
-            (R::Replica, bind::text(&report.replica)),
-            (R::Version, bind::text(&report.version)),
-            (R::StartedAt, bind::instant(report.started_at)),
-            (R::SeenAt, Expr::cust("clock_timestamp()")),
-            (R::LeaderOf, bind::texts(&report.leader_of)),
-            (R::Workers, bind::text(workers.to_string()).cast_as("jsonb")),
-        ],
-    );
-    insert.on_conflict(
-        OnConflict::column(R::Replica)
-            .update_columns([R::Version, R::StartedAt, R::SeenAt, R::LeaderOf, R::Workers])
-            .to_owned(),
-    );
-    insert
+    SAVE.bind([
+        parameter::text(&report.replica),
+        parameter::text(&report.version),
+        parameter::instant(report.started_at),
+        parameter::texts(&report.leader_of),
+        parameter::text(workers.to_string()),
+    ])
+}
+
+fn add(replica: &str, activity: &Activity) -> BoundStatement {
+    let count = |count: u64| parameter::bigint(i64::try_from(count).unwrap_or(i64::MAX));
+    ADD_ACTIVITY.bind([
+        parameter::text(replica),
+        count(activity.accepted),
+        count(activity.duplicates),
+        count(activity.conflicts),
+        count(activity.malformed),
+        count(activity.published),
+        count(activity.failed),
+        count(activity.dead_lettered),
+    ])
+}
+
+/// [`DELETE`] or [`DELETE_ACTIVITY`].
+fn older_than(statement: &Statement, age: Duration, limit: usize) -> BoundStatement {
+    let seconds = i64::try_from(age.as_secs()).unwrap_or(i64::MAX);
+    statement.bind([parameter::bigint(seconds), parameter::rows(limit)])
 }
 
 fn worker(report: &WorkerReport) -> Value {
@@ -96,73 +132,4 @@ fn blocked(report: &BlockedReport) -> Value {
         "cause": report.cause.replace('\0', "\u{fffd}"),
         "since": report.since.to_string(),
     })
-}
-
-fn add(replica: &str, activity: &Activity) -> InsertStatement {
-    let count = |count: u64| bind::bigint(i64::try_from(count).unwrap_or(i64::MAX));
-    let counts = [
-        (A::Accepted, count(activity.accepted)),
-        (A::Duplicates, count(activity.duplicates)),
-        (A::Conflicts, count(activity.conflicts)),
-        (A::Malformed, count(activity.malformed)),
-        (A::Published, count(activity.published)),
-        (A::Failed, count(activity.failed)),
-        (A::DeadLettered, count(activity.dead_lettered)),
-    ];
-    let added = counts.each_ref().map(|(column, _)| {
-        let sum = Expr::col((A::Table, *column)).add(Expr::col((A::Excluded, *column)));
-        (*column, sum)
-    });
-    let [accepted, duplicates, conflicts, malformed, published, failed, dead_lettered] = counts;
-    let mut insert = insert_rows(
-        A::Table,
-        [
-            (A::Minute, Expr::cust("date_trunc('minute', clock_timestamp())")),
-            (A::Replica, bind::text(replica)),
-            accepted,
-            duplicates,
-            conflicts,
-            malformed,
-            published,
-            failed,
-            dead_lettered,
-        ],
-    );
-    insert.on_conflict(OnConflict::columns([A::Minute, A::Replica]).values(added).to_owned());
-    insert
-}
-
-/// Deletes old replicas. The table has a row for each replica of the last hour, so it needs no index.
-fn delete_replicas(age: Duration, limit: usize) -> DeleteStatement {
-    let old = Query::select()
-        .column(R::Replica)
-        .from(R::Table)
-        .and_where(older_than(R::SeenAt, age))
-        .order_by(R::SeenAt, Order::Asc)
-        .limit(limit as u64)
-        .lock_with_behavior(LockType::Update, LockBehavior::SkipLocked)
-        .take();
-    Query::delete().from_table(R::Table).and_where(Expr::col(R::Replica).in_subquery(old)).take()
-}
-
-/// Deletes old activity, from the first rows of the primary key.
-fn delete_activity(age: Duration, limit: usize) -> DeleteStatement {
-    let key = [A::Minute, A::Replica];
-    let mut old = Query::select();
-    old.columns(key)
-        .from(A::Table)
-        .and_where(older_than(A::Minute, age))
-        .limit(limit as u64)
-        .lock_with_behavior(LockType::Update, LockBehavior::SkipLocked);
-    for column in key {
-        old.order_by(column, Order::Asc);
-    }
-    Query::delete().from_table(A::Table).and_where(Expr::tuple(key.map(Expr::col)).in_subquery(old)).take()
-}
-
-/// True for times older than `age`. It uses `now()` instead of `clock_timestamp()`, which is constant during
-/// the statement, so that an index serves the condition.
-fn older_than(column: impl IntoColumnRef, age: Duration) -> Expr {
-    let age = bind::bigint(i64::try_from(age.as_secs()).unwrap_or(i64::MAX));
-    Expr::col(column).lt(Expr::cust("now()").sub(age.mul(Expr::cust("interval '1 second'"))))
 }

@@ -9,31 +9,26 @@ use domain::ports::{
 use domain::record::NotificationId;
 use domain::republish::SeenStream;
 use domain::route::{Channel, RouteKey, RouteStatus};
-use pg::sql::{any, insert_rows, unnest};
-use pg::{PgError, Session, bind};
-use sea_query::{
-    Expr, ExprTrait, InsertStatement, LockBehavior, LockType, OnConflict, Order, Query, SelectStatement,
-    UpdateStatement,
-};
+use pg::parameter::{self, Parameter};
+use pg::{BoundStatement, Session};
 use tokio_postgres::Row;
 
-use crate::PgStore;
 use crate::codec::{self, column, corrupt, instant, loggable, optional_instant, route_keys};
 use crate::error::store_error;
-use crate::routes::{given_keys, live_columns, next_version, on_key, versioned};
-use crate::schema::{Input, OutboundNames, OutboundStreams, Records, Routes};
+use crate::routes::live_columns_text;
+use crate::{PgStore, routes};
 
 /// The maximum number of rows of one page. It exceeds the routes of one record, so that a page has at least
 /// one whole record.
 const PAGE_ROWS_MAX: usize = 4_096;
 /// The maximum number of names of outbound streams that are listed; two of a channel are enough to refuse its
 /// comparison.
-const MAX_NAMES: u64 = 64;
+const MAX_NAMES: usize = 64;
 
 impl RepublishStore for PgStore {
     async fn load_outbound_streams(&self, streams: &[&str]) -> Result<Vec<SavedStream>, StoreError> {
         let session = self.session("load how the outbound streams were seen").await?;
-        let rows = session.query(&saved_streams(streams)).await.map_err(store_error)?;
+        let rows = session.query(saved_streams(streams)).await.map_err(store_error)?;
         rows.iter().map(saved_stream).collect()
     }
 
@@ -42,12 +37,12 @@ impl RepublishStore for PgStore {
         seen: &[(SeenStream, Option<Timestamp>)],
     ) -> Result<(), StoreError> {
         let session = self.session("save how the outbound streams are seen").await?;
-        session.execute(&save_streams(seen)).await.map(drop).map_err(store_error)
+        session.execute(save_streams(seen)).await.map(drop).map_err(store_error)
     }
 
     async fn touch_outbound_names(&self, streams: &[(Channel, &str)]) -> Result<(), StoreError> {
         let session = self.session("record the names of the outbound streams").await?;
-        session.execute(&touch_names(streams)).await.map(drop).map_err(store_error)
+        session.execute(touch_names(streams)).await.map(drop).map_err(store_error)
     }
 
     async fn list_outbound_names(&self, since: Timestamp) -> Result<Vec<(Channel, String)>, StoreError> {
@@ -61,13 +56,13 @@ impl RepublishStore for PgStore {
         records: usize,
     ) -> Result<PublishedPage, StoreError> {
         let session = self.session("list published routes").await?;
-        let rows = session.query(&published(before, since, records)).await.map_err(store_error)?;
+        let rows = session.query(published(before, since, records)).await.map_err(store_error)?;
         published_page(&rows, records)
     }
 
     async fn get_published_routes(&self, keys: &[&RouteKey]) -> Result<DuePage, StoreError> {
         let session = self.session("read published routes").await?;
-        let rows = session.query(&published_routes(keys)).await.map_err(store_error)?;
+        let rows = session.query(published_routes(keys)).await.map_err(store_error)?;
         codec::live_routes(&rows)
     }
 
@@ -77,12 +72,12 @@ impl RepublishStore for PgStore {
         now: Timestamp,
     ) -> Result<Vec<Completion>, StoreError> {
         let session = self.session("replace published entry ids").await?;
-        let rows = session.query(&replace_entries(routes, now)).await.map_err(store_error)?;
+        let rows = session.query(replace_entries(routes, now)).await.map_err(store_error)?;
         let replaced = route_keys(&rows)?;
         if replaced.len() == routes.len() {
             return Ok(vec![Completion::Applied; routes.len()]);
         }
-        let rows = session.query(&unchanged(routes)).await.map_err(store_error)?;
+        let rows = session.query(unchanged(routes)).await.map_err(store_error)?;
         let locked = route_keys(&rows)?;
         let completion = |key: &RouteKey| match () {
             () if replaced.contains(key) => Completion::Applied,
@@ -91,35 +86,6 @@ impl RepublishStore for PgStore {
         };
         Ok(routes.iter().map(|route| completion(&route.key)).collect())
     }
-}
-
-pub(crate) async fn prepare_all(session: &Session) -> Result<(), PgError> {
-    session.prepare(&saved_streams(&[])).await?;
-    session.prepare(&save_streams(&[])).await?;
-    session.prepare(&touch_names(&[])).await?;
-    session.prepare(&names_since(Timestamp::MIN)).await?;
-    session.prepare(&published(&RecordCursor::before(Timestamp::MAX), Timestamp::MIN, 1)).await?;
-    session.prepare(&published_routes(&[])).await?;
-    session.prepare(&replace_entries(&[], Timestamp::MIN)).await?;
-    session.prepare(&unchanged(&[])).await?;
-    Ok(())
-}
-
-fn saved_streams(streams: &[&str]) -> SelectStatement {
-    use OutboundStreams as S;
-    Query::select()
-        .columns([
-            S::Stream,
-            S::ServerRunId,
-            S::ReplicationId,
-            S::LastGeneratedId,
-            S::SeenAt,
-            S::CompareAgainSince,
-        ])
-        .from(S::Table)
-        .and_where(Expr::col(S::Stream).eq(any(bind::texts(streams))))
-        .limit(streams.len() as u64)
-        .take()
 }
 
 fn saved_stream(row: &Row) -> Result<SavedStream, StoreError> {
@@ -141,67 +107,13 @@ fn saved_stream(row: &Row) -> Result<SavedStream, StoreError> {
     })
 }
 
-/// The times are compared only with others of this database's clock.
-fn save_streams(seen: &[(SeenStream, Option<Timestamp>)]) -> InsertStatement {
-    use OutboundStreams as S;
-    let texts =
-        |value: fn(&SeenStream) -> String| unnest(bind::texts(seen.iter().map(|(seen, _)| value(seen))));
-    let mut insert = insert_rows(
-        S::Table,
-        [
-            (S::Stream, texts(|seen| seen.stream.clone())),
-            (S::ServerRunId, texts(|seen| seen.server.run_id.to_string())),
-            (S::ReplicationId, texts(|seen| seen.server.replication_id.to_string())),
-            (S::LastGeneratedId, texts(|seen| seen.last_generated.to_string())),
-            (S::CompareAgainSince, unnest(bind::optional_instants(seen.iter().map(|(_, since)| *since)))),
-            (S::SeenAt, Expr::current_timestamp()),
-        ],
-    );
-    insert.on_conflict(
-        OnConflict::column(S::Stream)
-            .update_columns([
-                S::ServerRunId,
-                S::ReplicationId,
-                S::LastGeneratedId,
-                S::CompareAgainSince,
-                S::SeenAt,
-            ])
-            .to_owned(),
-    );
-    insert
-}
-
-fn touch_names(streams: &[(Channel, &str)]) -> InsertStatement {
-    use OutboundNames as N;
-    let mut insert = insert_rows(
-        N::Table,
-        [
-            (N::Channel, unnest(bind::texts(streams.iter().map(|(channel, _)| channel.as_str())))),
-            (N::Stream, unnest(bind::texts(streams.iter().map(|(_, stream)| *stream)))),
-            (N::UsedAt, Expr::current_timestamp()),
-        ],
-    );
-    insert.on_conflict(OnConflict::columns([N::Channel, N::Stream]).update_column(N::UsedAt).to_owned());
-    insert
-}
-
 pub(crate) async fn list_names(
     session: &Session,
     since: Timestamp,
 ) -> Result<Vec<(Channel, String)>, StoreError> {
-    let rows = session.query(&names_since(since)).await.map_err(store_error)?;
+    let names = NAMES_SINCE.bind([parameter::instant(since), parameter::rows(MAX_NAMES)]);
+    let rows = session.query(names).await.map_err(store_error)?;
     rows.iter().map(outbound_name).collect()
-}
-
-fn names_since(since: Timestamp) -> SelectStatement {
-    use OutboundNames as N;
-    Query::select()
-        .columns([N::Channel, N::Stream])
-        .from(N::Table)
-        .and_where(Expr::col(N::UsedAt).gte(bind::instant(since)))
-        .order_by(N::UsedAt, Order::Desc)
-        .limit(MAX_NAMES)
-        .take()
 }
 
 fn outbound_name(row: &Row) -> Result<(Channel, String), StoreError> {
@@ -218,38 +130,6 @@ fn record_cursor(row: &Row) -> Result<RecordCursor, StoreError> {
         accepted_at: instant(row, "records.accepted_at", &id)?,
         notification_id: NotificationId::from(id),
     })
-}
-
-/// A page of `records_listing_idx`, whose order is newest first, with the published routes of each record by
-/// the primary key. A record without one has a row, too, so that the next page begins after it.
-pub(crate) fn published(before: &RecordCursor, since: Timestamp, records: usize) -> SelectStatement {
-    let order = [Records::AcceptedAt, Records::NotificationId];
-    let place = [bind::instant(before.accepted_at), bind::text(before.notification_id.as_str())];
-    let mut page = Query::select();
-    page.columns(order)
-        .from(Records::Table)
-        .and_where(Expr::tuple(order.map(Expr::col)).lt(Expr::tuple(place)))
-        .and_where(Expr::col(Records::AcceptedAt).gte(bind::instant(since)));
-    for column in order {
-        page.order_by(column, Order::Desc);
-    }
-    page.limit(records as u64);
-    let of_route = |column: Routes| (Routes::Table, column);
-    let mut select = Query::select();
-    select
-        .columns([(Input::Table, Records::NotificationId), (Input::Table, Records::AcceptedAt)])
-        .columns([Routes::RouteId, Routes::Channel, Routes::PublishedEntryId].map(of_route))
-        .from_subquery(page, Input::Table)
-        .left_join(
-            Routes::Table,
-            Expr::col(of_route(Routes::NotificationId))
-                .equals((Input::Table, Records::NotificationId))
-                .and(Expr::col(of_route(Routes::Status)).eq(bind::text(RouteStatus::Published.as_str()))),
-        );
-    for column in order {
-        select.order_by((Input::Table, column), Order::Desc);
-    }
-    select.limit(PAGE_ROWS_MAX as u64).take()
 }
 
 /// The page of these rows. If it was cut within a record, that record is left to the next page.
@@ -285,83 +165,148 @@ fn published_entry(row: &Row, notification_id: NotificationId) -> Result<Option<
     Ok(Some(PublishedEntry { key, channel, entry_id }))
 }
 
-/// The columns that publishing needs, by the primary key. A published route has no next attempt: its
-/// publication time is returned instead.
-fn published_routes(keys: &[&RouteKey]) -> SelectStatement {
-    let of_route = |column: Routes| (Routes::Table, column);
-    let mut routes = Query::select();
-    routes
-        .columns(
-            [
-                Routes::NotificationId,
-                Routes::RouteId,
-                Routes::Channel,
-                Routes::UpdatedAt,
-                Routes::RecipientRef,
-                Routes::ResolvedEmail,
-                Routes::ResolvedLocale,
-                Routes::AttemptCount,
-                Routes::MaxAttempts,
-            ]
-            .map(of_route),
-        )
-        .expr_as(Expr::col(of_route(Routes::PublishedAt)), Routes::NextAttemptAt)
-        .from_subquery(given_keys(keys.iter().copied()), Input::Table)
-        .inner_join(Routes::Table, on_key())
-        .and_where(is_published());
-    let mut select = Query::select();
-    select.from_subquery(routes, Input::Table);
-    live_columns(&mut select, Input::Table);
-    select
+pg::statements! {
+    /// The saved states of streams.
+    SAVED_STREAMS = "outbound_streams.list", plan ["outbound_streams_pkey"], "
+        SELECT stream, server_run_id, replication_id, last_generated_id, seen_at, compare_again_since
+        FROM outbound_streams
+        WHERE stream = ANY ($1::text[])
+        LIMIT $2::bigint";
+
+    /// Saves the states of streams. The times are compared only with others of this database's clock.
+    SAVE_STREAMS = "outbound_streams.save", plan [], "
+        INSERT INTO outbound_streams (stream, server_run_id, replication_id, last_generated_id, compare_again_since,
+            seen_at)
+        SELECT unnest($1::text[]), unnest($2::text[]), unnest($3::text[]), unnest($4::text[]), unnest($5::timestamptz[]),
+            now()
+        ON CONFLICT (stream) DO UPDATE
+        SET server_run_id = excluded.server_run_id, replication_id = excluded.replication_id,
+            last_generated_id = excluded.last_generated_id, compare_again_since = excluded.compare_again_since,
+            seen_at = excluded.seen_at";
+
+    /// Records that names are in use.
+    TOUCH_NAMES = "outbound_names.touch", plan [], "
+        INSERT INTO outbound_names (channel, stream, used_at) SELECT unnest($1::text[]), unnest($2::text[]), now()
+        ON CONFLICT (channel, stream) DO UPDATE SET used_at = excluded.used_at";
+
+    /// The names that were used since a time, the last used first. The table has a row for each name that a
+    /// stream ever had, so it needs no index.
+    NAMES_SINCE = "outbound_names.list_since", plan ["Seq Scan on outbound_names"], "
+        SELECT channel, stream FROM outbound_names
+        WHERE used_at >= $1::timestamptz
+        ORDER BY used_at DESC
+        LIMIT $2::bigint";
+
+    /// A page of records, the newest first, with the published routes of each. A record without one has a
+    /// row, too, so that the next page begins after it.
+    PUBLISHED = "republish.list_published", plan ["records_listing_idx", "routes_pkey"], "
+        SELECT page.notification_id, page.accepted_at, r.route_id, r.channel, r.published_entry_id
+        FROM (
+            SELECT accepted_at, notification_id FROM records
+            WHERE (accepted_at, notification_id) < ($1::timestamptz, $2::text) AND accepted_at >= $3::timestamptz
+            ORDER BY accepted_at DESC, notification_id DESC
+            LIMIT $4::bigint
+        ) AS page
+        LEFT JOIN routes r ON r.notification_id = page.notification_id AND r.status = $5::text
+        ORDER BY page.accepted_at DESC, page.notification_id DESC
+        LIMIT $6::bigint";
+
+    /// The columns that publishing needs. A published route has no next attempt: its publication time is
+    /// returned instead.
+    PUBLISHED_ROUTES = "republish.published_routes", plan ["routes_pkey", "records_pkey"], concat!("
+        SELECT ", live_columns_text!(), "
+        FROM (
+            SELECT r.notification_id, r.route_id, r.channel, r.updated_at, r.recipient_ref, r.resolved_email,
+                r.resolved_locale, r.attempt_count, r.max_attempts, r.published_at AS next_attempt_at
+            FROM unnest($1::text[], $2::text[]) AS g (notification_id, route_id)
+            JOIN routes r ON r.notification_id = g.notification_id AND r.route_id = g.route_id
+            WHERE r.status = $3::text
+        ) AS r
+        JOIN records c ON c.notification_id = r.notification_id");
+
+    /// Changes only the entry id and the version. Skips a route that was changed or deleted since it was
+    /// read, or that another transaction has locked.
+    REPLACE_ENTRIES = "republish.replace_entries", plan ["routes_pkey"], "
+        UPDATE routes r
+        SET published_entry_id = g.entry_id,
+            updated_at = greatest($6::timestamptz, r.updated_at + interval '1 microsecond')
+        FROM (
+            SELECT g.*
+            FROM unnest($1::text[], $2::text[], $3::timestamptz[], $5::text[])
+                AS g (notification_id, route_id, expected, entry_id)
+            JOIN routes r ON r.notification_id = g.notification_id AND r.route_id = g.route_id
+            WHERE r.updated_at = g.expected AND r.status = $4::text
+            FOR NO KEY UPDATE OF r SKIP LOCKED
+        ) AS g
+        WHERE r.notification_id = g.notification_id AND r.route_id = g.route_id AND r.updated_at = g.expected
+            AND r.status = $4::text
+        RETURNING r.notification_id, r.route_id";
+
+    /// The routes that are published at the version that was read: they would have been changed if they had
+    /// not been locked.
+    UNCHANGED = "republish.unchanged", plan ["routes_pkey"], "
+        SELECT r.notification_id, r.route_id
+        FROM unnest($1::text[], $2::text[], $3::timestamptz[]) AS g (notification_id, route_id, expected)
+        JOIN routes r ON r.notification_id = g.notification_id AND r.route_id = g.route_id
+        WHERE r.updated_at = g.expected AND r.status = $4::text";
 }
 
-/// Changes only the entry id and the version. Skips a route that was changed or deleted since it was read, or
-/// that another transaction has locked.
-fn replace_entries(routes: &[Published], now: Timestamp) -> UpdateStatement {
-    let mut given = versioned(routes.iter().map(|done| (&done.key, done.version)));
-    given
-        .expr_as(unnest(bind::texts(routes.iter().map(|done| done.entry.entry_id.as_str()))), Input::EntryId);
-    let unlocked = Query::select()
-        .column((Input::Table, sea_query::Asterisk))
-        .from_subquery(given, Input::Table)
-        .inner_join(Routes::Table, on_key())
-        .and_where(as_read())
-        .and_where(is_published())
-        .lock_with_tables_behavior(LockType::NoKeyUpdate, [Routes::Table], LockBehavior::SkipLocked)
-        .take();
-    Query::update()
-        .table(Routes::Table)
-        .value(Routes::PublishedEntryId, Expr::col((Input::Table, Input::EntryId)))
-        .value(Routes::UpdatedAt, next_version(now))
-        .from(sea_query::TableRef::SubQuery(unlocked.into(), sea_query::IntoIden::into_iden(Input::Table)))
-        .and_where(on_key())
-        .and_where(as_read())
-        .and_where(is_published())
-        .returning(
-            Query::returning()
-                .columns([(Routes::Table, Routes::NotificationId), (Routes::Table, Routes::RouteId)]),
-        )
-        .take()
+fn saved_streams(streams: &[&str]) -> BoundStatement {
+    SAVED_STREAMS.bind([parameter::texts(streams), parameter::rows(streams.len())])
 }
 
-/// The routes that are published at the version that was read: they would have been changed if they had not
-/// been locked.
-fn unchanged(routes: &[Published]) -> SelectStatement {
-    Query::select()
-        .columns([(Routes::Table, Routes::NotificationId), (Routes::Table, Routes::RouteId)])
-        .from_subquery(versioned(routes.iter().map(|done| (&done.key, done.version))), Input::Table)
-        .inner_join(Routes::Table, on_key())
-        .and_where(as_read())
-        .and_where(is_published())
-        .take()
+fn save_streams(seen: &[(SeenStream, Option<Timestamp>)]) -> BoundStatement {
+    let texts = |value: fn(&SeenStream) -> &str| parameter::texts(seen.iter().map(|(seen, _)| value(seen)));
+    SAVE_STREAMS.bind([
+        texts(|seen| &seen.stream),
+        texts(|seen| &seen.server.run_id),
+        texts(|seen| &seen.server.replication_id),
+        parameter::texts(seen.iter().map(|(seen, _)| seen.last_generated.to_string())),
+        parameter::optional_instants(seen.iter().map(|(_, since)| *since)),
+    ])
 }
 
-fn as_read() -> Expr {
-    Expr::col((Routes::Table, Routes::UpdatedAt)).equals((Input::Table, Input::ExpectedUpdatedAt))
+fn touch_names(streams: &[(Channel, &str)]) -> BoundStatement {
+    let channels = parameter::texts(streams.iter().map(|(channel, _)| channel.as_str()));
+    TOUCH_NAMES.bind([channels, parameter::texts(streams.iter().map(|(_, stream)| *stream))])
 }
 
-fn is_published() -> Expr {
-    Expr::col((Routes::Table, Routes::Status)).eq(bind::text(RouteStatus::Published.as_str()))
+pub(crate) fn published(before: &RecordCursor, since: Timestamp, records: usize) -> BoundStatement {
+    PUBLISHED.bind([
+        parameter::instant(before.accepted_at),
+        parameter::text(before.notification_id.as_str()),
+        parameter::instant(since),
+        parameter::rows(records),
+        published_status(),
+        parameter::rows(PAGE_ROWS_MAX),
+    ])
+}
+
+fn published_status() -> Parameter {
+    parameter::text(RouteStatus::Published.as_str())
+}
+
+fn published_routes(keys: &[&RouteKey]) -> BoundStatement {
+    let [notification_ids, route_ids] = routes::keys(keys.iter().copied());
+    PUBLISHED_ROUTES.bind([notification_ids, route_ids, published_status()])
+}
+
+fn replace_entries(routes: &[Published], now: Timestamp) -> BoundStatement {
+    let [notification_ids, route_ids, expected] = as_read(routes);
+    let entries = parameter::texts(routes.iter().map(|done| done.entry.entry_id.as_str()));
+    let status = published_status();
+    REPLACE_ENTRIES.bind([notification_ids, route_ids, expected, status, entries, parameter::instant(now)])
+}
+
+fn unchanged(routes: &[Published]) -> BoundStatement {
+    let [notification_ids, route_ids, expected] = as_read(routes);
+    UNCHANGED.bind([notification_ids, route_ids, expected, published_status()])
+}
+
+fn as_read(routes: &[Published]) -> [Parameter; 3] {
+    let [notification_ids, route_ids] = routes::keys(routes.iter().map(|done| &done.key));
+    let versions = parameter::instants(routes.iter().map(|done| done.version.updated_at()));
+    [notification_ids, route_ids, versions]
 }
 
 #[cfg(test)]

@@ -18,23 +18,18 @@
 //! A crash at any of these steps leaves all records of the chunk unchanged, or none of them.
 
 use std::collections::{HashMap, HashSet};
-use std::time::Duration;
 
 use ambient::Timestamp;
 use domain::ports::{Cutoff, Expired, Removal, RetentionStore, StoreError};
 use domain::record::NotificationId;
 use futures_util::future::{join3, join4};
-use pg::sql::{Written, any};
-use pg::{PgError, Session, bind};
-use sea_query::{
-    DeleteStatement, Expr, ExprTrait, Func, JoinType, LockBehavior, LockType, Order, Query, SelectStatement,
-};
+use pg::parameter::{self, Parameter};
+use pg::{BoundStatement, PgError, Session};
 use tokio_postgres::Row;
 
 use crate::PgStore;
 use crate::codec::{column, count, instant};
 use crate::error::store_error;
-use crate::schema::{Input, Receipts, Records, Routes};
 
 impl RetentionStore<NotificationId> for PgStore {
     async fn list_expired(
@@ -44,7 +39,7 @@ impl RetentionStore<NotificationId> for PgStore {
         limit: usize,
     ) -> Result<Vec<Expired<NotificationId>>, StoreError> {
         let session = self.session("list expired records").await?;
-        let rows = session.query(&expired_records(cutoff, after, limit)).await.map_err(store_error)?;
+        let rows = session.query(expired_records(cutoff, after, limit)).await.map_err(store_error)?;
         rows.iter()
             .map(|row| {
                 let id: String = column(row, "records.notification_id", "")?;
@@ -103,8 +98,8 @@ async fn delete_unless_live_or_locked(
         session.rollback().await.map_err(store_error)?;
         return Ok(removal);
     }
-    let receipts = session.prepare(&delete_receipts(&removable)).await.map_err(store_error)?;
-    let delete = session.prepare(&delete_records(&removable)).await.map_err(store_error)?;
+    let receipts = session.prepare(delete_receipts(&removable)).await.map_err(store_error)?;
+    let delete = session.prepare(delete_records(&removable)).await.map_err(store_error)?;
     // A COMMIT after a failed statement rolls back without an error of its own, so every result is checked.
     let (receipts, deleted, committed) =
         join3(session.change(&receipts), session.change(&delete), session.commit()).await;
@@ -121,173 +116,119 @@ async fn lock_and_count(
     ids: &[&str],
     cutoff: Cutoff,
 ) -> Result<(Vec<Row>, Vec<Row>, Vec<Row>), PgError> {
-    let records = session.prepare(&lock_records(ids, cutoff)).await?;
-    let routes = session.prepare(&lock_routes(ids)).await?;
-    let counts = session.prepare(&count_routes(ids, cutoff)).await?;
+    let records = session.prepare(lock_records(ids, cutoff)).await?;
+    let routes = session.prepare(lock_routes(ids)).await?;
+    let counts = session.prepare(count_routes(ids, cutoff)).await?;
     let (begun, records, routes, counts) =
         join4(session.begin(), session.run(&records), session.run(&routes), session.run(&counts)).await;
     begun?;
     Ok((records?, routes?, counts?))
 }
 
-pub(crate) async fn prepare_all(session: &Session) -> Result<(), PgError> {
-    let cutoff = Cutoff { at: Timestamp::MIN, age: Duration::ZERO };
-    session.prepare(&expired_records(cutoff, None, 1)).await?;
-    session.prepare(&lock_records(&[], cutoff)).await?;
-    session.prepare(&lock_routes(&[])).await?;
-    session.prepare(&count_routes(&[], cutoff)).await?;
-    session.prepare(&delete_receipts(&[])).await?;
-    session.prepare(&delete_records(&[])).await?;
-    Ok(())
+// A record is expired by the earlier of two clocks, and the promised time of its key must have passed by
+// both: a replica with a shorter retention than the one that accepted the record would otherwise forget the
+// key too early.
+pg::statements! {
+    /// A page of expired records, read backwards from the index of the list, with the number of routes of
+    /// each, and with its receipts. Their keys begin with the id of the record and a slash; the next
+    /// character after a slash is 0, and keys are sorted by their bytes. Sizes are those stored, in the row
+    /// or outside of it, as compressed.
+    EXPIRED = "retention.expired_records", plan ["records_listing_idx", "routes_pkey", "receipts_pkey"], "
+        SELECT page.notification_id, page.accepted_at, max(page.bytes) AS bytes, count(routes.route_id) AS routes,
+            count(routes.next_attempt_at) AS live_routes, max(receipts.receipts) AS receipts,
+            max(receipts.receipt_bytes) AS receipt_bytes
+        FROM (
+            SELECT accepted_at, notification_id,
+                pg_column_size(payload_json) + pg_column_size(recipient_user_ids) AS bytes
+            FROM records
+            WHERE accepted_at < least($1::timestamptz, now() - $2::bigint * interval '1 microsecond')
+                AND (accepted_at, notification_id) > ($3::timestamptz, $4::text)
+            ORDER BY accepted_at, notification_id
+            LIMIT $5::bigint
+        ) AS page
+        LEFT JOIN routes ON routes.notification_id = page.notification_id
+        JOIN LATERAL (
+            SELECT count(*) AS receipts, coalesce(sum(pg_column_size(value)), 0)::bigint AS receipt_bytes
+            FROM receipts
+            WHERE receipts.key >= page.notification_id || '/' AND receipts.key < page.notification_id || '0'
+        ) AS receipts ON true
+        GROUP BY page.accepted_at, page.notification_id
+        ORDER BY page.accepted_at, page.notification_id";
+
+    /// Locks records. The foreign key makes every transaction that adds a route lock its record, so none is
+    /// added from here on.
+    LOCK_RECORDS = "retention.lock_records", plan ["records_pkey"], "
+        SELECT notification_id FROM records
+        WHERE notification_id = ANY ($1::text[])
+            AND accepted_at < least($2::timestamptz, now() - $3::bigint * interval '1 microsecond')
+            AND idempotency_expires_at <= least($2::timestamptz + $3::bigint * interval '1 microsecond', now())
+        FOR UPDATE SKIP LOCKED";
+
+    /// Locks routes, and returns the number locked of each record.
+    LOCK_ROUTES = "retention.lock_routes", plan ["routes_pkey"], "
+        SELECT notification_id, count(*) AS routes
+        FROM (
+            SELECT notification_id FROM routes WHERE notification_id = ANY ($1::text[]) FOR UPDATE SKIP LOCKED
+        ) AS locked
+        GROUP BY notification_id";
+
+    /// The number of existing routes of each record, and of its live ones.
+    COUNT_ROUTES = "retention.count_routes", plan ["records_pkey", "routes_pkey"], "
+        SELECT records.notification_id, count(routes.route_id) AS routes, count(routes.next_attempt_at) AS live_routes
+        FROM records LEFT JOIN routes ON routes.notification_id = records.notification_id
+        WHERE records.notification_id = ANY ($1::text[])
+            AND accepted_at < least($2::timestamptz, now() - $3::bigint * interval '1 microsecond')
+            AND idempotency_expires_at <= least($2::timestamptz + $3::bigint * interval '1 microsecond', now())
+        GROUP BY records.notification_id";
+
+    /// Deletes receipts, by a range of keys for each record. A transaction that writes a receipt locks its
+    /// route first, and all routes are locked here: none is added meanwhile.
+    DELETE_RECEIPTS = "retention.delete_receipts", plan ["receipts_pkey"], "
+        DELETE FROM receipts
+        USING (SELECT unnest($1::text[]) AS notification_id) AS g
+        WHERE receipts.key >= g.notification_id || '/' AND receipts.key < g.notification_id || '0'";
+
+    /// Deletes records. The routes that would prevent it are locked and were checked.
+    DELETE_RECORDS = "retention.delete_records", plan ["records_pkey"], "
+        DELETE FROM records WHERE notification_id = ANY ($1::text[])";
 }
 
-/// The time of the cutoff by the earlier of the two clocks.
-pub(crate) fn time_of(cutoff: Cutoff) -> Expr {
+/// The two clocks of a cutoff: the time by the replica's, and the age in microseconds by the database's.
+pub(crate) fn clocks(cutoff: Cutoff) -> [Parameter; 2] {
     let age = i64::try_from(cutoff.age.as_micros()).unwrap_or(i64::MAX);
-    let by_the_database =
-        Expr::cust("now()").sub(bind::bigint(age).mul(Expr::cust("interval '1 microsecond'")));
-    Expr::expr(Func::least([bind::instant(cutoff.at), by_the_database]))
+    [parameter::instant(cutoff.at), parameter::bigint(age)]
 }
 
-/// True if the promised time of a record's key has passed, by both clocks. A replica with a shorter retention
-/// than the one that accepted the record would otherwise forget the key too early.
-fn promise_has_passed(cutoff: Cutoff) -> Expr {
-    let age = i64::try_from(cutoff.age.as_micros()).unwrap_or(i64::MAX);
-    let present = bind::instant(cutoff.at).add(bind::bigint(age).mul(Expr::cust("interval '1 microsecond'")));
-    let earlier = Func::least([present, Expr::cust("now()")]);
-    Expr::col((Records::Table, Records::IdempotencyExpiresAt)).lte(earlier)
-}
-
-/// The stored size of a column in bytes, in its row or outside of it, as compressed.
-pub(crate) fn stored_bytes<T: sea_query::IntoColumnRef>(column: T) -> Expr {
-    Expr::expr(Func::cust("pg_column_size").arg(Expr::col(column)))
-}
-
-/// A page of `records_listing_idx`, read backwards, with the number of routes of each record, and with its
-/// receipts by a range of their primary key.
 pub(crate) fn expired_records(
     cutoff: Cutoff,
     after: Option<&Expired<NotificationId>>,
     limit: usize,
-) -> SelectStatement {
+) -> BoundStatement {
     let (time, id) = after.map_or((Timestamp::MIN, ""), |last| (last.at, last.key.as_str()));
-    let order = [Records::AcceptedAt, Records::NotificationId];
-    let mut page = Query::select();
-    page.columns(order)
-        .expr_as(
-            stored_bytes(Records::PayloadJson).add(stored_bytes(Records::RecipientUserIds)),
-            Input::Bytes,
-        )
-        .from(Records::Table)
-        .and_where(Expr::col(Records::AcceptedAt).lt(time_of(cutoff)));
-    page.and_where(Expr::tuple(order.map(Expr::col)).gt(Expr::tuple([bind::instant(time), bind::text(id)])));
-    for column in order {
-        page.order_by(column, Order::Asc);
-    }
-    page.limit(limit as u64);
-    let mut select = Query::select();
-    select
-        .columns([(Input::Table, Records::NotificationId), (Input::Table, Records::AcceptedAt)])
-        .expr_as(Func::max(Expr::col((Input::Table, Input::Bytes))), Input::Bytes)
-        .expr_as(Func::count(Expr::col((Routes::Table, Routes::RouteId))), Input::Routes)
-        .expr_as(Func::count(Expr::col((Routes::Table, Routes::NextAttemptAt))), Input::LiveRoutes)
-        .expr_as(Func::max(Expr::col((Receipts::Table, Input::Receipts))), Input::Receipts)
-        .expr_as(Func::max(Expr::col((Receipts::Table, Input::ReceiptBytes))), Input::ReceiptBytes)
-        .from_subquery(page, Input::Table)
-        .left_join(
-            Routes::Table,
-            Expr::col((Routes::Table, Routes::NotificationId))
-                .equals((Input::Table, Records::NotificationId)),
-        )
-        .join_lateral(JoinType::InnerJoin, receipts_of_record(), Receipts::Table, Expr::cust("true"));
-    for column in order {
-        select.group_by_col((Input::Table, column)).order_by((Input::Table, column), Order::Asc);
-    }
-    select
+    let [at, age] = clocks(cutoff);
+    EXPIRED.bind([at, age, parameter::instant(time), parameter::text(id), parameter::rows(limit)])
 }
 
-/// The number of receipts of the input's record, and their bytes.
-fn receipts_of_record() -> SelectStatement {
-    let bytes = Func::sum(stored_bytes(Receipts::Value));
-    Query::select()
-        .expr_as(Func::count(Expr::col(Receipts::Key)), Input::Receipts)
-        .expr_as(
-            Expr::expr(Func::coalesce([Expr::expr(bytes), Expr::cust("0")])).cast_as("bigint"),
-            Input::ReceiptBytes,
-        )
-        .from(Receipts::Table)
-        .and_where(Expr::cust(KEY_OF_RECORD))
-        .take()
+pub(crate) fn lock_records(ids: &[&str], cutoff: Cutoff) -> BoundStatement {
+    let [at, age] = clocks(cutoff);
+    LOCK_RECORDS.bind([parameter::texts(ids), at, age])
 }
 
-/// Matches the keys of receipts that begin with the id of the input's record and a slash. The next character
-/// after a slash is 0, and keys are sorted by their bytes.
-const KEY_OF_RECORD: &str =
-    "receipts.key >= input.notification_id || '/' AND receipts.key < input.notification_id || '0'";
-
-/// Locks records, by the primary key. The foreign key makes every transaction that adds a route lock its
-/// record, so none is added from here on.
-pub(crate) fn lock_records(ids: &[&str], cutoff: Cutoff) -> SelectStatement {
-    Query::select()
-        .column(Records::NotificationId)
-        .from(Records::Table)
-        .and_where(Expr::col(Records::NotificationId).eq(any(bind::texts(ids))))
-        .and_where(Expr::col(Records::AcceptedAt).lt(time_of(cutoff)))
-        .and_where(promise_has_passed(cutoff))
-        .lock_with_behavior(LockType::Update, LockBehavior::SkipLocked)
-        .take()
+pub(crate) fn lock_routes(ids: &[&str]) -> BoundStatement {
+    LOCK_ROUTES.bind([parameter::texts(ids)])
 }
 
-/// Locks routes, by the primary key, and returns the number locked of each record.
-pub(crate) fn lock_routes(ids: &[&str]) -> SelectStatement {
-    let locked = Query::select()
-        .column(Routes::NotificationId)
-        .from(Routes::Table)
-        .and_where(Expr::col(Routes::NotificationId).eq(any(bind::texts(ids))))
-        .lock_with_behavior(LockType::Update, LockBehavior::SkipLocked)
-        .take();
-    Query::select()
-        .column(Input::NotificationId)
-        .expr_as(Func::count(Expr::col(Input::NotificationId)), Input::Routes)
-        .from_subquery(locked, Input::Table)
-        .group_by_col(Input::NotificationId)
-        .take()
+pub(crate) fn count_routes(ids: &[&str], cutoff: Cutoff) -> BoundStatement {
+    let [at, age] = clocks(cutoff);
+    COUNT_ROUTES.bind([parameter::texts(ids), at, age])
 }
 
-/// The number of existing routes of each record, and of its live ones, by the primary keys.
-pub(crate) fn count_routes(ids: &[&str], cutoff: Cutoff) -> SelectStatement {
-    Query::select()
-        .column((Records::Table, Records::NotificationId))
-        .expr_as(Func::count(Expr::col((Routes::Table, Routes::RouteId))), Input::Routes)
-        .expr_as(Func::count(Expr::col((Routes::Table, Routes::NextAttemptAt))), Input::LiveRoutes)
-        .from(Records::Table)
-        .left_join(
-            Routes::Table,
-            Expr::col((Routes::Table, Routes::NotificationId))
-                .equals((Records::Table, Records::NotificationId)),
-        )
-        .and_where(Expr::col((Records::Table, Records::NotificationId)).eq(any(bind::texts(ids))))
-        .and_where(Expr::col((Records::Table, Records::AcceptedAt)).lt(time_of(cutoff)))
-        .and_where(promise_has_passed(cutoff))
-        .group_by_col((Records::Table, Records::NotificationId))
-        .take()
+pub(crate) fn delete_receipts(ids: &[&str]) -> BoundStatement {
+    DELETE_RECEIPTS.bind([parameter::texts(ids)])
 }
 
-/// Deletes receipts, by a range of the primary key for each record. A transaction that writes a receipt locks
-/// its route first, and all routes are locked here: none is added meanwhile.
-pub(crate) fn delete_receipts(ids: &[&str]) -> Written {
-    let text = format!(
-        "DELETE FROM receipts USING (SELECT unnest($1) AS notification_id) AS input WHERE {KEY_OF_RECORD}"
-    );
-    Written::new(text, [bind::texts(ids)])
-}
-
-/// Deletes records, by the primary key. The routes that would prevent it are locked and were checked.
-pub(crate) fn delete_records(ids: &[&str]) -> DeleteStatement {
-    Query::delete()
-        .from_table(Records::Table)
-        .and_where(Expr::col(Records::NotificationId).eq(any(bind::texts(ids))))
-        .take()
+pub(crate) fn delete_records(ids: &[&str]) -> BoundStatement {
+    DELETE_RECORDS.bind([parameter::texts(ids)])
 }
 
 #[cfg(test)]

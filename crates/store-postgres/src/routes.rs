@@ -1,7 +1,7 @@
 //! The state of routes: due routes (`due.rs`) and completions (`complete.rs`).
 
-mod complete;
-mod due;
+pub(crate) mod complete;
+pub(crate) mod due;
 
 use std::collections::HashMap;
 
@@ -10,13 +10,11 @@ use domain::outcome::Acceptance;
 use domain::ports::{
     Completion, DueCursor, DueOrder, DuePage, Failed, Published, RouteStore, RowLocks, StoreError,
 };
-use domain::route::{Channel, NewRoute, RouteKey, RouteStatus, Start, Version};
-use pg::sql::{any, insert_rows, unnest};
-use pg::{PgError, Session, bind};
-use sea_query::{Expr, ExprTrait, Func, InsertStatement, Query, SelectStatement};
+use domain::route::{Channel, NewRoute, RouteKey, RouteStatus, Start};
+use pg::BoundStatement;
+use pg::parameter::{self, Parameter};
 
 use crate::PgStore;
-use crate::schema::{Input, Records, Routes};
 
 impl RouteStore for PgStore {
     async fn list_due_routes(
@@ -63,129 +61,77 @@ impl RouteStore for PgStore {
 
 pub(crate) use due::first_due_of_each;
 
-pub(crate) async fn prepare_all(session: &Session) -> Result<(), PgError> {
-    due::prepare_all(session).await?;
-    complete::prepare_all(session).await
+pg::statements! {
+    /// Inserts routes. The arrays are rows of the `SELECT`, not of a function, whose result would be stored
+    /// before it is read.
+    INSERT = "routes.insert", plan [], "
+        INSERT INTO routes (notification_id, route_id, channel, recipient_ref, status, max_attempts, next_attempt_at,
+            resolved_email, resolved_locale, last_error_classification, created_at, updated_at, skipped_at)
+        SELECT unnest($1::text[]), unnest($2::text[]), unnest($3::text[]), unnest($4::text[]), unnest($5::text[]),
+            unnest($6::bigint[]), unnest($7::timestamptz[]), unnest($8::text[]), unnest($9::text[]), unnest($10::text[]),
+            unnest($11::timestamptz[]), unnest($11::timestamptz[]), unnest($12::timestamptz[])";
 }
 
-pub(crate) fn insert(acceptances: &[&Acceptance]) -> InsertStatement {
+/// Each route repeats the time at which its record was accepted.
+pub(crate) fn insert(acceptances: &[&Acceptance]) -> BoundStatement {
     let routes = || acceptances.iter().flat_map(|acceptance| &acceptance.routes);
-    let texts = |value: fn(&NewRoute) -> &str| unnest(bind::texts(routes().map(value)));
-    // A batch is accepted at one time; each route repeats the time of its record.
-    let accepted_at = || {
-        let times = acceptances
-            .iter()
-            .flat_map(|acceptance| acceptance.routes.iter().map(|_| acceptance.record.content.accepted_at));
-        unnest(bind::instants(times))
+    let texts = |value: fn(&NewRoute) -> &str| parameter::texts(routes().map(value));
+    let accepted = || {
+        acceptances.iter().flat_map(|acceptance| {
+            acceptance.routes.iter().map(|route| (route, acceptance.record.content.accepted_at))
+        })
     };
     let due = routes().map(|route| match route.start {
         Start::Pending { due } => Some(due),
         Start::Skipped(_) => None,
     });
-    let skipped = acceptances.iter().flat_map(|acceptance| {
-        acceptance.routes.iter().map(|route| match route.start {
-            Start::Pending { .. } => None,
-            Start::Skipped(_) => Some(acceptance.record.content.accepted_at),
-        })
+    let skipped = accepted().map(|(route, accepted_at)| match route.start {
+        Start::Pending { .. } => None,
+        Start::Skipped(_) => Some(accepted_at),
     });
-    let columns_and_values = [
-        (Routes::NotificationId, texts(|route| route.key.notification_id.as_str())),
-        (Routes::RouteId, texts(|route| &route.key.route_id)),
-        (Routes::Channel, texts(|route| route.channel.as_str())),
-        (Routes::RecipientRef, texts(|route| &route.recipient_ref)),
-        (
-            Routes::Status,
-            texts(|route| match route.start {
-                Start::Pending { .. } => RouteStatus::Pending.as_str(),
-                Start::Skipped(_) => RouteStatus::Skipped.as_str(),
-            }),
-        ),
-        (Routes::MaxAttempts, unnest(bind::bigints(routes().map(|route| route.max_attempts.into())))),
-        (Routes::NextAttemptAt, unnest(bind::optional_instants(due))),
-        (Routes::ResolvedEmail, texts(|route| &route.resolved_email)),
-        (Routes::ResolvedLocale, texts(|route| &route.resolved_locale)),
-        (
-            Routes::LastErrorClassification,
-            texts(|route| match route.start {
-                Start::Pending { .. } => "",
-                Start::Skipped(reason) => reason.as_str(),
-            }),
-        ),
-        (Routes::CreatedAt, accepted_at()),
-        (Routes::UpdatedAt, accepted_at()),
-        (Routes::SkippedAt, unnest(bind::optional_instants(skipped))),
-    ];
-    insert_rows(Routes::Table, columns_and_values)
+    let status = |route: &NewRoute| match route.start {
+        Start::Pending { .. } => RouteStatus::Pending.as_str(),
+        Start::Skipped(_) => RouteStatus::Skipped.as_str(),
+    };
+    let classification = |route: &NewRoute| match route.start {
+        Start::Pending { .. } => "",
+        Start::Skipped(reason) => reason.as_str(),
+    };
+    INSERT.bind([
+        texts(|route| route.key.notification_id.as_str()),
+        texts(|route| &route.key.route_id),
+        texts(|route| route.channel.as_str()),
+        texts(|route| &route.recipient_ref),
+        parameter::texts(routes().map(status)),
+        parameter::bigints(routes().map(|route| route.max_attempts.into())),
+        parameter::optional_instants(due),
+        texts(|route| &route.resolved_email),
+        texts(|route| &route.resolved_locale),
+        parameter::texts(routes().map(classification)),
+        parameter::instants(accepted().map(|(_, accepted_at)| accepted_at)),
+        parameter::optional_instants(skipped),
+    ])
 }
 
-/// The columns that `codec::live_routes` reads; `route` is the table or subquery of the routes.
-pub(crate) fn live_columns<T: sea_query::Iden + Copy + 'static>(select: &mut SelectStatement, route: T) {
-    let of_route = [
-        Routes::NotificationId,
-        Routes::RouteId,
-        Routes::Channel,
-        Routes::UpdatedAt,
-        Routes::RecipientRef,
-        Routes::ResolvedEmail,
-        Routes::ResolvedLocale,
-        Routes::AttemptCount,
-        Routes::MaxAttempts,
-        Routes::NextAttemptAt,
-    ];
-    let of_record = [
-        Records::NotificationType,
-        Records::PayloadJson,
-        Records::OccurredAt,
-        Records::AcceptedAt,
-        Records::RequestId,
-        Records::TraceId,
-    ];
-    select
-        .columns(of_route.map(|column| (route, column)))
-        .columns(of_record.map(|column| (Records::Table, column)));
-    select.inner_join(
-        Records::Table,
-        Expr::col((Records::Table, Records::NotificationId)).equals((route, Routes::NotificationId)),
-    );
+/// The statuses of live routes, as a `text[]`.
+fn live_statuses() -> Parameter {
+    parameter::texts(RouteStatus::ALL.into_iter().filter(|status| status.is_live()).map(RouteStatus::as_str))
 }
 
-pub(crate) fn given_keys<'a>(keys: impl Iterator<Item = &'a RouteKey> + Clone) -> SelectStatement {
-    Query::select()
-        .expr_as(
-            unnest(bind::texts(keys.clone().map(|key| key.notification_id.as_str()))),
-            Input::NotificationId,
-        )
-        .expr_as(unnest(bind::texts(keys.map(|key| key.route_id.as_str()))), Input::RouteId)
-        .take()
+/// The columns that `codec::live_routes` reads, of a route `r` and its record `c`.
+macro_rules! live_columns_text {
+    () => {
+        "r.notification_id, r.route_id, r.channel, r.updated_at, r.recipient_ref, r.resolved_email, r.resolved_locale,
+            r.attempt_count, r.max_attempts, r.next_attempt_at, c.notification_type, c.payload_json, c.occurred_at,
+            c.accepted_at, c.request_id, c.trace_id"
+    };
 }
+pub(crate) use live_columns_text;
 
-pub(crate) fn versioned<'a>(
-    routes: impl Iterator<Item = (&'a RouteKey, Version)> + Clone,
-) -> SelectStatement {
-    let mut given = given_keys(routes.clone().map(|(key, _)| key));
-    let expected = bind::instants(routes.map(|(_, version)| version.updated_at()));
-    given.expr_as(unnest(expected), Input::ExpectedUpdatedAt);
-    given
-}
-
-pub(crate) fn on_key() -> Expr {
-    Expr::col((Routes::Table, Routes::NotificationId))
-        .equals((Input::Table, Input::NotificationId))
-        .and(Expr::col((Routes::Table, Routes::RouteId)).equals((Input::Table, Input::RouteId)))
-}
-
-/// The condition of a live route. It uses the status and not `next_attempt_at`: the planner, whose statistics
-/// show that nothing is due, would otherwise read the whole index of due routes for every element of the
-/// batch.
-pub(crate) fn is_live() -> Expr {
-    let live = RouteStatus::ALL.into_iter().filter(|status| status.is_live());
-    Expr::col((Routes::Table, Routes::Status)).eq(any(bind::texts(live.map(RouteStatus::as_str))))
-}
-
-/// The new `updated_at` of a route that is changed at `now`: it rises even if the clock does not.
-pub(crate) fn next_version(now: Timestamp) -> Expr {
-    let raised = Expr::col((Routes::Table, Routes::UpdatedAt)).add(Expr::cust("interval '1 microsecond'"));
-    Expr::expr(Func::greatest([bind::instant(now), raised]))
+/// The two parts of the keys of routes, each as a `text[]`.
+pub(crate) fn keys<'a>(keys: impl Iterator<Item = &'a RouteKey> + Clone) -> [Parameter; 2] {
+    let notification_ids = parameter::texts(keys.clone().map(|key| key.notification_id.as_str()));
+    [notification_ids, parameter::texts(keys.map(|key| key.route_id.as_str()))]
 }
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! The tables: the only place with column names. `migrations/` explains each of them.
+//! The columns that statements of the query builder use, and the names of all tables. `migrations/` explains
+//! them.
 
 use pg::rights::RequiredRights;
 use sea_query::Iden;
@@ -53,11 +54,7 @@ pub(crate) enum DeadLetters {
     NotificationId,
     RouteId,
     Channel,
-    RecipientRef,
-    FinalAttemptCount,
-    MaxAttempts,
     FailureClassification,
-    FailureMessage,
     RecoveryHint,
     CreatedAt,
     DiscardedAt,
@@ -81,45 +78,6 @@ pub(crate) enum MalformedIntents {
 }
 
 #[derive(Iden, Clone, Copy)]
-pub(crate) enum Intake {
-    Table,
-    Stream,
-    Fence,
-    LastEntryId,
-    UpdatedAt,
-    ServerRunId,
-    LastEntryFingerprint,
-    ReplicationId,
-}
-
-#[derive(Iden, Clone, Copy)]
-pub(crate) enum Installation {
-    Table,
-    Id,
-    IntentsStream,
-    CreatedAt,
-}
-
-#[derive(Iden, Clone, Copy)]
-pub(crate) enum OutboundStreams {
-    Table,
-    Stream,
-    ServerRunId,
-    ReplicationId,
-    LastGeneratedId,
-    SeenAt,
-    CompareAgainSince,
-}
-
-#[derive(Iden, Clone, Copy)]
-pub(crate) enum OutboundNames {
-    Table,
-    Channel,
-    Stream,
-    UsedAt,
-}
-
-#[derive(Iden, Clone, Copy)]
 pub(crate) enum Replicas {
     Table,
     Replica,
@@ -128,16 +86,12 @@ pub(crate) enum Replicas {
     SeenAt,
     LeaderOf,
     Workers,
-    StepDownAt,
 }
 
 #[derive(Iden, Clone, Copy)]
 pub(crate) enum Activity {
     Table,
-    /// The row that could not be inserted.
-    Excluded,
     Minute,
-    Replica,
     Accepted,
     Duplicates,
     Conflicts,
@@ -147,93 +101,42 @@ pub(crate) enum Activity {
     DeadLettered,
 }
 
-#[derive(Iden, Clone, Copy)]
-pub(crate) enum OperatorActions {
-    Table,
-    Id,
-    At,
-    Actor,
-    Action,
-    Arguments,
-    Affected,
-    RequestId,
-}
-
-#[derive(Iden, Clone, Copy)]
-pub(crate) enum ConsoleSessions {
-    Table,
-    IdSha256,
-    TokenSha256,
-    CreatedAt,
-    ExpiresAt,
-}
-
-/// A table of documents of the crate `state`.
-#[derive(Iden, Clone, Copy)]
-pub(crate) enum Receipts {
-    Table,
-    Key,
-    Value,
-}
-
 /// A batch of parameters that a statement uses as a table, and the columns that a statement computes.
 #[derive(Iden, Clone, Copy)]
 pub(crate) enum Input {
     Table,
-    NotificationId,
-    RouteId,
-    Producer,
-    IdempotencyKey,
-    ExpectedUpdatedAt,
-    Status,
-    AttemptCount,
-    NextAttemptAt,
     Classification,
-    Message,
-    EntryId,
-    StreamEntryId,
-    FieldsFingerprint,
-    RecoveryHint,
     Bytes,
-    NextAttemptAtText,
     Routes,
-    LiveRoutes,
-    Receipts,
-    ReceiptBytes,
     Rows,
     Matches,
     Recipients,
-    Discarded,
     At,
     Payload,
     Document,
-    RequestedAgo,
-    OtherReplica,
 }
 
 /// The rights that the service needs on each of its tables.
-pub(crate) fn required_rights(tables: &[String]) -> Vec<RequiredRights<'_>> {
+pub(crate) fn required_rights() -> Vec<RequiredRights<'static>> {
     let rights = &["SELECT", "INSERT", "UPDATE", "DELETE"];
-    tables.iter().map(|table| RequiredRights { table, rights }).collect()
+    TABLES.iter().map(|table| RequiredRights { table, rights }).collect()
 }
 
 /// The names of the tables.
-pub(crate) fn tables() -> [String; 12] {
-    [
-        Records::Table.to_string(),
-        Routes::Table.to_string(),
-        DeadLetters::Table.to_string(),
-        MalformedIntents::Table.to_string(),
-        Intake::Table.to_string(),
-        Installation::Table.to_string(),
-        OutboundStreams::Table.to_string(),
-        OutboundNames::Table.to_string(),
-        Replicas::Table.to_string(),
-        Activity::Table.to_string(),
-        OperatorActions::Table.to_string(),
-        ConsoleSessions::Table.to_string(),
-    ]
-}
+pub(crate) const TABLES: [&str; 12] = [
+    "records",
+    "routes",
+    "dead_letters",
+    "malformed_intents",
+    "intake",
+    "installation",
+    "outbound_streams",
+    "outbound_names",
+    "replicas",
+    "activity",
+    "operator_actions",
+    "console_sessions",
+];
 
 /// The table of documents that contains the receipts of routes.
 pub fn receipts_table() -> TableName {

@@ -6,10 +6,12 @@ mod left_behind;
 use std::time::{Duration, Instant};
 
 use local_servers::{PgBouncer, PgBouncerOptions, Postgres, PostgresOptions};
-use pg::sql::Written;
-use pg::{Dsn, PgError, PgPool, PoolSettings, Session, SessionSettings, bind, is_unusable_pooler};
+use pg::{
+    Dsn, PgError, PgPool, PoolSettings, Session, SessionSettings, Statement, is_unusable_pooler, parameter,
+};
 
 const TIMEOUT: Duration = Duration::from_secs(10);
+const SUM: Statement = Statement::new("test.sum", &[], "SELECT $1::bigint + $2::bigint AS sum");
 /// The setting that PgBouncer's first error message suggests to an operator.
 const IGNORED: (&str, &str) = ("ignore_startup_parameters", "options,extra_float_digits");
 
@@ -74,8 +76,8 @@ async fn shown(session: &Session, name: &str) -> String {
 /// The number of statements that the session has prepared after running one twice.
 async fn prepared(session: &Session) -> usize {
     for number in [1, 2] {
-        let statement = Written::new("SELECT $1 + $2 AS sum", [bind::bigint(number), bind::bigint(1)]);
-        let rows = session.query(&statement).await.expect("it runs");
+        let statement = SUM.bind([parameter::bigint(number), parameter::bigint(1)]);
+        let rows = session.query(statement).await.expect("it runs");
         assert_eq!(pg::row::get::<i64>(&rows[0], "sum").expect("a number"), number + 1);
     }
     session.raw("SELECT name FROM pg_prepared_statements").await.expect("listed").len()

@@ -6,15 +6,11 @@ use std::collections::HashMap;
 use domain::audit::{EntryTrace, FoundOutcome, MalformedTrace, RouteState};
 use domain::ports::StoreError;
 use domain::route::{RouteKey, RouteStatus};
-use pg::sql::Written;
-use pg::{Session, bind};
-use sea_query::{Query, SelectStatement};
+use pg::{BoundStatement, Session, parameter};
 
 use crate::codec::{column, loggable, route_key};
 use crate::error::store_error;
 use crate::records::{requests, requests_of};
-use crate::routes::{given_keys, on_key};
-use crate::schema::{Input, Routes};
 
 /// The maximum number of malformed rows that are read of one entry: it has several only if its stream was
 /// recreated.
@@ -26,9 +22,9 @@ pub(super) async fn outcomes(
     entries: &[EntryTrace],
 ) -> Result<Vec<FoundOutcome>, StoreError> {
     let scopes = entries.iter().filter_map(|entry| entry.key.as_ref());
-    let records = requests(&session.query(&requests_of(scopes)).await.map_err(store_error)?)?;
+    let records = requests(&session.query(requests_of(scopes)).await.map_err(store_error)?)?;
     let mut malformed: HashMap<String, Vec<MalformedTrace>> = HashMap::new();
-    for row in session.query(&malformed_of(stream, entries)).await.map_err(store_error)? {
+    for row in session.query(malformed_of(stream, entries)).await.map_err(store_error)? {
         let id: String = column(&row, "malformed_intents.stream_entry_id", stream)?;
         let trace = MalformedTrace {
             fields_fingerprint: column(&row, "malformed_intents.fields_fingerprint", &id)?,
@@ -51,7 +47,7 @@ pub(super) async fn routes(
     keys: &[&RouteKey],
 ) -> Result<Vec<Option<RouteState>>, StoreError> {
     let mut states = HashMap::with_capacity(keys.len());
-    for row in session.query(&states_of(keys)).await.map_err(store_error)? {
+    for row in session.query(states_of(keys)).await.map_err(store_error)? {
         let key = route_key(&row)?;
         let status: String = column(&row, "routes.status", &loggable(&key))?;
         let state = RouteState {
@@ -63,28 +59,32 @@ pub(super) async fn routes(
     Ok(keys.iter().map(|key| states.get(*key).cloned()).collect())
 }
 
-/// The malformed rows of entries, by the primary key for each entry: it alone has the required order.
-/// Otherwise the planner, whose statistics may be of an empty table, would read the whole index by time.
-pub(super) fn malformed_of(stream: &str, entries: &[EntryTrace]) -> Written {
-    let text = format!(
-        "SELECT found.stream_entry_id, found.fields_fingerprint, found.failure_code \
-         FROM (SELECT unnest($2) AS stream_entry_id) AS input \
-         JOIN LATERAL (SELECT m.stream_entry_id, m.fields_fingerprint, m.failure_code FROM malformed_intents AS m \
-                       WHERE m.stream = $1 AND m.stream_entry_id = input.stream_entry_id \
-                       ORDER BY m.stream, m.stream_entry_id, m.fields_fingerprint LIMIT {MAX_ROWS_PER_ENTRY}) AS found ON true"
-    );
-    let ids = bind::texts(entries.iter().map(|entry| entry.id.to_string()));
-    Written::new(text, [bind::text(stream), ids])
+pg::statements! {
+    /// The malformed rows of entries, read for each entry by itself: the order of the index is the required
+    /// one. Otherwise the planner, whose statistics may be of an empty table, would read the whole index by
+    /// time.
+    MALFORMED = "audit.malformed_of_entries", plan ["malformed_intents_pkey"], "
+        SELECT found.stream_entry_id, found.fields_fingerprint, found.failure_code
+        FROM unnest($2::text[]) AS g (stream_entry_id)
+        JOIN LATERAL (
+            SELECT m.stream_entry_id, m.fields_fingerprint, m.failure_code FROM malformed_intents m
+            WHERE m.stream = $1::text AND m.stream_entry_id = g.stream_entry_id
+            ORDER BY m.stream, m.stream_entry_id, m.fields_fingerprint
+            LIMIT $3::bigint
+        ) AS found ON true";
+
+    /// The states of routes. An entry may occur twice, and so may its key.
+    STATES = "audit.states_of_routes", plan ["routes_pkey"], "
+        SELECT r.notification_id, r.route_id, r.status, r.published_entry_id
+        FROM unnest($1::text[], $2::text[]) AS g (notification_id, route_id)
+        JOIN routes r ON r.notification_id = g.notification_id AND r.route_id = g.route_id";
 }
 
-/// The states of routes, by the primary key. An entry may occur twice, and so may its key.
-pub(super) fn states_of(keys: &[&RouteKey]) -> SelectStatement {
-    let of_route = |column: Routes| (Routes::Table, column);
-    Query::select()
-        .columns(
-            [Routes::NotificationId, Routes::RouteId, Routes::Status, Routes::PublishedEntryId].map(of_route),
-        )
-        .from_subquery(given_keys(keys.iter().copied()), Input::Table)
-        .inner_join(Routes::Table, on_key())
-        .take()
+pub(super) fn malformed_of(stream: &str, entries: &[EntryTrace]) -> BoundStatement {
+    let ids = parameter::texts(entries.iter().map(|entry| entry.id.to_string()));
+    MALFORMED.bind([parameter::text(stream), ids, parameter::rows(MAX_ROWS_PER_ENTRY)])
+}
+
+pub(super) fn states_of(keys: &[&RouteKey]) -> BoundStatement {
+    STATES.bind(crate::routes::keys(keys.iter().copied()))
 }

@@ -2,8 +2,7 @@
 
 use domain::ports::{ChildTable, OrphanPage, StoreError};
 use domain::route::RouteKey;
-use pg::sql::Written;
-use pg::{Session, bind};
+use pg::{BoundStatement, Session, parameter};
 
 use crate::codec::{column, count, route_key};
 use crate::error::store_error;
@@ -16,7 +15,7 @@ pub(super) async fn list(
     table: ChildTable,
     after: Option<&RouteKey>,
 ) -> Result<OrphanPage, StoreError> {
-    let rows = session.query(&orphans(table, after)).await.map_err(store_error)?;
+    let rows = session.query(orphans(table, after)).await.map_err(store_error)?;
     let mut page = OrphanPage::default();
     for row in &rows {
         let key = route_key(row)?;
@@ -30,21 +29,42 @@ pub(super) async fn list(
     Ok(page)
 }
 
-/// A page of the primary key of the child table, and the primary key of its parent for each row. Returns the
-/// rows without a parent and the last row of a full page.
-pub(super) fn orphans(table: ChildTable, after: Option<&RouteKey>) -> Written {
-    let (child, parent, condition) = match table {
-        ChildTable::Routes => ("routes", "records", ""),
-        ChildTable::DeadLetters => ("dead_letters", "routes", " AND parent.route_id = page.route_id"),
+// Each reads a page of the primary key of the child table, and the primary key of its parent for each row. It
+// returns the rows without a parent and the last row of a full page.
+pg::statements! {
+    /// Routes without a record.
+    ROUTES = "audit.orphaned_routes", plan ["routes_pkey", "records_pkey"], "
+        SELECT page.notification_id, page.route_id, page.rows, parent.notification_id IS NULL AS matches
+        FROM (
+            SELECT notification_id, route_id, row_number() OVER (ORDER BY notification_id, route_id) AS rows
+            FROM routes
+            WHERE (notification_id, route_id) > ($1::text, $2::text)
+            ORDER BY notification_id, route_id
+            LIMIT $3::bigint
+        ) AS page
+        LEFT JOIN records AS parent ON parent.notification_id = page.notification_id
+        WHERE parent.notification_id IS NULL OR page.rows = $3::bigint";
+
+    /// Dead letters without a route.
+    DEAD_LETTERS = "audit.orphaned_dead_letters", plan ["dead_letters_pkey", "routes_pkey"], "
+        SELECT page.notification_id, page.route_id, page.rows, parent.notification_id IS NULL AS matches
+        FROM (
+            SELECT notification_id, route_id, row_number() OVER (ORDER BY notification_id, route_id) AS rows
+            FROM dead_letters
+            WHERE (notification_id, route_id) > ($1::text, $2::text)
+            ORDER BY notification_id, route_id
+            LIMIT $3::bigint
+        ) AS page
+        LEFT JOIN routes AS parent
+            ON parent.notification_id = page.notification_id AND parent.route_id = page.route_id
+        WHERE parent.notification_id IS NULL OR page.rows = $3::bigint";
+}
+
+pub(super) fn orphans(table: ChildTable, after: Option<&RouteKey>) -> BoundStatement {
+    let statement = match table {
+        ChildTable::Routes => ROUTES,
+        ChildTable::DeadLetters => DEAD_LETTERS,
     };
-    let text = format!(
-        "SELECT page.notification_id, page.route_id, page.rows, parent.notification_id IS NULL AS matches \
-         FROM (SELECT notification_id, route_id, row_number() OVER (ORDER BY notification_id, route_id) AS rows \
-               FROM {child} WHERE (notification_id, route_id) > ($1, $2) \
-               ORDER BY notification_id, route_id LIMIT {MAX_PAGE_ROWS}) AS page \
-         LEFT JOIN {parent} AS parent ON parent.notification_id = page.notification_id{condition} \
-         WHERE parent.notification_id IS NULL OR page.rows = {MAX_PAGE_ROWS}"
-    );
     let (id, route) = after.map_or(("", ""), |key| (key.notification_id.as_str(), key.route_id.as_str()));
-    Written::new(text, [bind::text(id), bind::text(route)])
+    statement.bind([parameter::text(id), parameter::text(route), parameter::rows(MAX_PAGE_ROWS)])
 }

@@ -58,22 +58,22 @@ async fn look_at_plans(statistics: bool) {
         ("sizes", plan(&session, &records::sizes(&begin, Timestamp::MAX)).await, "records_listing_idx"),
         ("records", plan(&session, &records::records_of(&ids)).await, "records_pkey"),
         ("routes", plan(&session, &records::routes_of(&ids)).await, "routes_pkey"),
-        ("keys", plan(&session, &requests_of(scopes)).await, "records_idempotency_unique"),
-        ("malformed", plan(&session, &entries::malformed_of("s", &traces)).await, "malformed_intents_pkey"),
-        ("states", plan(&session, &entries::states_of(&keys)).await, "routes_pkey"),
+        ("keys", plan(&session, requests_of(scopes)).await, "records_idempotency_unique"),
+        ("malformed", plan(&session, entries::malformed_of("s", &traces)).await, "malformed_intents_pkey"),
+        ("states", plan(&session, entries::states_of(&keys)).await, "routes_pkey"),
         (
             "routes without a record",
-            plan(&session, &orphans::orphans(ChildTable::Routes, None)).await,
+            plan(&session, orphans::orphans(ChildTable::Routes, None)).await,
             "records_pkey",
         ),
         (
             "later routes without a record",
-            plan(&session, &orphans::orphans(ChildTable::Routes, Some(&key(5)))).await,
+            plan(&session, orphans::orphans(ChildTable::Routes, Some(&key(5)))).await,
             "routes_pkey",
         ),
         (
             "dead letters without a route",
-            plan(&session, &orphans::orphans(ChildTable::DeadLetters, None)).await,
+            plan(&session, orphans::orphans(ChildTable::DeadLetters, None)).await,
             "dead_letters_pkey",
         ),
     ] {

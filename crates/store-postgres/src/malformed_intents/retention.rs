@@ -1,20 +1,13 @@
 //! Deletes old malformed intents, in chunks that the worker sizes.
 
-use std::time::Duration;
-
 use ambient::Timestamp;
 use domain::ports::{Cutoff, Expired, MalformedKey, Removal, RetentionStore, StoreError};
-use pg::sql::unnest;
-use pg::{PgError, Session, bind};
-use sea_query::{
-    DeleteStatement, Expr, ExprTrait, Func, LockBehavior, LockType, Order, Query, SelectStatement,
-};
+use pg::{BoundStatement, Statement, parameter};
 
 use crate::PgStore;
 use crate::codec::{column, count, instant};
 use crate::error::store_error;
-use crate::retention::{stored_bytes, time_of};
-use crate::schema::{Input, MalformedIntents};
+use crate::retention::clocks;
 
 impl RetentionStore<MalformedKey> for PgStore {
     async fn list_expired(
@@ -24,7 +17,7 @@ impl RetentionStore<MalformedKey> for PgStore {
         limit: usize,
     ) -> Result<Vec<Expired<MalformedKey>>, StoreError> {
         let session = self.session("list expired malformed intents").await?;
-        let rows = session.query(&expired_malformed(cutoff, after, limit)).await.map_err(store_error)?;
+        let rows = session.query(expired_malformed(cutoff, after, limit)).await.map_err(store_error)?;
         rows.iter()
             .map(|row| {
                 let stream: String = column(row, "malformed_intents.stream", "")?;
@@ -46,10 +39,10 @@ impl RetentionStore<MalformedKey> for PgStore {
 
     async fn delete_expired(&self, keys: &[&MalformedKey], cutoff: Cutoff) -> Result<Removal, StoreError> {
         let session = self.session("delete expired malformed intents").await?;
-        let removed = session.execute(&delete_malformed(keys, cutoff)).await.map_err(store_error)?;
+        let removed = session.execute(delete_malformed(keys, cutoff)).await.map_err(store_error)?;
         let mut removal = Removal { removed, ..Removal::default() };
         if removed < keys.len() as u64 {
-            let left = session.query(&count_malformed(keys, cutoff)).await.map_err(store_error)?;
+            let left = session.query(count_malformed(keys, cutoff)).await.map_err(store_error)?;
             for row in &left {
                 removal.locked = count(row, "rows", "malformed_intents")?;
             }
@@ -58,87 +51,77 @@ impl RetentionStore<MalformedKey> for PgStore {
     }
 }
 
-pub(crate) async fn prepare_all(session: &Session) -> Result<(), PgError> {
-    let cutoff = Cutoff { at: Timestamp::MIN, age: Duration::ZERO };
-    session.prepare(&expired_malformed(cutoff, None, 1)).await?;
-    session.prepare(&delete_malformed(&[], cutoff)).await?;
-    session.prepare(&count_malformed(&[], cutoff)).await?;
-    Ok(())
+pg::statements! {
+    /// A page of expired rows.
+    EXPIRED = "malformed_intents.expired", plan ["malformed_intents_recorded_idx"], "
+        SELECT stream, stream_entry_id, fields_fingerprint, recorded_at, pg_column_size(raw_fields) AS bytes
+        FROM malformed_intents
+        WHERE recorded_at < least($1::timestamptz, now() - $2::bigint * interval '1 microsecond')
+            AND (recorded_at, stream, stream_entry_id, fields_fingerprint)
+                > ($3::timestamptz, $4::text, $5::text, $6::text)
+        ORDER BY recorded_at, stream, stream_entry_id, fields_fingerprint
+        LIMIT $7::bigint";
+
+    /// Deletes the rows with these keys that are expired; skips locked rows.
+    DELETE = "malformed_intents.delete_expired", plan ["malformed_intents_pkey"], "
+        DELETE FROM malformed_intents
+        WHERE (stream, stream_entry_id, fields_fingerprint) IN (
+            SELECT m.stream, m.stream_entry_id, m.fields_fingerprint
+            FROM unnest($1::text[], $2::text[], $3::text[]) AS g (stream, stream_entry_id, fields_fingerprint)
+            JOIN malformed_intents m ON m.stream = g.stream AND m.stream_entry_id = g.stream_entry_id
+                AND m.fields_fingerprint = g.fields_fingerprint
+            WHERE m.recorded_at < least($4::timestamptz, now() - $5::bigint * interval '1 microsecond')
+            FOR UPDATE OF m SKIP LOCKED
+        )";
+
+    /// The number of these rows that still exist.
+    COUNT = "malformed_intents.count_expired", plan ["malformed_intents_pkey"], "
+        SELECT count(*) AS rows
+        FROM unnest($1::text[], $2::text[], $3::text[]) AS g (stream, stream_entry_id, fields_fingerprint)
+        JOIN malformed_intents m ON m.stream = g.stream AND m.stream_entry_id = g.stream_entry_id
+            AND m.fields_fingerprint = g.fields_fingerprint
+        WHERE m.recorded_at < least($4::timestamptz, now() - $5::bigint * interval '1 microsecond')";
 }
 
-const MALFORMED_KEY: [MalformedIntents; 3] =
-    [MalformedIntents::Stream, MalformedIntents::StreamEntryId, MalformedIntents::FieldsFingerprint];
-
-/// A page of `malformed_intents_recorded_idx`.
 pub(crate) fn expired_malformed(
     cutoff: Cutoff,
     after: Option<&Expired<MalformedKey>>,
     limit: usize,
-) -> SelectStatement {
-    let place = match after {
-        Some(Expired { key, at, .. }) => [
-            bind::instant(*at),
-            bind::text(&key.stream),
-            bind::text(&key.entry_id),
-            bind::text(&key.fields_fingerprint),
-        ],
-        None => [bind::instant(Timestamp::MIN), bind::text(""), bind::text(""), bind::text("")],
+) -> BoundStatement {
+    let (recorded_at, [stream, entry_id, fingerprint]) = match after {
+        Some(Expired { key, at, .. }) => {
+            (*at, [key.stream.as_str(), key.entry_id.as_str(), key.fields_fingerprint.as_str()])
+        }
+        None => (Timestamp::MIN, [""; 3]),
     };
-    let order = [
-        MalformedIntents::RecordedAt,
-        MalformedIntents::Stream,
-        MalformedIntents::StreamEntryId,
-        MalformedIntents::FieldsFingerprint,
-    ];
-    let mut page = Query::select();
-    page.columns(MALFORMED_KEY)
-        .column(MalformedIntents::RecordedAt)
-        .expr_as(stored_bytes(MalformedIntents::RawFields), Input::Bytes)
-        .from(MalformedIntents::Table)
-        .and_where(Expr::col(MalformedIntents::RecordedAt).lt(time_of(cutoff)))
-        .and_where(Expr::tuple(order.map(Expr::col)).gt(Expr::tuple(place)));
-    for column in order {
-        page.order_by(column, Order::Asc);
-    }
-    page.limit(limit as u64).take()
+    let [at, age] = clocks(cutoff);
+    EXPIRED.bind([
+        at,
+        age,
+        parameter::instant(recorded_at),
+        parameter::text(stream),
+        parameter::text(entry_id),
+        parameter::text(fingerprint),
+        parameter::rows(limit),
+    ])
 }
 
-/// The rows with these keys, by the primary key.
-fn old_malformed(keys: &[&MalformedKey], cutoff: Cutoff) -> SelectStatement {
-    let texts = |value: fn(&MalformedKey) -> &str| unnest(bind::texts(keys.iter().map(|key| value(key))));
-    let given = Query::select()
-        .expr_as(texts(|key| &key.stream), MalformedIntents::Stream)
-        .expr_as(texts(|key| &key.entry_id), MalformedIntents::StreamEntryId)
-        .expr_as(texts(|key| &key.fields_fingerprint), MalformedIntents::FieldsFingerprint)
-        .take();
-    let same = |column| Expr::col((MalformedIntents::Table, column)).equals((Input::Table, column));
-    let [first, second, third] = MALFORMED_KEY.map(same);
-    Query::select()
-        .from_subquery(given, Input::Table)
-        .inner_join(MalformedIntents::Table, first.and(second).and(third))
-        .and_where(Expr::col((MalformedIntents::Table, MalformedIntents::RecordedAt)).lt(time_of(cutoff)))
-        .take()
+pub(crate) fn delete_malformed(keys: &[&MalformedKey], cutoff: Cutoff) -> BoundStatement {
+    of_keys(&DELETE, keys, cutoff)
 }
 
-pub(crate) fn delete_malformed(keys: &[&MalformedKey], cutoff: Cutoff) -> DeleteStatement {
-    let mut locked = old_malformed(keys, cutoff);
-    locked.columns(MALFORMED_KEY.map(|column| (MalformedIntents::Table, column))).lock_with_tables_behavior(
-        LockType::Update,
-        [MalformedIntents::Table],
-        LockBehavior::SkipLocked,
-    );
-    Query::delete()
-        .from_table(MalformedIntents::Table)
-        .and_where(Expr::tuple(MALFORMED_KEY.map(Expr::col)).in_subquery(locked))
-        .take()
+pub(crate) fn count_malformed(keys: &[&MalformedKey], cutoff: Cutoff) -> BoundStatement {
+    of_keys(&COUNT, keys, cutoff)
 }
 
-/// The number of these rows that still exist, by the primary key.
-pub(crate) fn count_malformed(keys: &[&MalformedKey], cutoff: Cutoff) -> SelectStatement {
-    old_malformed(keys, cutoff)
-        .expr_as(
-            Func::count(Expr::col((MalformedIntents::Table, MalformedIntents::StreamEntryId))),
-            Input::Rows,
-        )
-        .take()
+fn of_keys(statement: &Statement, keys: &[&MalformedKey], cutoff: Cutoff) -> BoundStatement {
+    let texts = |value: fn(&MalformedKey) -> &str| parameter::texts(keys.iter().map(|key| value(key)));
+    let [at, age] = clocks(cutoff);
+    statement.bind([
+        texts(|key| &key.stream),
+        texts(|key| &key.entry_id),
+        texts(|key| &key.fields_fingerprint),
+        at,
+        age,
+    ])
 }

@@ -2,15 +2,12 @@
 
 use domain::operations::OperatorActionId;
 use domain::ports::{Cutoff, Expired, Removal, RetentionStore, StoreError};
-use pg::sql::any;
-use pg::{PgError, Session, bind};
-use sea_query::{DeleteStatement, Expr, ExprTrait, Order, Query, SelectStatement};
+use pg::{BoundStatement, parameter};
 
 use crate::PgStore;
 use crate::codec::{column, instant};
 use crate::error::store_error;
-use crate::retention::{stored_bytes, time_of};
-use crate::schema::{Input, OperatorActions as A};
+use crate::retention::clocks;
 
 impl RetentionStore<OperatorActionId> for PgStore {
     async fn list_expired(
@@ -20,7 +17,7 @@ impl RetentionStore<OperatorActionId> for PgStore {
         limit: usize,
     ) -> Result<Vec<Expired<OperatorActionId>>, StoreError> {
         let session = self.session("list expired actions of operators").await?;
-        let rows = session.query(&expired_actions(cutoff, after, limit)).await.map_err(store_error)?;
+        let rows = session.query(expired_actions(cutoff, after, limit)).await.map_err(store_error)?;
         rows.iter()
             .map(|row| {
                 let id: i64 = column(row, "operator_actions.id", "")?;
@@ -44,43 +41,39 @@ impl RetentionStore<OperatorActionId> for PgStore {
         cutoff: Cutoff,
     ) -> Result<Removal, StoreError> {
         let session = self.session("delete expired actions of operators").await?;
-        let removed = session.execute(&delete_actions(keys, cutoff)).await.map_err(store_error)?;
+        let removed = session.execute(delete_actions(keys, cutoff)).await.map_err(store_error)?;
         Ok(Removal { removed, ..Removal::default() })
     }
 }
 
-pub(super) async fn prepare_all(session: &Session) -> Result<(), PgError> {
-    let cutoff = Cutoff { at: ambient::Timestamp::MIN, age: std::time::Duration::ZERO };
-    session.prepare(&expired_actions(cutoff, None, 1)).await?;
-    session.prepare(&delete_actions(&[], cutoff)).await?;
-    Ok(())
+pg::statements! {
+    /// A page of expired rows.
+    EXPIRED = "operator_actions.expired", plan ["operator_actions_at_idx"], "
+        SELECT at, id, pg_column_size(arguments) AS bytes
+        FROM operator_actions
+        WHERE at < least($1::timestamptz, now() - $2::bigint * interval '1 microsecond')
+            AND (at, id) > ($3::timestamptz, $4::bigint)
+        ORDER BY at, id
+        LIMIT $5::bigint";
+
+    /// Deletes the rows with these ids that are expired.
+    DELETE = "operator_actions.delete_expired", plan ["operator_actions_pkey"], "
+        DELETE FROM operator_actions
+        WHERE id = ANY ($1::bigint[])
+            AND at < least($2::timestamptz, now() - $3::bigint * interval '1 microsecond')";
 }
 
-/// A page of `operator_actions_at_idx`.
 pub(super) fn expired_actions(
     cutoff: Cutoff,
     after: Option<&Expired<OperatorActionId>>,
     limit: usize,
-) -> SelectStatement {
-    let (at, id) = after.map_or((ambient::Timestamp::MIN, i64::MIN), |last| (last.at, last.key.0));
-    let order = [A::At, A::Id];
-    let mut page = Query::select();
-    page.columns(order)
-        .expr_as(stored_bytes(A::Arguments), Input::Bytes)
-        .from(A::Table)
-        .and_where(Expr::col(A::At).lt(time_of(cutoff)))
-        .and_where(Expr::tuple(order.map(Expr::col)).gt(Expr::tuple([bind::instant(at), bind::bigint(id)])));
-    for column in order {
-        page.order_by(column, Order::Asc);
-    }
-    page.limit(limit as u64).take()
+) -> BoundStatement {
+    let (last_at, id) = after.map_or((ambient::Timestamp::MIN, i64::MIN), |last| (last.at, last.key.0));
+    let [at, age] = clocks(cutoff);
+    EXPIRED.bind([at, age, parameter::instant(last_at), parameter::bigint(id), parameter::rows(limit)])
 }
 
-/// Deletes these rows, by the primary key.
-pub(super) fn delete_actions(keys: &[&OperatorActionId], cutoff: Cutoff) -> DeleteStatement {
-    Query::delete()
-        .from_table(A::Table)
-        .and_where(Expr::col(A::Id).eq(any(bind::bigints(keys.iter().map(|key| key.0)))))
-        .and_where(Expr::col(A::At).lt(time_of(cutoff)))
-        .take()
+pub(super) fn delete_actions(keys: &[&OperatorActionId], cutoff: Cutoff) -> BoundStatement {
+    let [at, age] = clocks(cutoff);
+    DELETE.bind([parameter::bigints(keys.iter().map(|key| key.0)), at, age])
 }

@@ -54,14 +54,14 @@ async fn a_chunk_reaches_its_routes_and_dead_letters_by_their_keys() {
         let budgets = Budgets { push: 3, email: 7 };
         let routes: Vec<_> =
             chunk.iter().map(|target| (target, replay(target.channel, budgets, now))).collect();
-        check("selecting by id", &plan(&session, &routes_named(&keys)).await);
-        check("what is unchanged", &plan(&session, &unchanged(&chunk)).await);
+        check("selecting by id", &plan(&session, routes_named(&keys)).await);
+        check("what is unchanged", &plan(&session, unchanged(&chunk)).await);
         session.begin().await.expect("is there");
-        check("locking", &plan(&session, &lock(&chunk)).await);
-        check("marking", &plan(&session, &discard(&chunk, "ops", "why", now)).await);
-        check("raising versions", &plan(&session, &touch(&chunk, now)).await);
-        check("deleting", &plan(&session, &delete(&chunk)).await);
-        check("replaying", &plan(&session, &replay_routes(&routes, now)).await);
+        check("locking", &plan(&session, lock(&chunk)).await);
+        check("marking", &plan(&session, discard(&chunk, "ops", "why", now)).await);
+        check("raising versions", &plan(&session, touch(&chunk, now)).await);
+        check("deleting", &plan(&session, delete(&chunk)).await);
+        check("replaying", &plan(&session, replay_routes(&routes, now)).await);
         session.rollback().await.expect("is there");
     }
 }
@@ -84,13 +84,13 @@ async fn old_actions_are_listed_by_their_index_and_deleted_by_their_key() {
         live: false,
     };
     for after in [None, Some(&after)] {
-        let plan = plan(&session, &retention::expired_actions(cutoff, after, 200)).await;
+        let plan = plan(&session, retention::expired_actions(cutoff, after, 200)).await;
         check("listing", &plan);
         assert!(plan.to_string().contains("operator_actions_at_idx"), "{plan:#}");
     }
     let keys: Vec<OperatorActionId> = (1..=200).map(OperatorActionId).collect();
     let keys: Vec<&OperatorActionId> = keys.iter().collect();
-    check("deleting", &plan(&session, &retention::delete_actions(&keys, cutoff)).await);
+    check("deleting", &plan(&session, retention::delete_actions(&keys, cutoff)).await);
 }
 
 #[tokio::test]

@@ -20,7 +20,7 @@ async fn a_page_of_published_entries_reads_one_page_of_the_listing_index_and_rou
     let store = store(&database);
     let session = store.session("explain").await.expect("is there");
     let newest = RecordCursor::before(Timestamp::MAX);
-    let page = plan(&session, &published(&newest, Timestamp::MIN, RECORDS)).await;
+    let page = plan(&session, published(&newest, Timestamp::MIN, RECORDS)).await;
     assert!(most_rows(&page) <= RECORDS as u64 * ROUTES_OF_EACH, "{page:#}");
     assert!(!sorts_a_table(&page), "{page:#}");
     let nodes_of_page = nodes(&page);
@@ -34,8 +34,8 @@ async fn a_page_of_published_entries_reads_one_page_of_the_listing_index_and_rou
     let version = domain::route::Version::read(Timestamp::MIN);
     let done = [Published { key: key.clone(), version, entry: acknowledged("1-0") }];
     for plan in [
-        plan(&session, &published_routes(&[&key])).await,
-        plan(&session, &replace_entries(&done, Timestamp::MAX)).await,
+        plan(&session, published_routes(&[&key])).await,
+        plan(&session, replace_entries(&done, Timestamp::MAX)).await,
     ] {
         assert!(nodes(&plan).iter().all(|node| node["Node Type"] != "Seq Scan"), "{plan:#}");
         assert!(plan.to_string().contains("routes_pkey"), "{plan:#}");

@@ -1,5 +1,7 @@
 //! Changes to a record by other transactions while its chunk is locked and not yet deleted.
 
+use std::time::Duration;
+
 use harness::TestDatabase;
 use pg::{Dsn, PgPool, PoolSettings};
 use tokio_postgres::error::SqlState;
@@ -38,7 +40,7 @@ async fn a_retry_or_a_new_route_that_comes_after_the_locks_changes_nothing() {
         let error = operator.execute(statement, &[]).await.expect_err("it must wait");
         assert_eq!(error.code(), Some(&SqlState::LOCK_NOT_AVAILABLE), "{statement}");
     }
-    session.execute(&delete_records(&["1-0"])).await.expect("is there");
+    session.execute(delete_records(&["1-0"])).await.expect("is there");
     session.commit().await.expect("is there");
     assert_eq!(operator.execute(retry, &[]).await.expect("is there"), 0);
     let error = operator.execute(new_route, &[]).await.expect_err("its record is gone");

@@ -8,17 +8,13 @@ use std::collections::{HashMap, HashSet};
 use ambient::Timestamp;
 use domain::ports::{Completion, Failed, Published, RowLocks, StoreError};
 use domain::route::{RouteKey, RouteStatus, Version};
-use pg::sql::unnest;
-use pg::{PgError, Session, bind};
-use sea_query::{
-    CaseStatement, Expr, ExprTrait, LockBehavior, LockType, Query, SelectStatement, UpdateStatement,
-};
+use pg::parameter::{bigints, instant, instants, optional_instants, texts};
+use pg::{BoundStatement, PgError, Session, Statement};
 use tokio_postgres::Row;
 
-use super::{given_keys, is_live, next_version, on_key, versioned};
+use super::live_statuses;
 use crate::codec::{column, loggable, route_key, route_keys};
 use crate::error::store_error;
-use crate::schema::{Input, Routes};
 use crate::{PgStore, dead_letters};
 
 impl PgStore {
@@ -34,11 +30,15 @@ impl PgStore {
         let session = self.session("complete published routes").await?;
         let waiting = match locks {
             RowLocks::Skip => None,
-            RowLocks::Wait => unless_locked(session.execute(&publish_if_unchanged(routes, now)).await)?,
+            RowLocks::Wait => {
+                unless_locked(session.execute(published_at(&PUBLISH_IF_UNCHANGED, routes, now)).await)?
+            }
         };
         let changed = match waiting {
             Some(changed) => changed,
-            None => session.execute(&publish_if_unlocked(routes, now)).await.map_err(store_error)?,
+            None => {
+                session.execute(published_at(&PUBLISH_IF_UNLOCKED, routes, now)).await.map_err(store_error)?
+            }
         };
         // The changed routes are queried only if some were not changed: keys in the result cost as much as
         // they do as parameters.
@@ -50,7 +50,7 @@ impl PgStore {
         // lost.
         let intended: HashMap<&RouteKey, &str> =
             routes.iter().map(|done| (&done.key, done.entry.entry_id.as_str())).collect();
-        for row in session.query(&publications(routes)).await.map_err(store_error)? {
+        for row in session.query(publications(routes)).await.map_err(store_error)? {
             let key = route_key(&row)?;
             let entry_id: String = column(&row, "routes.published_entry_id", &loggable(&key))?;
             if intended.get(&key).is_some_and(|intended| **intended == entry_id) {
@@ -74,39 +74,27 @@ impl PgStore {
         let session = self.session("complete failed routes").await?;
         let waiting = match locks {
             RowLocks::Skip => None,
-            RowLocks::Wait => {
-                unless_locked(write_failed(&session, routes, &fail_if_unchanged(routes, now)).await)?
-            }
+            RowLocks::Wait => unless_locked(
+                write_failed(&session, routes, failed_at(&FAIL_IF_UNCHANGED, routes, now)).await,
+            )?,
         };
         let rows = match waiting {
             Some(rows) => rows,
-            None => {
-                write_failed(&session, routes, &fail_if_unlocked(routes, now)).await.map_err(store_error)?
-            }
+            None => write_failed(&session, routes, failed_at(&FAIL_IF_UNLOCKED, routes, now))
+                .await
+                .map_err(store_error)?,
         };
         let mut done = route_keys(&rows)?;
         if done.len() == routes.len() {
             return Ok(vec![Completion::Applied; routes.len()]);
         }
-        for row in session.query(&failures(routes)).await.map_err(store_error)? {
+        for row in session.query(failures(routes)).await.map_err(store_error)? {
             done.insert(route_key(&row)?);
         }
         let expected = routes.iter().map(|route| (&route.key, route.version));
         let locked = still_as_read(&session, expected.clone()).await?;
         Ok(expected.map(|(key, _)| completion(key, &done, &locked)).collect())
     }
-}
-
-pub(super) async fn prepare_all(session: &Session) -> Result<(), PgError> {
-    session.prepare(&publish_if_unchanged(&[], Timestamp::MIN)).await?;
-    session.prepare(&publish_if_unlocked(&[], Timestamp::MIN)).await?;
-    session.prepare(&publications(&[])).await?;
-    session.prepare(&fail_if_unchanged(&[], Timestamp::MIN)).await?;
-    session.prepare(&fail_if_unlocked(&[], Timestamp::MIN)).await?;
-    session.prepare(&unchanged_routes(std::iter::empty())).await?;
-    session.prepare(&failures(&[])).await?;
-    session.prepare(&dead_letters::insert(&[])).await?;
-    Ok(())
 }
 
 /// The result, or `None` if a row was locked, so that the statement was not executed.
@@ -122,7 +110,7 @@ fn unless_locked<T>(done: Result<T, PgError>) -> Result<Option<T>, StoreError> {
 async fn write_failed(
     session: &Session,
     routes: &[Failed],
-    update: &UpdateStatement,
+    update: BoundStatement,
 ) -> Result<Vec<Row>, PgError> {
     let update = session.prepare(update).await?;
     session.begin().await?;
@@ -133,7 +121,7 @@ async fn write_failed(
         let dead: Vec<&Failed> =
             routes.iter().filter(|route| route.retry_at.is_none() && changed.contains(&route.key)).collect();
         if !dead.is_empty() {
-            session.execute(&dead_letters::insert(&dead)).await?;
+            session.execute(dead_letters::insert(&dead)).await?;
         }
         session.commit().await?;
         Ok(rows)
@@ -153,7 +141,7 @@ async fn still_as_read<'a>(
     session: &Session,
     expected: impl Iterator<Item = (&'a RouteKey, Version)> + Clone,
 ) -> Result<HashSet<RouteKey>, StoreError> {
-    let rows = session.query(&unchanged_routes(expected)).await.map_err(store_error)?;
+    let rows = session.query(unchanged_routes(expected)).await.map_err(store_error)?;
     rows.iter().map(route_key).collect()
 }
 
@@ -167,160 +155,157 @@ fn completion(key: &RouteKey, done: &HashSet<RouteKey>, locked: &HashSet<RouteKe
     }
 }
 
-/// The routes with the version that was published and the id of the entry.
-fn entries(routes: &[Published]) -> SelectStatement {
-    let mut given = versioned(routes.iter().map(|done| (&done.key, done.version)));
-    given
-        .expr_as(unnest(bind::texts(routes.iter().map(|done| done.entry.entry_id.as_str()))), Input::EntryId);
-    given
+// Each change is `UPDATE routes … FROM given WHERE key AND updated_at = expected`. It raises `updated_at`
+// even if the clock does not, and never changes a terminal route, not even one that was edited by hand
+// without raising its version. A live route is one with a live status, not one with a time of the next
+// attempt, and the statuses are a parameter: the planner, whose statistics show that nothing is due, would
+// otherwise read a whole index for every element of the batch.
+pg::statements! {
+    /// Completes published routes; waits for locked rows.
+    PUBLISH_IF_UNCHANGED = "routes.publish_if_unchanged", plan ["routes_pkey"], "
+        UPDATE routes r
+        SET updated_at = greatest($5::timestamptz, r.updated_at + interval '1 microsecond'), status = 'published',
+            next_attempt_at = NULL, published_at = $5::timestamptz, published_entry_id = g.entry_id
+        FROM unnest($1::text[], $2::text[], $3::timestamptz[], $4::text[])
+            AS g (notification_id, route_id, expected, entry_id)
+        WHERE r.notification_id = g.notification_id AND r.route_id = g.route_id AND r.updated_at = g.expected
+            AND r.status = ANY ($6::text[])";
+
+    /// Completes published routes; skips locked rows.
+    PUBLISH_IF_UNLOCKED = "routes.publish_if_unlocked", plan ["routes_pkey"], "
+        UPDATE routes r
+        SET updated_at = greatest($5::timestamptz, r.updated_at + interval '1 microsecond'), status = 'published',
+            next_attempt_at = NULL, published_at = $5::timestamptz, published_entry_id = g.entry_id
+        FROM (
+            SELECT g.*
+            FROM unnest($1::text[], $2::text[], $3::timestamptz[], $4::text[])
+                AS g (notification_id, route_id, expected, entry_id)
+            JOIN routes r ON r.notification_id = g.notification_id AND r.route_id = g.route_id
+            WHERE r.updated_at = g.expected AND r.status = ANY ($6::text[])
+            FOR NO KEY UPDATE OF r SKIP LOCKED
+        ) AS g
+        WHERE r.notification_id = g.notification_id AND r.route_id = g.route_id AND r.updated_at = g.expected
+            AND r.status = ANY ($6::text[])";
+
+    /// The entry ids of the routes that are published.
+    PUBLICATIONS = "routes.publications", plan ["routes_pkey"], "
+        SELECT r.notification_id, r.route_id, r.published_entry_id
+        FROM unnest($1::text[], $2::text[]) AS g (notification_id, route_id)
+        JOIN routes r ON r.notification_id = g.notification_id AND r.route_id = g.route_id
+        WHERE r.status = 'published'";
+
+    /// Completes failed routes; waits for locked rows.
+    FAIL_IF_UNCHANGED = "routes.fail_if_unchanged", plan ["routes_pkey"], "
+        UPDATE routes r
+        SET updated_at = greatest($9::timestamptz, r.updated_at + interval '1 microsecond'), status = g.status,
+            attempt_count = g.attempt_count, next_attempt_at = g.next_attempt_at,
+            last_error_classification = g.classification, last_error_message = g.message,
+            last_error_at = $9::timestamptz,
+            dead_lettered_at = CASE WHEN g.next_attempt_at IS NULL THEN $9::timestamptz END
+        FROM unnest($1::text[], $2::text[], $3::timestamptz[], $4::text[], $5::bigint[], $6::timestamptz[], $7::text[],
+            $8::text[])
+            AS g (notification_id, route_id, expected, status, attempt_count, next_attempt_at, classification, message)
+        WHERE r.notification_id = g.notification_id AND r.route_id = g.route_id AND r.updated_at = g.expected
+            AND r.status = ANY ($10::text[])
+        RETURNING r.notification_id, r.route_id";
+
+    /// Completes failed routes; skips locked rows.
+    FAIL_IF_UNLOCKED = "routes.fail_if_unlocked", plan ["routes_pkey"], "
+        UPDATE routes r
+        SET updated_at = greatest($9::timestamptz, r.updated_at + interval '1 microsecond'), status = g.status,
+            attempt_count = g.attempt_count, next_attempt_at = g.next_attempt_at,
+            last_error_classification = g.classification, last_error_message = g.message,
+            last_error_at = $9::timestamptz,
+            dead_lettered_at = CASE WHEN g.next_attempt_at IS NULL THEN $9::timestamptz END
+        FROM (
+            SELECT g.*
+            FROM unnest($1::text[], $2::text[], $3::timestamptz[], $4::text[], $5::bigint[], $6::timestamptz[],
+                $7::text[], $8::text[])
+                AS g (notification_id, route_id, expected, status, attempt_count, next_attempt_at, classification, message)
+            JOIN routes r ON r.notification_id = g.notification_id AND r.route_id = g.route_id
+            WHERE r.updated_at = g.expected AND r.status = ANY ($10::text[])
+            FOR NO KEY UPDATE OF r SKIP LOCKED
+        ) AS g
+        WHERE r.notification_id = g.notification_id AND r.route_id = g.route_id AND r.updated_at = g.expected
+            AND r.status = ANY ($10::text[])
+        RETURNING r.notification_id, r.route_id";
+
+    /// The routes that already have their new values, from an earlier attempt whose response was lost. A dead
+    /// letter has no next attempt, and its status is compared already.
+    FAILURES = "routes.failures", plan ["routes_pkey"], "
+        SELECT r.notification_id, r.route_id
+        FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::timestamptz[], $6::text[])
+            AS g (notification_id, route_id, status, attempt_count, next_attempt_at, classification)
+        JOIN routes r ON r.notification_id = g.notification_id AND r.route_id = g.route_id
+        WHERE r.status = g.status AND r.attempt_count = g.attempt_count
+            AND r.last_error_classification = g.classification
+            AND (g.next_attempt_at IS NULL OR r.next_attempt_at = g.next_attempt_at)";
+
+    /// The routes that are still live at the version that was read.
+    UNCHANGED = "routes.unchanged", plan ["routes_pkey"], "
+        SELECT r.notification_id, r.route_id
+        FROM unnest($1::text[], $2::text[], $3::timestamptz[]) AS g (notification_id, route_id, expected)
+        JOIN routes r ON r.notification_id = g.notification_id AND r.route_id = g.route_id
+        WHERE r.updated_at = g.expected AND r.status = ANY ($4::text[])";
 }
 
-/// Completes published routes, by the primary key; waits for locked rows.
-pub(super) fn publish_if_unchanged(routes: &[Published], now: Timestamp) -> UpdateStatement {
-    published(entries(routes), now)
+/// [`PUBLISH_IF_UNCHANGED`] or [`PUBLISH_IF_UNLOCKED`].
+pub(super) fn published_at(statement: &Statement, routes: &[Published], now: Timestamp) -> BoundStatement {
+    statement.bind([
+        texts(routes.iter().map(|done| done.key.notification_id.as_str())),
+        texts(routes.iter().map(|done| done.key.route_id.as_str())),
+        instants(routes.iter().map(|done| done.version.updated_at())),
+        texts(routes.iter().map(|done| done.entry.entry_id.as_str())),
+        instant(now),
+        live_statuses(),
+    ])
 }
 
-/// Completes published routes, by the primary key; skips locked rows.
-pub(super) fn publish_if_unlocked(routes: &[Published], now: Timestamp) -> UpdateStatement {
-    published(unlocked(entries(routes)), now)
+pub(super) fn publications(routes: &[Published]) -> BoundStatement {
+    PUBLICATIONS.bind([
+        texts(routes.iter().map(|done| done.key.notification_id.as_str())),
+        texts(routes.iter().map(|done| done.key.route_id.as_str())),
+    ])
 }
 
-fn published(given: SelectStatement, now: Timestamp) -> UpdateStatement {
-    change_if_unchanged(given, now)
-        .value(Routes::Status, bind::text(RouteStatus::Published.as_str()))
-        .value(Routes::NextAttemptAt, Expr::cust("NULL"))
-        .value(Routes::PublishedAt, bind::instant(now))
-        .value(Routes::PublishedEntryId, Expr::col((Input::Table, Input::EntryId)))
-        .take()
+/// [`FAIL_IF_UNCHANGED`] or [`FAIL_IF_UNLOCKED`].
+pub(super) fn failed_at(statement: &Statement, routes: &[Failed], now: Timestamp) -> BoundStatement {
+    statement.bind([
+        texts(routes.iter().map(|route| route.key.notification_id.as_str())),
+        texts(routes.iter().map(|route| route.key.route_id.as_str())),
+        instants(routes.iter().map(|route| route.version.updated_at())),
+        texts(routes.iter().map(|route| status_after(route).as_str())),
+        bigints(routes.iter().map(|route| route.attempt_count.into())),
+        optional_instants(routes.iter().map(|route| route.retry_at)),
+        texts(routes.iter().map(|route| route.classification)),
+        texts(routes.iter().map(|route| route.message.as_str())),
+        instant(now),
+        live_statuses(),
+    ])
 }
 
-/// The entry ids of the routes that are published, by the primary key.
-pub(super) fn publications(routes: &[Published]) -> SelectStatement {
-    Query::select()
-        .columns([
-            (Routes::Table, Routes::NotificationId),
-            (Routes::Table, Routes::RouteId),
-            (Routes::Table, Routes::PublishedEntryId),
-        ])
-        .from_subquery(given_keys(routes.iter().map(|done| &done.key)), Input::Table)
-        .inner_join(Routes::Table, on_key())
-        .and_where(Expr::col((Routes::Table, Routes::Status)).eq(bind::text(RouteStatus::Published.as_str())))
-        .take()
+pub(super) fn failures(routes: &[Failed]) -> BoundStatement {
+    FAILURES.bind([
+        texts(routes.iter().map(|route| route.key.notification_id.as_str())),
+        texts(routes.iter().map(|route| route.key.route_id.as_str())),
+        texts(routes.iter().map(|route| status_after(route).as_str())),
+        bigints(routes.iter().map(|route| route.attempt_count.into())),
+        optional_instants(routes.iter().map(|route| route.retry_at)),
+        texts(routes.iter().map(|route| route.classification)),
+    ])
 }
 
-/// The routes with the version at which they failed, and their new values.
-fn outcomes(routes: &[Failed]) -> SelectStatement {
-    let texts = |value: fn(&Failed) -> &str| unnest(bind::texts(routes.iter().map(value)));
-    let status =
-        |route: &Failed| if route.retry_at.is_some() { RouteStatus::Failed } else { RouteStatus::DeadLetter };
-    let mut given = versioned(routes.iter().map(|route| (&route.key, route.version)));
-    given
-        .expr_as(unnest(bind::texts(routes.iter().map(|route| status(route).as_str()))), Input::Status)
-        .expr_as(
-            unnest(bind::bigints(routes.iter().map(|route| route.attempt_count.into()))),
-            Input::AttemptCount,
-        )
-        .expr_as(
-            unnest(bind::optional_instants(routes.iter().map(|route| route.retry_at))),
-            Input::NextAttemptAt,
-        )
-        .expr_as(texts(|route| route.classification), Input::Classification)
-        .expr_as(texts(|route| &route.message), Input::Message)
-        .take()
+fn status_after(route: &Failed) -> RouteStatus {
+    if route.retry_at.is_some() { RouteStatus::Failed } else { RouteStatus::DeadLetter }
 }
 
-fn of_given(column: Input) -> Expr {
-    Expr::col((Input::Table, column))
-}
-
-/// Completes failed routes, by the primary key; waits for locked rows.
-pub(super) fn fail_if_unchanged(routes: &[Failed], now: Timestamp) -> UpdateStatement {
-    failed(outcomes(routes), now)
-}
-
-/// Completes failed routes, by the primary key; skips locked rows.
-pub(super) fn fail_if_unlocked(routes: &[Failed], now: Timestamp) -> UpdateStatement {
-    failed(unlocked(outcomes(routes)), now)
-}
-
-fn failed(given: SelectStatement, now: Timestamp) -> UpdateStatement {
-    let dead_since = CaseStatement::new().case(of_given(Input::NextAttemptAt).is_null(), bind::instant(now));
-    change_if_unchanged(given, now)
-        .value(Routes::Status, of_given(Input::Status))
-        .value(Routes::AttemptCount, of_given(Input::AttemptCount))
-        .value(Routes::NextAttemptAt, of_given(Input::NextAttemptAt))
-        .value(Routes::LastErrorClassification, of_given(Input::Classification))
-        .value(Routes::LastErrorMessage, of_given(Input::Message))
-        .value(Routes::LastErrorAt, bind::instant(now))
-        .value(Routes::DeadLetteredAt, dead_since)
-        .returning(
-            Query::returning()
-                .columns([(Routes::Table, Routes::NotificationId), (Routes::Table, Routes::RouteId)]),
-        )
-        .take()
-}
-
-/// The routes that already have their new values, from an earlier attempt whose response was lost; by the
-/// primary key.
-pub(super) fn failures(routes: &[Failed]) -> SelectStatement {
-    let of_route = |column: Routes| Expr::col((Routes::Table, column));
-    let next_attempt_at = (Input::Table, Input::NextAttemptAt);
-    Query::select()
-        .columns([(Routes::Table, Routes::NotificationId), (Routes::Table, Routes::RouteId)])
-        .from_subquery(outcomes(routes), Input::Table)
-        .inner_join(Routes::Table, on_key())
-        .and_where(of_route(Routes::Status).equals((Input::Table, Input::Status)))
-        .and_where(of_route(Routes::AttemptCount).equals((Input::Table, Input::AttemptCount)))
-        .and_where(of_route(Routes::LastErrorClassification).equals((Input::Table, Input::Classification)))
-        // A dead letter has no next attempt, and its status is compared already.
-        .and_where(
-            of_given(Input::NextAttemptAt)
-                .is_null()
-                .or(of_route(Routes::NextAttemptAt).equals(next_attempt_at)),
-        )
-        .take()
-}
-
-/// The given routes that can be changed now: unchanged since they were read, and not locked by another
-/// transaction.
-fn unlocked(given: SelectStatement) -> SelectStatement {
-    Query::select()
-        .column((Input::Table, sea_query::Asterisk))
-        .from_subquery(given, Input::Table)
-        .inner_join(Routes::Table, on_key())
-        .and_where(as_read())
-        .and_where(is_live())
-        .lock_with_tables_behavior(LockType::NoKeyUpdate, [Routes::Table], LockBehavior::SkipLocked)
-        .take()
-}
-
-/// The routes that are still live at the version that was read, by the primary key.
 pub(super) fn unchanged_routes<'a>(
     expected: impl Iterator<Item = (&'a RouteKey, Version)> + Clone,
-) -> SelectStatement {
-    Query::select()
-        .columns([(Routes::Table, Routes::NotificationId), (Routes::Table, Routes::RouteId)])
-        .from_subquery(versioned(expected), Input::Table)
-        .inner_join(Routes::Table, on_key())
-        .and_where(as_read())
-        .and_where(is_live())
-        .take()
-}
-
-/// `UPDATE routes … FROM given WHERE key AND updated_at = expected`, which raises `updated_at` even if the
-/// clock does not. A terminal route is never changed, not even one that was edited by hand without raising
-/// its version.
-fn change_if_unchanged(given: SelectStatement, now: Timestamp) -> UpdateStatement {
-    Query::update()
-        .table(Routes::Table)
-        .value(Routes::UpdatedAt, next_version(now))
-        .from(sea_query::TableRef::SubQuery(given.into(), sea_query::IntoIden::into_iden(Input::Table)))
-        .and_where(on_key())
-        .and_where(as_read())
-        .and_where(is_live())
-        .take()
-}
-
-fn as_read() -> Expr {
-    Expr::col((Routes::Table, Routes::UpdatedAt)).equals((Input::Table, Input::ExpectedUpdatedAt))
+) -> BoundStatement {
+    UNCHANGED.bind([
+        texts(expected.clone().map(|(key, _)| key.notification_id.as_str())),
+        texts(expected.clone().map(|(key, _)| key.route_id.as_str())),
+        instants(expected.map(|(_, version)| version.updated_at())),
+        live_statuses(),
+    ])
 }

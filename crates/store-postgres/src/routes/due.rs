@@ -7,16 +7,13 @@ use std::collections::HashMap;
 use ambient::Timestamp;
 use domain::ports::{DueCursor, DueOrder, DuePage, StoreError};
 use domain::route::{Channel, RouteKey};
-use pg::sql::any;
-use pg::{PgError, Session, bind};
-use sea_query::{Expr, ExprTrait, Func, Order, Query, SelectStatement, SubQueryStatement};
+use pg::{BoundStatement, Session, parameter};
 use tokio_postgres::Row;
 
-use super::{given_keys, is_live, live_columns, on_key};
+use super::{live_columns_text, live_statuses};
 use crate::PgStore;
 use crate::codec::{self, column, count, instant, loggable, route_key};
 use crate::error::store_error;
-use crate::schema::{Input, Routes};
 
 impl PgStore {
     pub(super) async fn due_page(
@@ -29,7 +26,7 @@ impl PgStore {
     ) -> Result<DuePage, StoreError> {
         let session = self.session("list due routes").await?;
         let statement = due_routes(channel, order, now, after, limit);
-        let rows = session.query(&statement).await.map_err(store_error)?;
+        let rows = session.query(statement).await.map_err(store_error)?;
         let next = match rows.last() {
             Some(last) if rows.len() == limit => Some(cursor_after(last)?),
             _ => None,
@@ -39,14 +36,14 @@ impl PgStore {
 
     pub(super) async fn due_count(&self, now: Timestamp, cap: usize) -> Result<u64, StoreError> {
         let session = self.session("count due routes").await?;
-        let rows = session.query(&count_due(now, cap)).await.map_err(store_error)?;
+        let rows = session.query(count_due(now, cap)).await.map_err(store_error)?;
         let Some(row) = rows.first() else { return Ok(0) };
         count(row, "routes", "the due routes")
     }
 
     pub(super) async fn live_page(&self, keys: &[&RouteKey]) -> Result<DuePage, StoreError> {
         let session = self.session("read routes again").await?;
-        let rows = session.query(&live_routes(keys)).await.map_err(store_error)?;
+        let rows = session.query(live_routes(keys)).await.map_err(store_error)?;
         codec::live_routes(&rows)
     }
 }
@@ -54,7 +51,7 @@ impl PgStore {
 /// The due time of the first live route of each channel, past or future.
 pub(crate) async fn first_due_of_each(session: &Session) -> Result<HashMap<Channel, Timestamp>, StoreError> {
     let mut next = HashMap::new();
-    for row in session.query(&first_due()).await.map_err(store_error)? {
+    for row in session.query(first_due()).await.map_err(store_error)? {
         let name: String = column(&row, "routes.channel", "the first due route")?;
         if let Ok(channel) = name.parse() {
             // The statement excludes times above the range, so an unreadable time is below it: the list
@@ -66,22 +63,6 @@ pub(crate) async fn first_due_of_each(session: &Session) -> Result<HashMap<Chann
     Ok(next)
 }
 
-pub(super) async fn prepare_all(session: &Session) -> Result<(), PgError> {
-    let start = DueCursor {
-        next_attempt_at: "-infinity".to_owned(),
-        key: RouteKey { notification_id: String::new().into(), route_id: String::new() },
-    };
-    for order in [DueOrder::OldestFirst, DueOrder::NewestFirst] {
-        for after in [None, Some(&start)] {
-            session.prepare(&due_routes(Channel::Push, order, Timestamp::MIN, after, 1)).await?;
-        }
-    }
-    session.prepare(&first_due()).await?;
-    session.prepare(&count_due(Timestamp::MIN, 1)).await?;
-    session.prepare(&live_routes(&[])).await?;
-    Ok(())
-}
-
 /// The cursor of a page whose last row is `last`.
 fn cursor_after(last: &Row) -> Result<DueCursor, StoreError> {
     let key = route_key(last)?;
@@ -89,99 +70,104 @@ fn cursor_after(last: &Row) -> Result<DueCursor, StoreError> {
     Ok(DueCursor { next_attempt_at, key })
 }
 
-/// A page of due routes, cut from `routes_due_idx`, read forwards or backwards, before anything is joined to
-/// it. The time of the last row is returned in PostgreSQL's own text, so that a page may end with one outside
-/// the range of `Timestamp`.
+pg::statements! {
+    /// A page of due routes, cut from the index before anything is joined to it. The time of the last row is
+    /// returned in PostgreSQL's own text, so that a page may end with one outside the range of `Timestamp`.
+    OLDEST_DUE = "routes.list_due_oldest_first", plan ["routes_due_idx", "records_pkey"], concat!("
+        SELECT ", live_columns_text!(), ", r.next_attempt_at::text AS next_attempt_at_text
+        FROM (
+            SELECT * FROM routes
+            WHERE channel = $1::text AND next_attempt_at <= $2::timestamptz
+                AND (next_attempt_at, notification_id, route_id) > ($3::text::timestamptz, $4::text, $5::text)
+            ORDER BY next_attempt_at, notification_id, route_id
+            LIMIT $6::bigint
+        ) AS r
+        JOIN records c ON c.notification_id = r.notification_id
+        ORDER BY r.next_attempt_at, r.notification_id, r.route_id");
+
+    /// A page like that of [`OLDEST_DUE`], with the index read backwards.
+    NEWEST_DUE = "routes.list_due_newest_first", plan ["routes_due_idx", "records_pkey"], concat!("
+        SELECT ", live_columns_text!(), ", r.next_attempt_at::text AS next_attempt_at_text
+        FROM (
+            SELECT * FROM routes
+            WHERE channel = $1::text AND next_attempt_at <= $2::timestamptz
+                AND (next_attempt_at, notification_id, route_id) < ($3::text::timestamptz, $4::text, $5::text)
+            ORDER BY next_attempt_at DESC, notification_id DESC, route_id DESC
+            LIMIT $6::bigint
+        ) AS r
+        JOIN records c ON c.notification_id = r.notification_id
+        ORDER BY r.next_attempt_at DESC, r.notification_id DESC, r.route_id DESC");
+
+    /// The first entry of the index for each channel, up to a time: a route above the range of times, such as
+    /// one that an operator parked at `infinity`, is never due.
+    FIRST_DUE = "routes.first_due", plan ["routes_due_idx"], "
+        SELECT * FROM (
+            SELECT 'push' AS channel, (
+                SELECT next_attempt_at FROM routes WHERE channel = 'push' AND next_attempt_at <= $1::timestamptz
+                ORDER BY next_attempt_at LIMIT 1) AS next_attempt_at
+            UNION ALL
+            SELECT 'email', (
+                SELECT next_attempt_at FROM routes WHERE channel = 'email' AND next_attempt_at <= $1::timestamptz
+                ORDER BY next_attempt_at LIMIT 1)
+        ) AS first
+        WHERE next_attempt_at IS NOT NULL";
+
+    /// The number of due routes, cut before it is counted.
+    COUNT_DUE = "routes.count_due", plan ["routes_due_idx"], "
+        SELECT count(*) AS routes FROM (
+            SELECT next_attempt_at FROM routes
+            WHERE channel = ANY ($3::text[]) AND next_attempt_at <= $1::timestamptz
+            LIMIT $2::bigint
+        ) AS due";
+
+    /// The live routes with these keys.
+    LIVE = "routes.live", plan ["routes_pkey", "records_pkey"], concat!("
+        SELECT ", live_columns_text!(), "
+        FROM unnest($1::text[], $2::text[]) AS g (notification_id, route_id)
+        JOIN routes r ON r.notification_id = g.notification_id AND r.route_id = g.route_id
+        JOIN records c ON c.notification_id = r.notification_id
+        WHERE r.status = ANY ($3::text[])");
+}
+
+pub(super) fn first_due() -> BoundStatement {
+    FIRST_DUE.bind([parameter::instant(Timestamp::MAX)])
+}
+
 pub(super) fn due_routes(
     channel: Channel,
     order: DueOrder,
     now: Timestamp,
     after: Option<&DueCursor>,
     limit: usize,
-) -> SelectStatement {
-    let columns = [Routes::NextAttemptAt, Routes::NotificationId, Routes::RouteId];
-    let direction = match order {
-        DueOrder::OldestFirst => Order::Asc,
-        DueOrder::NewestFirst => Order::Desc,
+) -> BoundStatement {
+    // Without a cursor, the page begins at the first or the last key that is due.
+    let (statement, first) = match order {
+        DueOrder::OldestFirst => (OLDEST_DUE, ("-infinity".to_owned(), "")),
+        DueOrder::NewestFirst => (NEWEST_DUE, (now.to_string(), "\u{10ffff}")),
     };
-    let mut due = Query::select();
-    due.expr(Expr::col(sea_query::Asterisk))
-        .from(Routes::Table)
-        .and_where(Expr::col(Routes::Channel).eq(bind::text(channel.as_str())))
-        .and_where(Expr::col(Routes::NextAttemptAt).lte(bind::instant(now)));
-    if let Some(DueCursor { next_attempt_at, key }) = after {
-        let place = Expr::tuple([
-            bind::text(next_attempt_at).cast_as("timestamptz"),
-            bind::text(key.notification_id.as_str()),
-            bind::text(key.route_id.as_str()),
-        ]);
-        let listed = Expr::tuple(columns.map(Expr::col));
-        due.and_where(match order {
-            DueOrder::OldestFirst => listed.gt(place),
-            DueOrder::NewestFirst => listed.lt(place),
-        });
-    }
-    for column in columns {
-        due.order_by(column, direction.clone());
-    }
-    due.limit(limit as u64);
-    let mut select = Query::select();
-    select.from_subquery(due, Input::Table);
-    live_columns(&mut select, Input::Table);
-    select
-        .expr_as(Expr::col((Input::Table, Routes::NextAttemptAt)).cast_as("text"), Input::NextAttemptAtText);
-    for column in columns {
-        select.order_by((Input::Table, column), direction.clone());
-    }
-    select
+    let place = after.map(|DueCursor { next_attempt_at, key }| {
+        (next_attempt_at.as_str(), key.notification_id.as_str(), key.route_id.as_str())
+    });
+    let (next_attempt_at, notification_id, route_id) = place.unwrap_or((&first.0, first.1, ""));
+    statement.bind([
+        parameter::text(channel.as_str()),
+        parameter::instant(now),
+        parameter::text(next_attempt_at),
+        parameter::text(notification_id),
+        parameter::text(route_id),
+        parameter::rows(limit),
+    ])
 }
 
-/// The first entry of `routes_due_idx` for each channel. A route above the range of times, such as one that
-/// an operator parked at `infinity`, is never due.
-pub(super) fn first_due() -> SelectStatement {
-    let first = |channel: Channel| {
-        let first = Query::select()
-            .column(Routes::NextAttemptAt)
-            .from(Routes::Table)
-            .and_where(Expr::col(Routes::Channel).eq(bind::text(channel.as_str())))
-            .and_where(Expr::col(Routes::NextAttemptAt).lte(bind::instant(Timestamp::MAX)))
-            .order_by(Routes::NextAttemptAt, Order::Asc)
-            .limit(1)
-            .take();
-        let scalar = Expr::SubQuery(None, Box::new(SubQueryStatement::SelectStatement(first)));
-        Query::select()
-            .expr_as(bind::text(channel.as_str()), Routes::Channel)
-            .expr_as(scalar, Input::NextAttemptAt)
-            .take()
-    };
-    let both = first(Channel::Push).union(sea_query::UnionType::All, first(Channel::Email)).take();
-    Query::select()
-        .expr(Expr::col(sea_query::Asterisk))
-        .from_subquery(both, Input::Table)
-        .and_where(Expr::col(Input::NextAttemptAt).is_not_null())
-        .take()
+pub(super) fn count_due(now: Timestamp, cap: usize) -> BoundStatement {
+    let channels = parameter::texts(Channel::ALL.map(Channel::as_str));
+    COUNT_DUE.bind([parameter::instant(now), parameter::rows(cap), channels])
 }
 
-/// A part of `routes_due_idx`, cut before it is counted.
-pub(super) fn count_due(now: Timestamp, cap: usize) -> SelectStatement {
-    let some = Query::select()
-        .column(Routes::NextAttemptAt)
-        .from(Routes::Table)
-        .and_where(Expr::col(Routes::Channel).eq(any(bind::texts(Channel::ALL.map(Channel::as_str)))))
-        .and_where(Expr::col(Routes::NextAttemptAt).lte(bind::instant(now)))
-        .limit(cap as u64)
-        .take();
-    Query::select()
-        .expr_as(Func::count(Expr::col(sea_query::Asterisk)), Input::Routes)
-        .from_subquery(some, Input::Table)
-        .take()
-}
-
-/// The live routes with these keys, by the primary key.
-pub(super) fn live_routes(keys: &[&RouteKey]) -> SelectStatement {
-    let mut select = Query::select();
-    select.from_subquery(given_keys(keys.iter().copied()), Input::Table).inner_join(Routes::Table, on_key());
-    live_columns(&mut select, Routes::Table);
-    select.and_where(is_live());
-    select
+pub(super) fn live_routes(keys: &[&RouteKey]) -> BoundStatement {
+    LIVE.bind([
+        parameter::texts(keys.iter().map(|key| key.notification_id.as_str())),
+        parameter::texts(keys.iter().map(|key| key.route_id.as_str())),
+        live_statuses(),
+    ])
 }

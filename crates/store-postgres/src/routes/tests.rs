@@ -6,8 +6,9 @@ use std::time::Duration;
 use domain::ports::DueOrder::{NewestFirst, OldestFirst};
 use domain::ports::{Cutoff, Expired, MalformedKey};
 use domain::record::NotificationId;
+use domain::route::Version;
 use harness::TestDatabase;
-use pg::{Dsn, PgPool, PoolSettings, PostgresBinderRef, PostgresValues};
+use pg::{Dsn, PgPool, PoolSettings, Session, Statement, explain_analyze};
 use serde_json::Value;
 
 use super::complete::*;
@@ -63,43 +64,10 @@ fn backlog(published: u32) -> String {
     sql
 }
 
-/// The parameters of a statement as texts, in the server's format.
-struct Literals<'a, S>(&'a S);
-
-impl<S: PostgresBinderRef> PostgresBinderRef for Literals<'_, S> {
-    fn build_ref(&self) -> (String, PostgresValues) {
-        let (sql, values) = self.0.build_ref();
-        let texts = types(&sql, &values).into_iter().zip(1..);
-        let texts: Vec<String> =
-            texts.map(|(of_type, n)| format!("CAST(CAST(${n} AS {of_type}) AS text)")).collect();
-        (format!("SELECT {}", texts.join(", ")), values)
-    }
-}
-
-/// The types that the parameters are cast to; only a limit has no cast.
-fn types(sql: &str, values: &PostgresValues) -> Vec<String> {
-    let of = |n: usize| {
-        let cast = sql.split_once(&format!("CAST(${n} AS ")).and_then(|(_, rest)| rest.split_once(')'));
-        cast.map_or("bigint", |(of_type, _)| of_type).to_owned()
-    };
-    (1..=values.as_params().len()).map(of).collect()
-}
-
 /// The result of `EXPLAIN ANALYZE` for the plan that the service runs: the generic one, on a connection with
 /// the service's own settings.
-pub(crate) async fn plan(session: &Session, statement: &impl PostgresBinderRef) -> Value {
-    let (sql, values) = statement.build_ref();
-    let types = types(&sql, &values);
-    let row = session.query(&Literals(statement)).await.expect("the server reads them").remove(0);
-    let literals = (0..types.len()).map(|n| format!("'{}'", row.get::<_, String>(n).replace('\'', "''")));
-    let literals: Vec<String> = literals.collect();
-    session.execute_batch(&format!("PREPARE s ({}) AS {sql}", types.join(", "))).await.expect("it is right");
-    let explain = format!(
-        "EXPLAIN (ANALYZE, VERBOSE, BUFFERS, TIMING OFF, FORMAT JSON) EXECUTE s ({})",
-        literals.join(", ")
-    );
-    let plan = session.raw(&explain).await.expect("it runs").remove(0);
-    session.execute_batch("DEALLOCATE s").await.expect("it was prepared");
+pub(crate) async fn plan(session: &Session, statement: impl Into<BoundStatement>) -> Value {
+    let plan = explain_analyze(session, &statement.into()).await.expect("it runs");
     assert!(plan.contains('$'), "this plan was made for its parameters:\n{plan}");
     serde_json::from_str::<Value>(&plan).expect("JSON")[0]["Plan"].take()
 }
@@ -171,32 +139,35 @@ async fn a_plan_that_was_made_while_nothing_was_due_reaches_routes_by_their_key(
     let failed = [failed(&key)];
     let ids = [key.notification_id.as_str()];
     for (what, plan) in [
-        ("reading again", plan(&session, &live_routes(&[&key])).await),
-        ("completing", plan(&session, &publish_if_unchanged(&done, Timestamp::MAX)).await),
-        ("completing unlocked", plan(&session, &publish_if_unlocked(&done, Timestamp::MAX)).await),
-        ("what was published", plan(&session, &publications(&done)).await),
-        ("failing", plan(&session, &fail_if_unchanged(&failed, Timestamp::MAX)).await),
-        ("failing unlocked", plan(&session, &fail_if_unlocked(&failed, Timestamp::MAX)).await),
+        ("reading again", plan(&session, live_routes(&[&key])).await),
+        ("completing", plan(&session, published_at(&PUBLISH_IF_UNCHANGED, &done, Timestamp::MAX)).await),
+        (
+            "completing unlocked",
+            plan(&session, published_at(&PUBLISH_IF_UNLOCKED, &done, Timestamp::MAX)).await,
+        ),
+        ("what was published", plan(&session, publications(&done)).await),
+        ("failing", plan(&session, failed_at(&FAIL_IF_UNCHANGED, &failed, Timestamp::MAX)).await),
+        ("failing unlocked", plan(&session, failed_at(&FAIL_IF_UNLOCKED, &failed, Timestamp::MAX)).await),
         (
             "what is unchanged",
-            plan(&session, &unchanged_routes([(&key, Version::read(since()))].into_iter())).await,
+            plan(&session, unchanged_routes([(&key, Version::read(since()))].into_iter())).await,
         ),
-        ("what has failed", plan(&session, &failures(&failed)).await),
-        ("locking expired routes", plan(&session, &retention::lock_routes(&ids)).await),
-        ("counting expired routes", plan(&session, &retention::count_routes(&ids, EVERYTHING)).await),
+        ("what has failed", plan(&session, failures(&failed)).await),
+        ("locking expired routes", plan(&session, retention::lock_routes(&ids)).await),
+        ("counting expired routes", plan(&session, retention::count_routes(&ids, EVERYTHING)).await),
     ] {
         let text = plan.to_string();
         assert!(text.contains("routes_pkey") && !text.contains("routes_due"), "{what}:\n{plan:#}");
     }
     for (what, plan) in [
-        ("the next due", plan(&session, &first_due()).await),
-        ("the count", plan(&session, &count_due(Timestamp::MAX, LIMIT)).await),
+        ("the next due", plan(&session, first_due()).await),
+        ("the count", plan(&session, count_due(Timestamp::MAX, LIMIT)).await),
     ] {
         let text = plan.to_string();
         assert!(text.contains("routes_due_idx") && !text.contains("routes_pkey"), "{what}:\n{plan:#}");
     }
     for order in [DueOrder::OldestFirst, DueOrder::NewestFirst] {
-        let list = plan(&session, &due_routes(Channel::Push, order, Timestamp::MAX, None, LIMIT)).await;
+        let list = plan(&session, due_routes(Channel::Push, order, Timestamp::MAX, None, LIMIT)).await;
         let text = list.to_string();
         assert!(text.contains("routes_due_idx") && !text.contains("Sort"), "{list:#}");
     }
@@ -259,58 +230,59 @@ async fn look_at_plans(published: u32) {
     let expected = done.iter().map(|route| (&route.key, route.version));
     session.begin().await.expect("is there");
     let plans = [
-        ("the first page", plan(&session, &due_routes(Channel::Push, OldestFirst, now, None, LIMIT)).await),
+        ("the first page", plan(&session, due_routes(Channel::Push, OldestFirst, now, None, LIMIT)).await),
         (
             "a later page",
-            plan(&session, &due_routes(Channel::Push, OldestFirst, now, Some(&cursor), LIMIT)).await,
+            plan(&session, due_routes(Channel::Push, OldestFirst, now, Some(&cursor), LIMIT)).await,
         ),
-        ("the newest page", plan(&session, &due_routes(Channel::Push, NewestFirst, now, None, LIMIT)).await),
+        ("the newest page", plan(&session, due_routes(Channel::Push, NewestFirst, now, None, LIMIT)).await),
         (
             "a newer page",
-            plan(&session, &due_routes(Channel::Push, NewestFirst, now, Some(&cursor), LIMIT)).await,
+            plan(&session, due_routes(Channel::Push, NewestFirst, now, Some(&cursor), LIMIT)).await,
         ),
-        ("the next due", plan(&session, &first_due()).await),
-        ("the count", plan(&session, &count_due(now, LIMIT)).await),
-        ("reading again", plan(&session, &live_routes(&keys.iter().collect::<Vec<_>>())).await),
-        ("expired records", plan(&session, &retention::expired_records(EVERYTHING, None, LIMIT)).await),
+        ("the next due", plan(&session, first_due()).await),
+        ("the count", plan(&session, count_due(now, LIMIT)).await),
+        ("reading again", plan(&session, live_routes(&keys.iter().collect::<Vec<_>>())).await),
+        ("expired records", plan(&session, retention::expired_records(EVERYTHING, None, LIMIT)).await),
         (
             "expired records of a later page",
-            plan(&session, &retention::expired_records(EVERYTHING, Some(&record), LIMIT)).await,
+            plan(&session, retention::expired_records(EVERYTHING, Some(&record), LIMIT)).await,
         ),
-        ("locking expired records", plan(&session, &retention::lock_records(&ids, EVERYTHING)).await),
-        ("expired records' routes", plan(&session, &retention::lock_routes(&ids)).await),
-        ("expired records' counts", plan(&session, &retention::count_routes(&ids, EVERYTHING)).await),
-        ("expired records' receipts", plan(&session, &retention::delete_receipts(&ids)).await),
-        ("routes of reports", plan(&session, &receipts::lock_routes(&keys.iter().collect())).await),
-        ("deleting records", plan(&session, &retention::delete_records(&ids)).await),
+        ("locking expired records", plan(&session, retention::lock_records(&ids, EVERYTHING)).await),
+        ("expired records' routes", plan(&session, retention::lock_routes(&ids)).await),
+        ("expired records' counts", plan(&session, retention::count_routes(&ids, EVERYTHING)).await),
+        ("expired records' receipts", plan(&session, retention::delete_receipts(&ids)).await),
+        ("routes of reports", plan(&session, receipts::lock_routes(&keys.iter().collect())).await),
+        ("deleting records", plan(&session, retention::delete_records(&ids)).await),
         (
             "malformed intents",
-            plan(&session, &malformed_retention::expired_malformed(EVERYTHING, None, LIMIT)).await,
+            plan(&session, malformed_retention::expired_malformed(EVERYTHING, None, LIMIT)).await,
         ),
         (
             "malformed intents of a later page",
-            plan(&session, &malformed_retention::expired_malformed(EVERYTHING, Some(&row), LIMIT)).await,
+            plan(&session, malformed_retention::expired_malformed(EVERYTHING, Some(&row), LIMIT)).await,
         ),
         (
             "counting malformed",
-            plan(&session, &malformed_retention::count_malformed(&malformed, EVERYTHING)).await,
+            plan(&session, malformed_retention::count_malformed(&malformed, EVERYTHING)).await,
         ),
         (
             "deleting malformed",
-            plan(&session, &malformed_retention::delete_malformed(&malformed, EVERYTHING)).await,
+            plan(&session, malformed_retention::delete_malformed(&malformed, EVERYTHING)).await,
         ),
-        ("what was published", plan(&session, &publications(&done)).await),
-        ("what is unchanged", plan(&session, &unchanged_routes(expected)).await),
-        ("failing unlocked", plan(&session, &fail_if_unlocked(&failed, now)).await),
-        ("failing", plan(&session, &fail_if_unchanged(&failed, now)).await),
-        ("what has failed", plan(&session, &failures(&failed)).await),
-        ("dead letters", plan(&session, &dead_letters::insert(&dead)).await),
+        ("what was published", plan(&session, publications(&done)).await),
+        ("what is unchanged", plan(&session, unchanged_routes(expected)).await),
+        ("failing unlocked", plan(&session, failed_at(&FAIL_IF_UNLOCKED, &failed, now)).await),
+        ("failing", plan(&session, failed_at(&FAIL_IF_UNCHANGED, &failed, now)).await),
+        ("what has failed", plan(&session, failures(&failed)).await),
+        ("dead letters", plan(&session, dead_letters::insert(&dead)).await),
     ];
     session.rollback().await.expect("is there");
     session.begin().await.expect("is there");
-    let unlocked = ("completing unlocked", plan(&session, &publish_if_unlocked(&done, now)).await);
+    let unlocked =
+        ("completing unlocked", plan(&session, published_at(&PUBLISH_IF_UNLOCKED, &done, now)).await);
     session.rollback().await.expect("is there");
-    let completing = ("completing", plan(&session, &publish_if_unchanged(&done, now)).await);
+    let completing = ("completing", plan(&session, published_at(&PUBLISH_IF_UNCHANGED, &done, now)).await);
     for (what, plan) in plans.iter().chain([&unlocked, &completing]) {
         // Both routes of an expired record are counted.
         let each = if what.starts_with("expired") { 2 } else { 1 };
@@ -332,15 +304,14 @@ async fn a_key_that_comes_back_twice_is_corrupt_and_its_error_shows_no_address()
     let settings =
         PoolSettings { max_connections: 1, operation_timeout: Duration::from_secs(5), session: SESSION };
     let session = PgPool::new(&dsn, settings).expect("a pool").session("test").await.expect("connects");
-    let row = || {
-        Query::select()
-            .expr_as(bind::text("1-0"), Routes::NotificationId)
-            .expr_as(bind::text("email:email:ops@example.com"), Routes::RouteId)
-            .take()
+    let one = "SELECT '1-0' AS notification_id, 'email:email:ops@example.com' AS route_id";
+    let two = format!("{one} UNION ALL {one}");
+    let rows = async |text: &str| {
+        let statement = Statement::composed("test.keys", &[], text.to_owned());
+        session.query(statement.bind([])).await.expect("it runs")
     };
-    let once = session.query(&row()).await.expect("it runs");
-    assert_eq!(route_keys(&once).expect("one row").len(), 1);
-    let twice = session.query(row().union(sea_query::UnionType::All, row())).await.expect("it runs");
+    assert_eq!(route_keys(&rows(one).await).expect("one row").len(), 1);
+    let twice = rows(&two).await;
     let error = route_keys(&twice).expect_err("a primary key cannot").to_string();
     assert_eq!(error, "routes of 1-0/email:email:**** is corrupt: a primary key matched two rows");
 }

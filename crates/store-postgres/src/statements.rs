@@ -1,0 +1,41 @@
+//! The registry of named statements: the start prepares each of them, and a test compares their plans with
+//! their claims.
+
+use pg::Statement;
+
+use crate::{
+    audit, checkpoint, dead_letters, installation, malformed_intents, operations, receipts, records,
+    replicas, republish, retention, routes, sessions, step_down,
+};
+
+/// The statements that run with the settings [`crate::SESSION`].
+pub(crate) fn of_store() -> Vec<Statement> {
+    let lists = [
+        checkpoint::STATEMENTS,
+        dead_letters::STATEMENTS,
+        installation::STATEMENTS,
+        malformed_intents::STATEMENTS,
+        malformed_intents::retention::STATEMENTS,
+        operations::retention::STATEMENTS,
+        operations::statements::STATEMENTS,
+        receipts::STATEMENTS,
+        records::STATEMENTS,
+        replicas::STATEMENTS,
+        republish::STATEMENTS,
+        retention::STATEMENTS,
+        routes::STATEMENTS,
+        routes::complete::STATEMENTS,
+        routes::due::STATEMENTS,
+        sessions::STATEMENTS,
+        step_down::STATEMENTS,
+    ];
+    lists.concat()
+}
+
+/// The statements that run with the settings [`crate::QUERY_SESSION`].
+pub(crate) fn of_queries() -> Vec<Statement> {
+    [audit::entries::STATEMENTS, audit::orphans::STATEMENTS].concat()
+}
+
+#[cfg(test)]
+mod tests;
