@@ -3,6 +3,8 @@
 //! Finer instants would change on their way through the database (ADR 0004), so the type has only the
 //! precision of the column.
 
+mod json;
+
 use std::fmt;
 use std::ops::{Add, Sub};
 use std::str::FromStr;

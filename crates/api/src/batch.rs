@@ -44,7 +44,6 @@ use crate::ports::{Api, Ports};
 use crate::problems::{bad_request, idempotency_conflict, malformed_intent, producer_of, unavailable};
 use crate::view::{
     AcceptedElement, ElementResult, MAX_BATCH_RECIPIENTS, MAX_INTENTS, OUTCOME_ACCEPTED, OUTCOME_DUPLICATE,
-    Time,
 };
 
 /// The most elements of a batch that are decided at the same time.
@@ -349,7 +348,7 @@ fn element(
         status: StatusCode::ACCEPTED.as_u16(),
         notification_id: id.as_str().to_owned(),
         outcome,
-        accepted_at: Time(accepted_at),
+        accepted_at,
         routes,
     })
 }

@@ -12,7 +12,7 @@ use http_server::problem::Problem;
 use crate::params::{CURSOR, LIMIT, Param, Params, Takes};
 use crate::ports::{Api, Ports};
 use crate::problems::read_failed;
-use crate::view::{DeadLetter, DeadLetters};
+use crate::view::DeadLetters;
 
 /// The filters of the list.
 pub(crate) const PARAMS: [Param; 8] = [
@@ -47,7 +47,7 @@ pub(crate) async fn list<P: Ports>(
     let page = api.queries.list_dead_letters(&filter, after.as_ref(), params.limit()?).await;
     let page = page.map_err(|error| read_failed(&error))?;
     Ok(Json(DeadLetters {
-        dead_letters: page.items.iter().map(DeadLetter::new).collect(),
+        dead_letters: page.items,
         next_cursor: page.next.map(|place| place.to_cursor(&filter)),
     })
     .into_response())

@@ -6,14 +6,14 @@ use axum::Json;
 use axum::extract::{RawQuery, State};
 use axum::response::{IntoResponse, Response};
 use domain::ports::Queries;
-use domain::query::{MalformedFilter, MalformedPlace, MalformedSummary, Place};
+use domain::query::{MalformedFilter, MalformedPlace, MalformedSummary, Place, StoredMalformedIntent};
 use http_server::problem::Problem;
 use http_server::tokens::Principal;
 
 use crate::params::{CURSOR, LIMIT, Param, Params, PathId, Takes};
 use crate::ports::{Api, Ports};
 use crate::problems::{not_found, producer_read, read_failed};
-use crate::view::{MalformedIntent, MalformedIntentSummary, MalformedIntents, MalformedIntentsPage};
+use crate::view::{MalformedIntents, MalformedIntentsPage};
 
 /// The filters of the list.
 pub(crate) const PARAMS: [Param; 6] = [
@@ -48,13 +48,10 @@ pub(crate) async fn list<P: Ports>(
     };
     let after: Option<MalformedPlace> = params.cursor(&filter)?;
     let page = api.queries.list_malformed_intents(&filter, after.as_ref(), params.limit()?).await;
-    let page = page.map_err(|error| read_failed(&error))?;
+    let mut page = page.map_err(|error| read_failed(&error))?;
+    page.items.iter_mut().filter(|row| !is_shown(&api, &principal, row)).for_each(MalformedSummary::withhold);
     Ok(Json(MalformedIntentsPage {
-        malformed_intents: page
-            .items
-            .iter()
-            .map(|summary| MalformedIntentSummary::for_reader(summary, is_shown(&api, &principal, summary)))
-            .collect(),
+        malformed_intents: page.items,
         next_cursor: page.next.map(|place| place.to_cursor(&filter)),
     })
     .into_response())
@@ -75,11 +72,9 @@ pub(crate) async fn show<P: Ports>(
     if found.is_empty() {
         return Err(not_found("malformed intent"));
     }
-    let rows = found
-        .iter()
-        .map(|row| MalformedIntent::for_reader(row, is_shown(&api, &principal, &row.summary)))
-        .collect();
-    Ok(Json(MalformedIntents { malformed_intents: rows }).into_response())
+    let hidden = found.iter_mut().filter(|row| !is_shown(&api, &principal, &row.summary));
+    hidden.for_each(StoredMalformedIntent::withhold);
+    Ok(Json(MalformedIntents { malformed_intents: found }).into_response())
 }
 
 /// Returns true if the reader may see the content of an entry. The producer in an entry is only a claim: a

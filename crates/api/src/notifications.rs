@@ -15,7 +15,7 @@ use http_server::tokens::Principal;
 use crate::params::{CURSOR, LIMIT, Param, Params, PathId, Takes};
 use crate::ports::{Api, Ports};
 use crate::problems::{not_found, producer_read, read_failed};
-use crate::view::{Notification, NotificationSummary, Notifications};
+use crate::view::{Notification, Notifications};
 
 /// The filters of the list.
 pub(crate) const PARAMS: [Param; 9] = [
@@ -58,7 +58,7 @@ pub(crate) async fn list<P: Ports>(
     let page = api.queries.list_notifications(&filter, after.as_ref(), params.limit()?).await;
     let page = page.map_err(|error| read_failed(&error))?;
     Ok(Json(Notifications {
-        notifications: page.items.iter().map(NotificationSummary::new).collect(),
+        notifications: page.items,
         next_cursor: page.next.map(|place| place.to_cursor(&filter)),
     })
     .into_response())

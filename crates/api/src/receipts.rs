@@ -23,7 +23,7 @@ use crate::at_most::AtMost;
 use crate::params::Params;
 use crate::ports::{Api, Ports};
 use crate::problems::{bad_request, channel_reported, store_failed};
-use crate::view::{OUTCOME_INVALID, ReceiptResult, ReceiptResults, receipt_status_schema};
+use crate::view::{OUTCOME_INVALID, ReceiptResult, ReceiptResults};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -73,8 +73,7 @@ struct ReceiptReport {
     /// The `event_id` or `delivery_id` of the entry.
     id: String,
     /// The status of delivery, from the lowest to the highest.
-    #[schemars(schema_with = "receipt_status_schema")]
-    status: String,
+    status: ReceiptStatus,
     /// When, by the clock of the consumer.
     #[schemars(extend("format" = "date-time"))]
     at: String,

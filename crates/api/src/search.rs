@@ -21,7 +21,7 @@ use serde_json::value::RawValue;
 use crate::params::Params;
 use crate::ports::{Api, Ports};
 use crate::problems::{bad_request, query_too_expensive, read_failed};
-use crate::view::{NotificationSummary, Notifications};
+use crate::view::Notifications;
 
 /// The most values and names in the body of a search: more than twice as many as a filter can have.
 const MAX_SEARCH_VALUES: usize = 4_096;
@@ -101,7 +101,7 @@ pub(crate) async fn search<P: Ports>(
     let outcome = api.queries.search_notifications(&filter, after.as_ref(), request.limit.0).await;
     match outcome.map_err(|error| read_failed(&error))? {
         SearchOutcome::Found(page) => Ok(Json(Notifications {
-            notifications: page.items.iter().map(NotificationSummary::new).collect(),
+            notifications: page.items,
             next_cursor: page.next.map(|place| SearchPlace(place).to_cursor(&filter)),
         })
         .into_response()),

@@ -9,6 +9,7 @@ pub mod backoff;
 pub mod catalog;
 pub mod checkpoint;
 pub mod dead_letter;
+pub mod document;
 pub mod entry;
 pub mod explanation;
 pub mod intent;

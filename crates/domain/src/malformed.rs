@@ -7,6 +7,8 @@ mod raw_fields;
 mod stored_fields;
 
 use ambient::Timestamp;
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use crate::entry::{EntryId, LargeEntry, LargePart, RawFields};
 use crate::intent::MAX_ENTRY;
@@ -174,13 +176,14 @@ pub struct MalformedIntent {
 }
 
 /// The key of a malformed intent.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, JsonSchema)]
 pub struct MalformedKey {
     /// The stream of the entry.
     pub stream: String,
     /// The id of the entry in the stream.
+    #[serde(rename = "stream_entry_id")]
     pub entry_id: String,
-    /// The fingerprint of the raw fields.
+    /// The fingerprint of the raw fields, which distinguishes entries with the same id.
     pub fields_fingerprint: String,
 }
 

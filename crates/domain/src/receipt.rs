@@ -6,8 +6,10 @@
 use std::str::FromStr;
 
 use ambient::Timestamp;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::document::{inline_schema, one_of};
 use crate::route::{RouteKey, UnknownName};
 
 /// The most reports of one request.
@@ -49,6 +51,8 @@ impl ReceiptStatus {
     }
 }
 
+inline_schema!(ReceiptStatus, one_of(Self::ALL.map(Self::as_str)));
+
 impl FromStr for ReceiptStatus {
     type Err = UnknownName;
     fn from_str(text: &str) -> Result<Self, UnknownName> {
@@ -57,15 +61,14 @@ impl FromStr for ReceiptStatus {
 }
 
 /// A consumer's report of a route.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Report {
     /// The reported status.
     pub status: ReceiptStatus,
     /// The time by the clock of the consumer. No decision depends on it.
-    #[serde(with = "rfc3339")]
     pub at: Timestamp,
-    /// Further text from the consumer, at most [`MAX_DETAIL_CHARS`] characters; empty if there is none. It
+    /// Further text from the consumer, at most 1,000 characters; empty if there is none. It
     /// may contain an address, so it is not logged.
     pub detail: String,
 }
@@ -91,7 +94,12 @@ pub enum Recorded {
     Stale,
 }
 
+inline_schema!(Recorded, one_of(Self::ALL.map(Self::as_str)));
+
 impl Recorded {
+    /// Every effect.
+    pub const ALL: [Self; 2] = [Self::Recorded, Self::Stale];
+
     /// The spelling in responses and the table.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -122,22 +130,23 @@ impl ReportOutcome {
 }
 
 /// A report in the history.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct PastReport {
     /// The report.
     #[serde(flatten)]
     pub report: Report,
-    /// The effect of the report.
+    /// The effect of the report: `recorded` if its status was the highest then, else `stale`.
     pub outcome: Recorded,
 }
 
 /// The receipt of a route: all that its consumer reported.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Receipt {
     /// The first report of the highest status.
     #[serde(flatten)]
     pub highest: Report,
-    /// The last [`MAX_HISTORY`] reports in the order of their arrival, the newest first.
+    /// The last 50 reports in the order of their arrival, the newest first.
+    #[schemars(length(max = MAX_HISTORY))]
     pub history: Vec<PastReport>,
 }
 
@@ -167,22 +176,6 @@ impl Receipt {
     /// Parses a JSON document. The error describes a document that another program wrote.
     pub fn from_json(text: &str) -> Result<Self, serde_json::Error> {
         serde_json::from_str(text)
-    }
-}
-
-/// Serializes a time as RFC 3339 in UTC with microseconds.
-mod rfc3339 {
-    use ambient::Timestamp;
-    use serde::de::Error;
-    use serde::{Deserialize, Deserializer, Serializer};
-
-    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-    pub(super) fn serialize<S: Serializer>(at: &Timestamp, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(at)
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Timestamp, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(|_| D::Error::custom("not a time of RFC 3339"))
     }
 }
 

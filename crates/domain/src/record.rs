@@ -4,7 +4,10 @@ use std::fmt;
 use std::sync::Arc;
 
 use ambient::Timestamp;
+use schemars::json_schema;
+use serde::{Serialize, Serializer};
 
+use crate::document::inline_schema;
 use crate::entry::EntryId;
 
 /// The id of a notification: `<entry id>`, or `<entry id>~<n>` if that id already belonged to another intent;
@@ -47,6 +50,14 @@ impl From<String> for NotificationId {
         Self(text.into())
     }
 }
+
+impl Serialize for NotificationId {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.0)
+    }
+}
+
+inline_schema!(NotificationId, json_schema!({"type": "string"}));
 
 impl fmt::Display for NotificationId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -5,13 +5,16 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use ambient::Timestamp;
+use serde::Serialize;
 
 use crate::backoff::BackoffBounds;
+use crate::document::{inline_schema, one_of};
 use crate::record::{NotificationId, RecordContent};
 use crate::republish::Acknowledged;
 
 /// The delivery channel of a route.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Channel {
     /// Client events, through `gateway:client-events`.
     Push,
@@ -40,6 +43,8 @@ impl Channel {
     }
 }
 
+inline_schema!(Channel, one_of(Self::ALL.map(Self::as_str)));
+
 impl fmt::Display for Channel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
@@ -59,7 +64,8 @@ impl FromStr for Channel {
 pub struct UnknownName;
 
 /// The state of a route.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum RouteStatus {
     /// Never failed, to be published.
     Pending,
@@ -94,6 +100,8 @@ impl RouteStatus {
         matches!(self, Self::Pending | Self::Failed)
     }
 }
+
+inline_schema!(RouteStatus, one_of(Self::ALL.map(Self::as_str)));
 
 impl FromStr for RouteStatus {
     type Err = UnknownName;

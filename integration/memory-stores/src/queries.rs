@@ -104,7 +104,7 @@ impl Queries for MemoryDatabase {
     ) -> Result<IntentTrace, StoreError> {
         let tables = lock(&self.0);
         let rows = malformed(&tables).into_iter().map(|row| row.summary);
-        let named = rows.filter(|row| row.producer == scope.producer && row.idempotency_key == scope.key);
+        let named = rows.filter(|row| row.producer == scope.producer && *row.idempotency_key == *scope.key);
         let record = tables.records.values().find(|record| record.idempotency_key == *scope);
         Ok(IntentTrace {
             checkpoint: tables.checkpoints.get(stream).map(|checkpoint| checkpoint.last_entry_id),
@@ -295,11 +295,11 @@ fn malformed(tables: &ServiceTables) -> Vec<StoredMalformedIntent> {
     let stored = |row: &domain::malformed::MalformedIntent| StoredMalformedIntent {
         summary: MalformedSummary {
             key: malformed_key(row),
-            notification_type: row.notification_type.clone(),
+            notification_type: row.notification_type.clone().into(),
             producer: row.producer.clone(),
-            idempotency_key: row.idempotency_key.clone(),
+            idempotency_key: row.idempotency_key.clone().into(),
             failure_code: row.rejection.code.as_str().to_owned(),
-            failure_message: row.rejection.message.clone(),
+            failure_message: row.rejection.message.clone().into(),
             recorded_at: row.recorded_at,
         },
         raw_fields: Some(row.raw_fields.text().into_owned()),

@@ -10,7 +10,7 @@ use domain::catalog::Catalog;
 use domain::intent::{BodyContext, IntentBody};
 use domain::malformed::{FailureCode, Rejection};
 use domain::outcome::Acceptance;
-use domain::query::{self, IntentTrace, NotificationDetail, RouteCounts, StoredRoute};
+use domain::query::{IntentTrace, NotificationDetail, NotificationSummary, RouteCounts, StoredRoute};
 use domain::receipt::{Receipt, ReceiptStatus, Recorded, Report, ReportOutcome};
 use domain::record::{IdempotencyKey, NotificationId, Record, RecordContent};
 use domain::route::{Channel, NewRoute, RouteKey, RouteStatus, Start};
@@ -19,8 +19,8 @@ use serde_json::{Value, json};
 
 use crate::problems::malformed_intent;
 use crate::view::{
-    Accepted, AcceptedElement, ElementResult, IntentState, KeyOutcome, Notification, NotificationSummary,
-    Notifications, OUTCOME_ACCEPTED, OUTCOME_INVALID, ReceiptResult, ReceiptResults, Results, Time,
+    Accepted, AcceptedElement, ElementResult, IntentState, KeyOutcome, Notification, Notifications,
+    OUTCOME_ACCEPTED, OUTCOME_INVALID, ReceiptResult, ReceiptResults, Results,
 };
 
 pub(super) use operators::{
@@ -208,7 +208,7 @@ pub(super) fn batch_results() -> Value {
         status: 202,
         notification_id: ID.to_owned(),
         outcome: OUTCOME_ACCEPTED,
-        accepted_at: Time(after(438)),
+        accepted_at: after(438),
         routes: 2,
     };
     let message = "a required field is absent or empty: idempotency_key".to_owned();
@@ -226,7 +226,7 @@ pub(super) fn notifications() -> Value {
     let mut routes = RouteCounts::default();
     routes.add(RouteStatus::Failed, 1);
     routes.add(RouteStatus::Published, 1);
-    let summary = query::NotificationSummary {
+    let summary = NotificationSummary {
         notification_id: record.notification_id,
         notification_type: record.content.notification_type.clone(),
         producer: record.idempotency_key.producer,
@@ -236,8 +236,7 @@ pub(super) fn notifications() -> Value {
         occurred_at: record.content.occurred_at,
         routes,
     };
-    let notifications = vec![NotificationSummary::new(&summary)];
-    rendered(Notifications { notifications, next_cursor: Some(CURSOR.to_owned()) })
+    rendered(Notifications { notifications: vec![summary], next_cursor: Some(CURSOR.to_owned()) })
 }
 
 fn bounced() -> Report {

@@ -125,7 +125,7 @@ fn list_notifications(schemas: &mut Schemas) -> Operation {
             "notifications",
             "Lists notifications, newest first.",
             &notifications::PARAMS,
-            answer("A page.", schemas.answer::<Notifications<'_>>(), examples::notifications(), &[]),
+            answer("A page.", schemas.answer::<Notifications>(), examples::notifications(), &[]),
         )
     }
 }
@@ -145,7 +145,7 @@ fn search_notifications(settings: &ApiSettings, schemas: &mut Schemas) -> Operat
             "searchNotifications",
             "notifications",
             "Searches notifications by a filter, newest first.",
-            answer("A page.", schemas.answer::<Notifications<'_>>(), examples::notifications(), &[]),
+            answer("A page.", schemas.answer::<Notifications>(), examples::notifications(), &[]),
         )
     }
 }
@@ -170,7 +170,7 @@ fn list_dead_letters(schemas: &mut Schemas) -> Operation {
         "operations",
         "Lists dead letters, newest first.",
         &dead_letters::PARAMS,
-        answer("A page.", schemas.answer::<DeadLetters<'_>>(), examples::dead_letters(), &[]),
+        answer("A page.", schemas.answer::<DeadLetters>(), examples::dead_letters(), &[]),
     )
 }
 
@@ -227,7 +227,7 @@ fn list_malformed_intents(schemas: &mut Schemas) -> Operation {
             &malformed_intents::PARAMS,
             answer(
                 "A page.",
-                schemas.answer::<MalformedIntentsPage<'_>>(),
+                schemas.answer::<MalformedIntentsPage>(),
                 examples::malformed_intents_page(),
                 &[],
             ),
@@ -250,7 +250,7 @@ fn get_malformed_intents(schemas: &mut Schemas) -> Operation {
             "Shows the malformed intents of a stream entry id, with their raw fields.",
             answer(
                 "All that have the id.",
-                schemas.answer::<MalformedIntents<'_>>(),
+                schemas.answer::<MalformedIntents>(),
                 examples::malformed_intents(),
                 &[],
             ),

@@ -1,10 +1,11 @@
 //! The results and the plans of operators' changes.
 
 use domain::operations::{ChangeReport, PLAN_IDS, Plan};
+use domain::route::Channel;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::{capped, channel_schema, is_false};
+use super::{capped, is_false};
 
 /// The effect that a request would have.
 #[derive(Serialize, JsonSchema)]
@@ -26,8 +27,7 @@ pub struct Planned {
 /// Dead letters of one channel with the same cause.
 #[derive(Serialize, JsonSchema)]
 struct PlannedGroup {
-    #[schemars(schema_with = "channel_schema")]
-    channel: &'static str,
+    channel: Channel,
     classification: String,
     count: u64,
 }
@@ -36,7 +36,7 @@ impl Planned {
     /// Renders a plan.
     pub fn new(plan: Plan) -> Self {
         let by = plan.by.into_iter().map(|group| PlannedGroup {
-            channel: group.channel.as_str(),
+            channel: group.channel,
             classification: group.classification,
             count: group.count,
         });

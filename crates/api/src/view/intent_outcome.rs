@@ -1,10 +1,10 @@
 //! The outcome of the intents with an idempotency key.
 
+use ambient::Timestamp;
 use domain::query::{IntentOutcome, IntentTrace};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Serialize;
 
-use super::Time;
 use super::notifications::{AcceptedRoute, accepted_routes};
 
 /// The state of a key.
@@ -63,7 +63,7 @@ pub(crate) struct KeyOutcome<'a> {
     /// The notification that has the key.
     notification_id: Option<&'a str>,
     /// When it was accepted.
-    accepted_at: Option<Time>,
+    accepted_at: Option<Timestamp>,
     /// Its routes, as they are now.
     routes: Option<Vec<AcceptedRoute<'a>>>,
     /// The first rule that the refused intent breaks.
@@ -74,7 +74,7 @@ pub(crate) struct KeyOutcome<'a> {
     /// The id of its stream entry, by which it is among the malformed intents.
     stream_entry_id: Option<&'a str>,
     /// When it was refused.
-    recorded_at: Option<Time>,
+    recorded_at: Option<Timestamp>,
 }
 
 impl<'a> KeyOutcome<'a> {
@@ -86,12 +86,12 @@ impl<'a> KeyOutcome<'a> {
         Self {
             state: state.as_str(),
             notification_id: notification.map(|detail| detail.record.notification_id.as_str()),
-            accepted_at: notification.map(|detail| Time(detail.record.content.accepted_at)),
+            accepted_at: notification.map(|detail| detail.record.content.accepted_at),
             routes: notification.map(accepted_routes),
             code: refused.map(|row| row.failure_code.as_str()),
-            detail: refused.filter(|_| with_content).map(|row| row.failure_message.as_str()),
+            detail: refused.filter(|_| with_content).map(|row| &*row.failure_message),
             stream_entry_id: refused.map(|row| row.key.entry_id.as_str()),
-            recorded_at: refused.map(|row| Time(row.recorded_at)),
+            recorded_at: refused.map(|row| row.recorded_at),
         }
     }
 }

@@ -1,18 +1,15 @@
 //! Notifications and their routes.
 
-use std::collections::BTreeMap;
-
 use ambient::Timestamp;
+use domain::document::json_of;
 use domain::explanation::explain;
 use domain::outcome::Acceptance;
-use domain::query::{self, NotificationDetail, StoredRoute};
-use domain::route::{RouteStatus, Start};
+use domain::query::{NotificationDetail, StoredRoute};
+use domain::receipt::Receipt;
+use domain::route::{Channel, RouteStatus, Start};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Serialize;
-use serde_json::{Map, Value, json};
-
-use super::receipts::Receipt;
-use super::{Time, channel_schema, json_of, status_schema};
+use serde_json::Value;
 
 /// The outcome of an intent that has become a notification now.
 pub(crate) const OUTCOME_ACCEPTED: &str = "accepted";
@@ -32,7 +29,7 @@ pub(crate) struct Accepted<'a> {
     #[schemars(schema_with = "outcome_schema")]
     outcome: &'static str,
     /// When it was accepted.
-    accepted_at: Time,
+    accepted_at: Timestamp,
     /// Its routes: of a duplicate as they are now.
     routes: Vec<AcceptedRoute<'a>>,
 }
@@ -45,13 +42,11 @@ pub(crate) struct AcceptedRoute<'a> {
     /// Its place among the routes of the notification by their ids, from 1 on.
     #[schemars(range(min = 1))]
     route_number: usize,
-    #[schemars(schema_with = "channel_schema")]
-    channel: &'static str,
+    channel: Channel,
     /// `user:<user_id>`, or `config:<notification_type>` if no administrator is configured; `null` if it
     /// holds an administrator's address.
     recipient_ref: Option<&'a str>,
-    #[schemars(schema_with = "status_schema")]
-    status: &'static str,
+    status: RouteStatus,
 }
 
 /// The ids of routes, in the order of `routes`; those with an address are left out for producers.
@@ -89,14 +84,14 @@ impl<'a> Accepted<'a> {
         let routes = routes.iter().zip(shown_ids(ids, false)).map(|(route, id)| AcceptedRoute {
             route_id: id.route_id,
             route_number: id.route_number,
-            channel: route.channel.as_str(),
+            channel: route.channel,
             recipient_ref: id.recipient_ref,
-            status: status(route.start).as_str(),
+            status: status(route.start),
         });
         Self {
             notification_id: record.notification_id.as_str(),
             outcome: OUTCOME_ACCEPTED,
-            accepted_at: Time(record.content.accepted_at),
+            accepted_at: record.content.accepted_at,
             routes: routes.collect(),
         }
     }
@@ -105,7 +100,7 @@ impl<'a> Accepted<'a> {
         Self {
             notification_id: detail.record.notification_id.as_str(),
             outcome: OUTCOME_DUPLICATE,
-            accepted_at: Time(detail.record.content.accepted_at),
+            accepted_at: detail.record.content.accepted_at,
             routes: accepted_routes(detail),
         }
     }
@@ -117,9 +112,9 @@ pub(super) fn accepted_routes(detail: &NotificationDetail) -> Vec<AcceptedRoute<
     let routes = detail.routes.iter().zip(shown_ids(ids, false)).map(|(route, id)| AcceptedRoute {
         route_id: id.route_id,
         route_number: id.route_number,
-        channel: route.channel.as_str(),
+        channel: route.channel,
         recipient_ref: id.recipient_ref,
-        status: route.status.as_str(),
+        status: route.status,
     });
     routes.collect()
 }
@@ -136,7 +131,7 @@ pub(crate) struct AcceptedElement {
     #[schemars(schema_with = "outcome_schema")]
     pub(crate) outcome: &'static str,
     /// When it was accepted.
-    pub(crate) accepted_at: Time,
+    pub(crate) accepted_at: Timestamp,
     /// How many routes it has.
     pub(crate) routes: usize,
 }
@@ -164,12 +159,12 @@ pub struct Notification<'a> {
     /// Empty if none was given.
     trace_id: &'a str,
     /// When the producer says that it happened.
-    occurred_at: Time,
+    occurred_at: Timestamp,
     /// When the service accepted it.
-    accepted_at: Time,
-    updated_at: Time,
+    accepted_at: Timestamp,
+    updated_at: Timestamp,
     /// Until when the key is reserved at least.
-    idempotency_expires_at: Time,
+    idempotency_expires_at: Timestamp,
     routes: Vec<Route<'a>>,
 }
 
@@ -182,35 +177,33 @@ struct Route<'a> {
     /// Its place among the routes of the notification by their ids, from 1 on.
     #[schemars(range(min = 1))]
     route_number: usize,
-    #[schemars(schema_with = "channel_schema")]
-    channel: &'static str,
+    channel: Channel,
     /// `user:<user_id>`, `email:<address>` or `config:<notification_type>`; `null` to a producer if it holds
     /// an administrator's address.
     recipient_ref: Option<&'a str>,
-    #[schemars(schema_with = "status_schema")]
-    status: &'static str,
+    status: RouteStatus,
     /// Failed attempts so far.
     attempt_count: u32,
     /// Failed attempts that make a dead letter.
     max_attempts: u32,
     /// When it is due; `null` unless the status is `pending` or `failed`.
-    next_attempt_at: Option<Time>,
+    next_attempt_at: Option<Timestamp>,
     /// The address of an e-mail route, else empty; `null` to a producer.
     resolved_email: Option<&'a str>,
     resolved_locale: &'a str,
     /// The cause of the last failed attempt, or of the skipping; else empty.
     last_error_classification: &'a str,
     last_error_message: &'a str,
-    last_error_at: Option<Time>,
-    created_at: Time,
-    updated_at: Time,
-    published_at: Option<Time>,
-    dead_lettered_at: Option<Time>,
-    skipped_at: Option<Time>,
+    last_error_at: Option<Timestamp>,
+    created_at: Timestamp,
+    updated_at: Timestamp,
+    published_at: Option<Timestamp>,
+    dead_lettered_at: Option<Timestamp>,
+    skipped_at: Option<Timestamp>,
     /// The id of its entry in the outbound stream; empty if it is not published.
     published_entry_id: &'a str,
     /// The report of its consumer; `null` if there is none.
-    receipt: Option<Receipt<'a>>,
+    receipt: Option<&'a Receipt>,
     /// An explanation of its state, and of the next change and its time.
     explanation: String,
 }
@@ -233,10 +226,10 @@ impl<'a> Notification<'a> {
             request_fingerprint: &record.fingerprint,
             request_id: &record.content.request_id,
             trace_id: &record.content.trace_id,
-            occurred_at: Time(record.content.occurred_at),
-            accepted_at: Time(record.content.accepted_at),
-            updated_at: Time(*updated_at),
-            idempotency_expires_at: Time(record.idempotency_expires_at),
+            occurred_at: record.content.occurred_at,
+            accepted_at: record.content.accepted_at,
+            updated_at: *updated_at,
+            idempotency_expires_at: record.idempotency_expires_at,
             routes: routes
                 .iter()
                 .zip(ids)
@@ -251,77 +244,25 @@ impl<'a> Route<'a> {
         Self {
             route_id: id.route_id,
             route_number: id.route_number,
-            channel: route.channel.as_str(),
+            channel: route.channel,
             recipient_ref: id.recipient_ref,
-            status: route.status.as_str(),
+            status: route.status,
             attempt_count: route.attempt_count,
             max_attempts: route.max_attempts,
-            next_attempt_at: route.next_attempt_at.map(Time),
+            next_attempt_at: route.next_attempt_at,
             resolved_email: with_addresses.then_some(&*route.resolved_email),
             resolved_locale: &route.resolved_locale,
             last_error_classification: &route.last_error_classification,
             last_error_message: &route.last_error_message,
-            last_error_at: route.last_error_at.map(Time),
-            created_at: Time(route.created_at),
-            updated_at: Time(route.updated_at),
-            published_at: route.published_at.map(Time),
-            dead_lettered_at: route.dead_lettered_at.map(Time),
-            skipped_at: route.skipped_at.map(Time),
+            last_error_at: route.last_error_at,
+            created_at: route.created_at,
+            updated_at: route.updated_at,
+            published_at: route.published_at,
+            dead_lettered_at: route.dead_lettered_at,
+            skipped_at: route.skipped_at,
             published_entry_id: &route.published_entry_id,
-            receipt: route.receipt.as_ref().map(Receipt::new),
+            receipt: route.receipt.as_ref(),
             explanation: explain(route, now),
         }
     }
-}
-
-/// A page of notifications, newest first.
-#[derive(Serialize, JsonSchema)]
-pub struct Notifications<'a> {
-    /// At most `limit`; a page may be short or empty and still have a next one.
-    pub notifications: Vec<NotificationSummary<'a>>,
-    /// The parameter `cursor` of the next page; `null` if the end of the list is reached.
-    pub next_cursor: Option<String>,
-}
-
-/// A notification in a list.
-#[derive(Serialize, JsonSchema)]
-pub struct NotificationSummary<'a> {
-    notification_id: &'a str,
-    /// A type of the catalogue.
-    notification_type: &'a str,
-    /// The producer that sent it.
-    producer: &'a str,
-    /// `user` or `admin_email`.
-    audience_kind: &'a str,
-    idempotency_key: &'a str,
-    /// When the service accepted it.
-    accepted_at: Time,
-    /// When the producer says that it happened.
-    occurred_at: Time,
-    /// How many routes have which status; a status that no route has is left out.
-    #[schemars(schema_with = "counts_schema")]
-    routes: BTreeMap<&'static str, u64>,
-}
-
-impl<'a> NotificationSummary<'a> {
-    /// Renders the summary.
-    pub fn new(summary: &'a query::NotificationSummary) -> Self {
-        Self {
-            notification_id: summary.notification_id.as_str(),
-            notification_type: &summary.notification_type,
-            producer: &summary.producer,
-            audience_kind: &summary.audience_kind,
-            idempotency_key: &summary.idempotency_key,
-            accepted_at: Time(summary.accepted_at),
-            occurred_at: Time(summary.occurred_at),
-            routes: summary.routes.iter().map(|(status, routes)| (status.as_str(), routes)).collect(),
-        }
-    }
-}
-
-fn counts_schema(_: &mut SchemaGenerator) -> Schema {
-    let count = json!({"type": "integer", "minimum": 1});
-    let counts: Map<String, Value> =
-        RouteStatus::ALL.iter().map(|status| (status.as_str().to_owned(), count.clone())).collect();
-    json_schema!({"type": "object", "properties": counts})
 }

@@ -10,7 +10,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::{Time, capped, is_false};
+use super::{capped, is_false};
 
 /// The state of the service. Counts stop at 10,000; a member `…_capped` says that there may be more.
 #[derive(Serialize, JsonSchema)]
@@ -32,7 +32,7 @@ pub struct ServiceStatus<'a> {
 struct Leader<'a> {
     /// Its name; `null` for a second or two after it has won.
     replica: Option<&'a str>,
-    since: Time,
+    since: Timestamp,
     /// The number of its term.
     fence: u64,
 }
@@ -121,8 +121,8 @@ struct CodeCount<'a> {
 struct Replica<'a> {
     replica: &'a str,
     version: &'a str,
-    started_at: Time,
-    seen_at: Time,
+    started_at: Timestamp,
+    seen_at: Timestamp,
     /// The workers that run on one replica at a time and run on this one.
     leader_of: &'a [String],
     /// All its workers, by name.
@@ -131,7 +131,7 @@ struct Replica<'a> {
 
 #[derive(Serialize, JsonSchema)]
 struct Worker<'a> {
-    last_pass_at: Time,
+    last_pass_at: Timestamp,
     blocked: Option<Blocked<'a>>,
 }
 
@@ -141,7 +141,7 @@ struct Blocked<'a> {
     /// The stream entry that waits, where it is one.
     entry_id: Option<String>,
     cause: &'a str,
-    since: Time,
+    since: Timestamp,
 }
 
 fn channels_schema(generator: &mut SchemaGenerator) -> Schema {
@@ -157,7 +157,7 @@ impl<'a> ServiceStatus<'a> {
         let now = status.store.at;
         let leader = status.leader.as_ref().map(|leader| Leader {
             replica: leader.replica.as_deref(),
-            since: Time(leader.term.since),
+            since: leader.term.since,
             fence: leader.term.fence,
         });
         let channels = status.store.channels.iter().map(|channel| {
@@ -238,8 +238,8 @@ impl<'a> Replica<'a> {
         Self {
             replica: &report.replica,
             version: &report.version,
-            started_at: Time(report.started_at),
-            seen_at: Time(status.seen_at),
+            started_at: report.started_at,
+            seen_at: status.seen_at,
             leader_of: &report.leader_of,
             workers: report.workers.iter().map(|worker| (&*worker.worker, Worker::new(worker))).collect(),
         }
@@ -251,9 +251,9 @@ impl<'a> Worker<'a> {
         let blocked = report.blocked.as_ref().map(|BlockedReport { entry_id, cause, since }| Blocked {
             entry_id: entry_id.map(|id| id.to_string()),
             cause,
-            since: Time(*since),
+            since: *since,
         });
-        Self { last_pass_at: Time(report.last_pass_at), blocked }
+        Self { last_pass_at: report.last_pass_at, blocked }
     }
 }
 

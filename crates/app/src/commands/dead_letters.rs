@@ -49,10 +49,7 @@ async fn list(args: &ListArgs, vars: Vars, out: &mut impl Write) -> Result<(), F
     match args.output.json {
         true => print_serialized(
             out,
-            &view::DeadLetters {
-                dead_letters: page.items.iter().map(view::DeadLetter::new).collect(),
-                next_cursor: cursor.clone(),
-            },
+            &view::DeadLetters { dead_letters: page.items, next_cursor: cursor.clone() },
         )?,
         false => {
             let names = ["ID", "TYPE", "SINCE", "ATTEMPTS", "CAUSE", "ERROR"];
@@ -100,7 +97,7 @@ async fn show(args: &ShowArgs, vars: Vars, out: &mut impl Write) -> Result<(), F
         .into());
     };
     if args.output.json {
-        return Ok(print_serialized(out, &view::DeadLetter::new(&letter))?);
+        return Ok(print_serialized(out, &letter)?);
     }
     let mut members = vec![
         ("id", args.id.to_string()),

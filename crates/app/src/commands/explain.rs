@@ -5,12 +5,12 @@ mod trail;
 use std::io::Write;
 
 use ambient::Timestamp;
-use api::view::{MalformedIntentSummary, Notification};
+use api::view::Notification;
 use clap::Args;
 use domain::explanation::explain;
 use domain::explanation::intent::{Fate, Reading, readings};
 use domain::ports::Queries;
-use domain::query::NotificationDetail;
+use domain::query::{MalformedSummary, NotificationDetail};
 use domain::route::RouteKey;
 use serde::Serialize;
 
@@ -64,7 +64,7 @@ struct Found<'a> {
     outcome: &'static str,
     sentence: String,
     notification_id: Option<&'a str>,
-    malformed_intent: Option<MalformedIntentSummary<'a>>,
+    malformed_intent: Option<&'a MalformedSummary>,
 }
 
 /// Runs the command with these variables, and prints to `out`.
@@ -122,7 +122,7 @@ fn document<'a>(
         outcome: fate.name(),
         sentence: fate.sentence(now),
         notification_id: fate.notification().map(|id| id.as_str()),
-        malformed_intent: fate.malformed().map(MalformedIntentSummary::new),
+        malformed_intent: fate.malformed(),
     };
     Document {
         name,

@@ -2,11 +2,11 @@
 
 use std::io::Write;
 
-use api::view::{NotificationSummary, Notifications};
+use api::view::Notifications;
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use domain::ports::Queries;
-use domain::query::{self, NotificationFilter, Place};
+use domain::query::{NotificationFilter, NotificationSummary, Place};
 use domain::record::RecordCursor;
 use domain::route::RouteStatus;
 
@@ -79,13 +79,9 @@ pub async fn run(args: ListArgs, vars: Vars, out: &mut impl Write) -> Result<(),
     let page = tables.explained(page)?;
     let cursor = page.next.map(|place| place.to_cursor(&filter));
     match args.output.json {
-        true => print_serialized(
-            out,
-            &Notifications {
-                notifications: page.items.iter().map(NotificationSummary::new).collect(),
-                next_cursor: cursor.clone(),
-            },
-        )?,
+        true => {
+            print_serialized(out, &Notifications { notifications: page.items, next_cursor: cursor.clone() })?
+        }
         false => {
             let names = ["NOTIFICATION", "TYPE", "PRODUCER", "KEY", "ACCEPTED", "ROUTES"];
             print_page(out, style, "notification", names, page.items.iter().map(row), cursor.is_some())?;
@@ -103,7 +99,7 @@ pub async fn run(args: ListArgs, vars: Vars, out: &mut impl Write) -> Result<(),
     Ok(())
 }
 
-fn row(item: &query::NotificationSummary) -> Vec<Cell> {
+fn row(item: &NotificationSummary) -> Vec<Cell> {
     let counts: Vec<String> =
         item.routes.iter().map(|(status, routes)| format!("{routes} {}", status.as_str())).collect();
     let worst = item.routes.iter().map(|(status, _)| tone(status)).max().unwrap_or_default();

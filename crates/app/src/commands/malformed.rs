@@ -5,7 +5,7 @@ mod fields;
 use std::io::Write;
 
 use anyhow::anyhow;
-use api::view::{MalformedIntentSummary, MalformedIntents, MalformedIntentsPage};
+use api::view::{MalformedIntents, MalformedIntentsPage};
 use clap::{Args, Subcommand};
 use domain::malformed::rule_of;
 use domain::ports::Queries;
@@ -121,10 +121,7 @@ async fn list(args: &ListArgs, tables: &Tables, style: Style, out: &mut impl Wri
     match args.output.json {
         true => print_serialized(
             out,
-            &MalformedIntentsPage {
-                malformed_intents: page.items.iter().map(MalformedIntentSummary::new).collect(),
-                next_cursor: cursor.clone(),
-            },
+            &MalformedIntentsPage { malformed_intents: page.items, next_cursor: cursor.clone() },
         )?,
         false => {
             let names = ["ENTRY", "RECORDED", "CODE", "TYPE", "PRODUCER", "KEY"];
@@ -167,7 +164,7 @@ async fn show(args: &ShowArgs, tables: &Tables, style: Style, out: &mut impl Wri
         return write_raw(out, newest.raw_fields.as_deref(), args.field.as_deref());
     }
     if args.output.json {
-        return Ok(print_serialized(out, &MalformedIntents::new(&found))?);
+        return Ok(print_serialized(out, &MalformedIntents { malformed_intents: found })?);
     }
     for (number, row) in found.iter().enumerate() {
         if number > 0 {

@@ -1,8 +1,11 @@
 //! Queries for dead letters.
 
 use ambient::Timestamp;
+use schemars::JsonSchema;
+use serde::{Serialize, Serializer};
 
 use super::cursor::{Place, Query};
+use crate::record::NotificationId;
 use crate::route::{Channel, RouteKey};
 
 /// Filter for dead letters; a field that is `None` does not restrict the list.
@@ -84,10 +87,12 @@ pub struct Discarded {
     pub reason: String,
 }
 
-/// A row of `dead_letters`, and the type of its notification.
-#[derive(Clone, PartialEq, Eq, Debug)]
+/// A route whose retry budget is spent, and the type of its notification.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, JsonSchema)]
 pub struct DeadLetter {
     /// Key of its route.
+    #[serde(flatten, serialize_with = "route_members")]
+    #[schemars(with = "RouteMembers<'_>")]
     pub key: RouteKey,
     /// The type of its notification.
     pub notification_type: String,
@@ -108,7 +113,42 @@ pub struct DeadLetter {
     /// Time of the last failed attempt.
     pub created_at: Timestamp,
     /// The discard, if an operator discarded the dead letter.
+    #[serde(flatten, serialize_with = "discard_members")]
+    #[schemars(with = "DiscardMembers<'_>")]
     pub discarded: Option<Discarded>,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct RouteMembers<'a> {
+    /// `<notification_id>/<route_id>`: an id for `ids` of a replay or discard.
+    id: String,
+    notification_id: &'a NotificationId,
+    route_id: &'a str,
+}
+
+fn route_members<S: Serializer>(key: &RouteKey, serializer: S) -> Result<S::Ok, S::Error> {
+    let RouteKey { notification_id, route_id } = key;
+    RouteMembers { id: key.to_string(), notification_id, route_id }.serialize(serializer)
+}
+
+#[derive(Serialize, JsonSchema)]
+struct DiscardMembers<'a> {
+    /// Time of the discard; `null` if no operator discarded it.
+    discarded_at: Option<Timestamp>,
+    /// The operator: the name of a token, or `user@host`.
+    discarded_by: Option<&'a str>,
+    /// The reason, in the operator's words.
+    discard_reason: Option<&'a str>,
+}
+
+fn discard_members<S: Serializer>(discard: &Option<Discarded>, serializer: S) -> Result<S::Ok, S::Error> {
+    let discard = discard.as_ref();
+    DiscardMembers {
+        discarded_at: discard.map(|discard| discard.at),
+        discarded_by: discard.map(|discard| &*discard.by),
+        discard_reason: discard.map(|discard| &*discard.reason),
+    }
+    .serialize(serializer)
 }
 
 impl DeadLetter {

@@ -91,11 +91,11 @@ mod tests {
         };
         MalformedSummary {
             key,
-            notification_type: "game.turn.ready".to_owned(),
+            notification_type: "game.turn.ready".to_owned().into(),
             producer: "game_master".to_owned(),
-            idempotency_key: "k-1".to_owned(),
+            idempotency_key: "k-1".to_owned().into(),
             failure_code: code.as_str().to_owned(),
-            failure_message: String::new(),
+            failure_message: String::new().into(),
             recorded_at,
         }
     }
@@ -142,7 +142,7 @@ mod tests {
             ("game.turn.ready", "", false),
         ] {
             let row = MalformedSummary {
-                notification_type: notification_type.to_owned(),
+                notification_type: notification_type.to_owned().into(),
                 producer: producer.to_owned(),
                 ..malformed(FailureCode::UnknownField, "1-0", at(1))
             };

@@ -1,9 +1,12 @@
 //! Queries for malformed intents.
 
 use ambient::Timestamp;
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use super::cursor::{Place, Query};
 use crate::catalog::Catalog;
+use crate::document::{Guarded, raw_fields_schema, stored_json};
 use crate::malformed::MalformedKey;
 
 /// Filter for malformed intents; a field that is `None` does not restrict the list.
@@ -60,22 +63,25 @@ impl Place for MalformedPlace {
     }
 }
 
-/// A row of `malformed_intents` without its raw fields, which may be large.
-#[derive(Clone, PartialEq, Eq, Debug)]
+/// A malformed intent without its raw fields, which may be large.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, JsonSchema)]
+#[schemars(rename = "MalformedIntentSummary")]
 pub struct MalformedSummary {
     /// Stream, entry id and fingerprint of the fields.
+    #[serde(flatten)]
     pub key: MalformedKey,
-    /// Type as received, if it is text of at most 255 bytes; else empty. The same holds for the next two.
-    pub notification_type: String,
-    /// Producer; see `notification_type`.
+    /// Type as received; empty if it was not text of at most 255 bytes. `null` to a producer that may not
+    /// send this type, or if no type has the name: then the entry may be another producer's.
+    /// `idempotency_key`, `failure_message` and `raw_fields` are `null` with it.
+    pub notification_type: Guarded,
+    /// Producer as received; empty if it was not text of at most 255 bytes.
     pub producer: String,
-    /// Idempotency key; see `notification_type`.
-    pub idempotency_key: String,
-    /// The first rule that the entry breaks: [`FailureCode`](crate::malformed::FailureCode), or a code of an
-    /// older version.
+    /// Idempotency key as received; empty if it was not text of at most 255 bytes.
+    pub idempotency_key: Guarded,
+    /// The first rule that the entry breaks, or a code of an older version.
     pub failure_code: String,
     /// Explanation for a person.
-    pub failure_message: String,
+    pub failure_message: Guarded,
     /// Time of the decision.
     pub recorded_at: Timestamp,
 }
@@ -86,18 +92,37 @@ impl MalformedSummary {
         MalformedPlace { recorded_at: self.recorded_at, key: self.key.clone() }
     }
 
+    /// Removes the content of the entry, for a reader that may not see it.
+    pub fn withhold(&mut self) {
+        self.notification_type.withhold();
+        self.idempotency_key.withhold();
+        self.failure_message.withhold();
+    }
+
     /// True if the named producer may send the named type. If not, the entry may belong to another producer.
     pub fn allows_producer(&self, catalog: &Catalog) -> bool {
         catalog.get(&self.notification_type).is_some_and(|known| known.allows_producer(&self.producer))
     }
 }
 
-/// A row of `malformed_intents`.
-#[derive(Clone, PartialEq, Eq, Debug)]
+/// A malformed intent, whole.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, JsonSchema)]
+#[schemars(rename = "MalformedIntent")]
 pub struct StoredMalformedIntent {
     /// All columns except the raw fields.
+    #[serde(flatten)]
     pub summary: MalformedSummary,
-    /// The complete raw fields as JSON: an array of `[name, value]` in the order received. `None` if the rows
-    /// before it in the response are so large that there is no room for them.
+    /// The fields of the entry as `[name, value]`, in the order received. Bytes that are not text are
+    /// `{"base64": …}`; what is too long is truncated. `null` if it is too large to be sent with the others.
+    #[serde(serialize_with = "stored_json")]
+    #[schemars(schema_with = "raw_fields_schema")]
     pub raw_fields: Option<String>,
+}
+
+impl StoredMalformedIntent {
+    /// Removes the content of the entry, for a reader that may not see it.
+    pub fn withhold(&mut self) {
+        self.summary.withhold();
+        self.raw_fields = None;
+    }
 }

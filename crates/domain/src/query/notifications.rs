@@ -1,9 +1,13 @@
 //! Queries for notifications and their routes.
 
 use ambient::Timestamp;
+use schemars::{JsonSchema, json_schema};
+use serde::{Serialize, Serializer};
+use serde_json::{Map, Value, json};
 
 use super::cursor::{Place, Query};
 use super::dead_letters::{DeadLetter, Discarded};
+use crate::document::inline_schema;
 use crate::receipt::Receipt;
 use crate::record::{NotificationId, Record, RecordCursor};
 use crate::route::{Channel, RouteKey, RouteStatus};
@@ -77,8 +81,21 @@ impl RouteCounts {
     }
 }
 
+impl Serialize for RouteCounts {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.iter())
+    }
+}
+
+inline_schema!(RouteCounts, {
+    let count = json!({"type": "integer", "minimum": 1});
+    let counts: Map<String, Value> =
+        RouteStatus::ALL.iter().map(|status| (status.as_str().to_owned(), count.clone())).collect();
+    json_schema!({"type": "object", "properties": counts})
+});
+
 /// A notification in a list.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, JsonSchema)]
 pub struct NotificationSummary {
     /// Id of the notification.
     pub notification_id: NotificationId,
@@ -94,7 +111,7 @@ pub struct NotificationSummary {
     pub accepted_at: Timestamp,
     /// Time of the event, according to the producer.
     pub occurred_at: Timestamp,
-    /// Number of routes by state.
+    /// Number of routes by state; a state that no route has is left out.
     pub routes: RouteCounts,
 }
 

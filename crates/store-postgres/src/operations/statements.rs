@@ -101,7 +101,7 @@ fn keys(targets: &[Target]) -> [Parameter; 2] {
 }
 
 pub(super) fn replay_routes(routes: &[(&Target, ReplayedRoute)], now: Timestamp) -> BoundStatement {
-    let bigints = |value: fn(&ReplayedRouteRoute) -> u32| {
+    let bigints = |value: fn(&ReplayedRoute) -> u32| {
         parameter::bigints(routes.iter().map(|(_, replayed)| value(replayed).into()))
     };
     let [notification_ids, route_ids] = routes::keys(routes.iter().map(|(target, _)| &target.key));

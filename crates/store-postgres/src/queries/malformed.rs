@@ -91,11 +91,11 @@ fn summary(row: &Row) -> Result<MalformedSummary, StoreError> {
     let entry_id: String = column(row, "malformed_intents.stream_entry_id", "")?;
     let text = |place| column::<String>(row, place, &entry_id);
     Ok(MalformedSummary {
-        notification_type: text("malformed_intents.notification_type")?,
+        notification_type: text("malformed_intents.notification_type")?.into(),
         producer: text("malformed_intents.producer")?,
-        idempotency_key: text("malformed_intents.idempotency_key")?,
+        idempotency_key: text("malformed_intents.idempotency_key")?.into(),
         failure_code: text("malformed_intents.failure_code")?,
-        failure_message: text("malformed_intents.failure_message")?,
+        failure_message: text("malformed_intents.failure_message")?.into(),
         recorded_at: instant(row, "malformed_intents.recorded_at", &entry_id)?,
         key: MalformedKey {
             stream: text("malformed_intents.stream")?,

@@ -5,8 +5,8 @@ use domain::entry::EntryId;
 use domain::malformed::{FailureCode, MalformedKey};
 use domain::operations::{ChangeReport, Plan, PlanGroup};
 use domain::query::{
-    self, CauseCounts, ChannelStatus, Counted, LeaderTerm, MalformedSummary, ReplicaStatus, Status,
-    StoreStatus, StoredMalformedIntent, StoredRoute, StreamBacklog,
+    self, CauseCounts, ChannelStatus, Counted, DeadLetter, LeaderTerm, MalformedSummary, ReplicaStatus,
+    Status, StoreStatus, StoredMalformedIntent, StoredRoute, StreamBacklog,
 };
 use domain::replica::{ReplicaReport, WorkerReport};
 use domain::route::Channel;
@@ -14,15 +14,14 @@ use serde_json::{Value, json};
 
 use super::{OCCURRED_AT_MS, PRODUCER, after, rendered, route};
 use crate::view::{
-    DeadLetter, DeadLetters, Discarded, MalformedIntentSummary, MalformedIntents, MalformedIntentsPage,
-    Planned, Replayed, ServiceStatus,
+    DeadLetters, Discarded, MalformedIntents, MalformedIntentsPage, Planned, Replayed, ServiceStatus,
 };
 
 const ENTRY_ID: &str = "1775121700000-0";
 
-fn dead_letter() -> query::DeadLetter {
+fn dead_letter() -> DeadLetter {
     let StoredRoute { key, channel, recipient_ref, .. } = route(Channel::Push);
-    query::DeadLetter {
+    DeadLetter {
         key,
         notification_type: "game.turn.ready".to_owned(),
         channel,
@@ -38,8 +37,7 @@ fn dead_letter() -> query::DeadLetter {
 }
 
 pub(in crate::openapi) fn dead_letters() -> Value {
-    let letter = dead_letter();
-    rendered(DeadLetters { dead_letters: vec![DeadLetter::new(&letter)], next_cursor: None })
+    rendered(DeadLetters { dead_letters: vec![dead_letter()], next_cursor: None })
 }
 
 pub(in crate::openapi) fn replay_requests() -> Value {
@@ -94,11 +92,11 @@ pub(in crate::openapi) fn malformed() -> StoredMalformedIntent {
             entry_id: ENTRY_ID.to_owned(),
             fields_fingerprint: "7c".repeat(32),
         },
-        notification_type: String::new(),
+        notification_type: String::new().into(),
         producer: PRODUCER.to_owned(),
-        idempotency_key: String::new(),
+        idempotency_key: String::new().into(),
         failure_code: FailureCode::UnknownField.as_str().to_owned(),
-        failure_message: "colour is not a field of an intent".to_owned(),
+        failure_message: "colour is not a field of an intent".to_owned().into(),
         recorded_at: after(12),
     };
     StoredMalformedIntent {
@@ -109,12 +107,12 @@ pub(in crate::openapi) fn malformed() -> StoredMalformedIntent {
 
 pub(in crate::openapi) fn malformed_intents_page() -> Value {
     let StoredMalformedIntent { summary, .. } = malformed();
-    let malformed_intents = vec![MalformedIntentSummary::new(&summary)];
+    let malformed_intents = vec![summary];
     rendered(MalformedIntentsPage { malformed_intents, next_cursor: None })
 }
 
 pub(in crate::openapi) fn malformed_intents() -> Value {
-    rendered(MalformedIntents::new(&[malformed()]))
+    rendered(MalformedIntents { malformed_intents: vec![malformed()] })
 }
 
 pub(in crate::openapi) fn status() -> Value {

@@ -136,9 +136,10 @@ impl<'a> Trail<'a> {
         let content: Option<Content> = fields.map(|fields| decode(fields, &self.catalog));
         let fields_fingerprint = fields.map(|fields| fields.fingerprint());
         let own = content.iter().flatten().map(|intent| intent.key());
-        let stored = malformed
-            .iter()
-            .map(|row| IdempotencyKey { producer: row.producer.clone(), key: row.idempotency_key.clone() });
+        let stored = malformed.iter().map(|row| IdempotencyKey {
+            producer: row.producer.clone(),
+            key: row.idempotency_key.to_string(),
+        });
         let holders = self.holders(own.chain(stored).collect()).await?;
         Ok(entry_fates(&EntryFindings {
             id,

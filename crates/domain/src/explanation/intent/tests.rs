@@ -66,11 +66,11 @@ fn row(id: EntryId, fields: &RawFields, code: FailureCode) -> MalformedSummary {
             entry_id: id.to_string(),
             fields_fingerprint: fields.fingerprint(),
         },
-        notification_type: "game.turn.ready".to_owned(),
+        notification_type: "game.turn.ready".to_owned().into(),
         producer: "game_master".to_owned(),
-        idempotency_key: "k".to_owned(),
+        idempotency_key: "k".to_owned().into(),
         failure_code: code.as_str().to_owned(),
-        failure_message: "it is wrong".to_owned(),
+        failure_message: "it is wrong".to_owned().into(),
         recorded_at: at(51),
     }
 }

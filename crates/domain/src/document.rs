@@ -1,0 +1,120 @@
+//! Serialisation shared by the documents: what the API returns, the commands print and the console shows.
+
+use std::fmt;
+use std::ops::Deref;
+
+use schemars::{Schema, SchemaGenerator, json_schema};
+use serde::{Serialize, Serializer};
+use serde_json::Value;
+
+/// Implements `JsonSchema` with a schema that is repeated in place instead of being named.
+macro_rules! inline_schema {
+    ($type:ty, $schema:expr) => {
+        impl schemars::JsonSchema for $type {
+            fn inline_schema() -> bool {
+                true
+            }
+
+            fn schema_name() -> std::borrow::Cow<'static, str> {
+                stringify!($type).into()
+            }
+
+            fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+                $schema
+            }
+        }
+    };
+}
+
+pub(crate) use inline_schema;
+
+/// The schema of one of these names.
+pub(crate) fn one_of(names: impl IntoIterator<Item = &'static str>) -> Schema {
+    json_schema!({"type": "string", "enum": names.into_iter().collect::<Vec<_>>()})
+}
+
+/// Text that some readers may not see. Withheld text is empty here and `null` in documents.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[serde(transparent)]
+pub struct Guarded(Option<String>);
+
+impl Guarded {
+    /// Removes the text.
+    pub fn withhold(&mut self) {
+        self.0 = None;
+    }
+}
+
+impl From<String> for Guarded {
+    fn from(text: String) -> Self {
+        Self(Some(text))
+    }
+}
+
+impl Deref for Guarded {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        self.0.as_deref().unwrap_or_default()
+    }
+}
+
+impl fmt::Display for Guarded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self)
+    }
+}
+
+inline_schema!(Guarded, json_schema!({"type": ["string", "null"]}));
+
+/// Serialises stored JSON as what it is; as a string if another program wrote something that is not JSON.
+pub(crate) fn stored_json<S: Serializer>(text: &Option<String>, serializer: S) -> Result<S::Ok, S::Error> {
+    text.as_deref().map(json_of).serialize(serializer)
+}
+
+/// Parses JSON that PostgreSQL stores as text; returns a string if another program wrote something that is
+/// not JSON.
+pub fn json_of(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|_| text.into())
+}
+
+/// The schema of the raw fields of an entry.
+pub(crate) fn raw_fields_schema(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": ["array", "null"],
+        "items": {"type": "array", "items": {"type": ["string", "object"]}, "minItems": 2, "maxItems": 2},
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::receipt::{ReceiptStatus, Recorded};
+    use crate::route::{Channel, RouteStatus};
+
+    fn written<T: Serialize, const N: usize>(values: [T; N]) -> [Value; N] {
+        values.map(|value| serde_json::to_value(value).expect("it is JSON"))
+    }
+
+    #[test]
+    fn a_name_is_the_same_in_documents_and_in_tables() {
+        assert_eq!(written(Channel::ALL), Channel::ALL.map(Channel::as_str));
+        assert_eq!(written(RouteStatus::ALL), RouteStatus::ALL.map(RouteStatus::as_str));
+        assert_eq!(written(ReceiptStatus::ALL), ReceiptStatus::ALL.map(ReceiptStatus::as_str));
+        assert_eq!(written(Recorded::ALL), Recorded::ALL.map(Recorded::as_str));
+    }
+
+    #[test]
+    fn withheld_text_is_null_and_empty_text_is_not() {
+        let mut text = Guarded::from("a@example.com".to_owned());
+        text.withhold();
+        assert_eq!(written([text.clone(), String::new().into()]), [Value::Null, "".into()]);
+        assert_eq!(&*text, "");
+    }
+
+    #[test]
+    fn json_that_another_program_broke_is_a_string() {
+        assert_eq!(json_of("{"), "{");
+        assert_eq!(json_of("[1]"), serde_json::json!([1]));
+    }
+}
