@@ -134,7 +134,7 @@ impl Database {
         let mut matched = None;
         if query.count || query.matched {
             let mut count = compile::count(&query, &self.table());
-            let rows = session.query_once(count.from(TABLE)).await?;
+            let rows = session.query_once(&*count.from(TABLE)).await?;
             matched = Some(rows[0].get::<_, i64>(0).unsigned_abs());
         }
         if query.count {
