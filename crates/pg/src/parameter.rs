@@ -24,7 +24,7 @@ pub struct Parameter {
 #[derive(Clone, Debug)]
 enum Value {
     Null,
-    /// In the server's wire format.
+    /// The value in the server's wire format.
     Encoded(BytesMut),
     /// A text that several owners share.
     Shared(Arc<str>),

@@ -73,7 +73,7 @@ pub struct BoundStatement {
 pub(crate) enum Values {
     Parameters(Vec<Parameter>),
     Built(PostgresValues),
-    /// Of a [`crate::sql::Written`].
+    /// The values of a [`crate::sql::Written`], one of which is the text at this index.
     Shared(PostgresValues, usize, SharedText),
 }
 

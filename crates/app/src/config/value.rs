@@ -30,7 +30,7 @@ pub(super) trait Value: Sized {
     }
 }
 
-/// An empty text is no value.
+/// An empty text means that there is none.
 impl<T: Value> Value for Option<T> {
     fn parse(text: &str, takes: &Takes) -> Result<Self, String> {
         if text.is_empty() { Ok(None) } else { T::parse(text, takes).map(Some) }
