@@ -157,7 +157,7 @@ pub fn with_fallbacks<S: Clone + Send + Sync + 'static>(router: Router<S>) -> Ro
         })
 }
 
-/// The listener's own responses, for [`Settings::refuse`](crate::Settings).
+/// The listener's own responses, for [`ListenerSettings::refuse`](crate::ListenerSettings).
 pub fn refuse(refusal: ListenerRefusal) -> Response {
     let problem = match refusal {
         ListenerRefusal::RequestTimeout => {

@@ -29,7 +29,7 @@ use pg::RawTimestamp;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use self::extent::{Extent, is_settled_by_others};
+use self::extent::{Extent, settled_by_others};
 use self::round::{Round, Step};
 use self::tally::HeldEvents;
 use super::engine::Relay;
@@ -153,8 +153,10 @@ impl Comparing {
                 let recorded = self.current.as_ref().and_then(|current| current.recorded_on(server, types));
                 recorded.map_or(Demand::Begin, Demand::Continue)
             }
-            None if is_settled_by_others(server, types) => Demand::Settled,
-            None => Demand::Begin,
+            None => match settled_by_others(server, types) {
+                Some(until) if !self.is_older(server.id, until) => Demand::Settled,
+                _ => Demand::Begin,
+            },
         }
     }
 

@@ -275,3 +275,31 @@ async fn a_server_that_is_restored_to_before_a_record_of_another_relay_is_compar
     let (_, stand, _) = running.stop().await;
     assert_eq!(stand.published()[5..], ids([6, 7, 7]));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_relay_of_fewer_types_notices_at_its_start_that_the_server_was_restored_in_place() {
+    let running = delivered().await;
+    let before = running.stand.with(|state| (state.held.clone(), state.records.clone()));
+    running.memory.add(6, "k").await;
+    go_on(MINUTE).await;
+    let (memory, stand, _) = running.stop().await;
+    stand.with(|state| (state.held, state.records) = before);
+    let next = Running::start(memory, stand, only("t"));
+    go_on(MINUTE * 5).await;
+    let (_, stand, _) = next.stop().await;
+    assert_eq!(stand.published()[5..], ids([6, 6]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_is_restored_in_place_to_a_record_of_other_types_is_compared() {
+    let (memory, stand, _) = delivered().await.stop().await;
+    let before = stand.with(|state| (state.held.clone(), state.records.clone()));
+    let running = Running::start(memory, stand, only("t"));
+    running.memory.add(6, "k").await;
+    go_on(MINUTE).await;
+    assert_eq!(running.stand.published()[5..], ids([6]));
+    running.stand.with(|state| (state.held, state.records) = before);
+    go_on(MINUTE * 5).await;
+    let (_, stand, _) = running.stop().await;
+    assert_eq!(stand.published()[5..], ids([6, 6]));
+}

@@ -93,13 +93,30 @@ fn overlap(one: &EventTypes, other: &EventTypes) -> bool {
     }
 }
 
-/// True if records of this very server show that every event of these types is settled.
-pub(super) fn is_settled_by_others(server: &Server, types: &EventTypes) -> bool {
-    let settled = |record: &&ServerRecord| {
-        record.is_own && record.types != *types && matches!(record.progress, Progress::Settled(_))
-    };
-    let settled: Vec<ServerRecord> = server.records.iter().filter(settled).cloned().collect();
-    covered_until(&settled, types).is_some()
+/// Returns the time until which records of other types, of this very server, show that every event of these
+/// types is settled.
+pub(super) fn settled_by_others(server: &Server, types: &EventTypes) -> Option<RawTimestamp> {
+    let is_settled = |record: &ServerRecord| matches!(record.progress, Progress::Settled(_));
+    covered_by_others(server, types, is_settled)
+}
+
+/// Returns the time until which this very server has every event of these types, if later events must have
+/// markers under the names of this publisher.
+pub(super) fn marked_after(server: &Server, types: &EventTypes) -> Option<RawTimestamp> {
+    match server.record(types).filter(|record| record.is_own) {
+        Some(own) => own.has_own_markers.then(|| own.covers_until()),
+        None => covered_by_others(server, types, |record| record.has_own_markers),
+    }
+}
+
+fn covered_by_others(
+    server: &Server,
+    types: &EventTypes,
+    counts: impl Fn(&ServerRecord) -> bool,
+) -> Option<RawTimestamp> {
+    let counts = |record: &&ServerRecord| record.is_own && record.types != *types && counts(record);
+    let others: Vec<ServerRecord> = server.records.iter().filter(counts).cloned().collect();
+    covered_until(&others, types)
 }
 
 #[cfg(test)]
@@ -161,8 +178,8 @@ mod tests {
         assert_eq!(since(&["c"]), at(11));
         assert_eq!(since(&["a", "c"]), at(11));
         assert_eq!(since(&["a"]), at(51));
-        assert!(is_settled_by_others(&server, &only(&["a", "c"])));
-        assert!(!is_settled_by_others(&server, &EventTypes::All), "there is only its own record");
+        assert!(settled_by_others(&server, &only(&["a", "c"])).is_some());
+        assert_eq!(settled_by_others(&server, &EventTypes::All), None, "there is only its own record");
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::time::Duration;
 use pg::{PgError, RawTimestamp};
 use tokio::time::Instant;
 
+use super::extent::marked_after;
 use super::{Demand, MAX_CLAIM_WAIT, PAGE_EVENTS, earlier};
 use crate::relay::engine::Relay;
 use crate::relay::pass::{LoopState, Outage};
@@ -42,9 +43,9 @@ impl<S: Storage, P: Publisher, O: RelayObserver> Relay<S, P, O> {
     /// counts as true: the comparison runs beside the claims.
     pub(super) async fn lacks_marker(&self, work: &LoopState, server: &Server) -> Result<bool, Outage> {
         let begun = Instant::now();
-        let own = server.record(&self.compared).filter(|record| record.is_own && record.has_own_markers);
-        let (Some(record), None) = (own, work.comparing.recorded_at) else { return Ok(false) };
-        let since = record.covers_until().just_after();
+        let marked_after = marked_after(server, &self.compared);
+        let (Some(until), None) = (marked_after, work.comparing.recorded_at) else { return Ok(false) };
+        let since = until.just_after();
         if since < earlier(self.storage.now().await?, self.settings.republish_window) {
             return Ok(false);
         }
