@@ -7,7 +7,8 @@
 //!
 //! A request passes these checks in this order: path (404), method (405), token (401), rights of the token
 //! (403), rate limit (429), and media type (415), length (413) and form (400) of the body. The router makes
-//! the first two, the [`TokenGuard`](tokens::TokenGuard) the next three, and the body extractors the last three.
+//! the first two, the [`TokenGuard`](tokens::TokenGuard) the next three, and the body extractors the last
+//! three.
 //!
 //! What it deliberately lacks: routes, knowledge of notifications, metrics and the environment. The caller
 //! provides them.
