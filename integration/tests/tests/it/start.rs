@@ -63,7 +63,7 @@ async fn a_check_that_takes_too_long_is_made_again() {
     let slow = Proxy::start(world.database.port()).await;
     // Only the checks prepare this statement as long as no intent is malformed. The delay exceeds the limit
     // of an operation.
-    let delayed = slow.delay_request(b"INSERT INTO \"malformed_intents\"", Duration::from_secs(4));
+    let delayed = slow.delay_request(b"INSERT INTO malformed_intents", Duration::from_secs(4));
     let service = world.service_via(world.redis.port(), slow.port()).start().await;
     delayed.reached(BOUND).await;
     let waited = service.logged("waiting for a dependency").expect("it is logged");
