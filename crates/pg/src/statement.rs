@@ -7,8 +7,7 @@
 
 use std::borrow::Cow;
 
-use sea_query::{PostgresQueryBuilder, QueryStatementWriter};
-use sea_query_postgres::{PostgresBinder, PostgresValues};
+use sea_query_postgres::PostgresValues;
 use tokio_postgres::types::{ToSql, Type};
 
 use crate::parameter::Parameter;
@@ -35,25 +34,9 @@ impl Statement {
         Self { name, plan, text: Cow::Owned(text) }
     }
 
-    /// A statement of the query builder with its parameters, which [`crate::bind`] makes. Otherwise like
-    /// [`Statement::new`].
-    pub fn built(
-        name: &'static str,
-        plan: &'static [&'static str],
-        statement: &(impl QueryStatementWriter + PostgresBinder),
-    ) -> BoundStatement {
-        let (text, values) = statement.build_postgres(PostgresQueryBuilder);
-        BoundStatement { statement: Self::composed(name, plan, text), values: Values::Built(values) }
-    }
-
     /// The name: the module and the effect, such as `routes.publish_if_unchanged`.
     pub fn name(&self) -> &'static str {
         self.name
-    }
-
-    /// The text.
-    pub fn text(&self) -> &str {
-        &self.text
     }
 
     /// The statement with its parameters `$1`, `$2`, … in their order, which [`crate::parameter`] makes.
@@ -78,11 +61,6 @@ pub(crate) enum Values {
 }
 
 impl BoundStatement {
-    /// The statement without its parameters.
-    pub fn statement(&self) -> &Statement {
-        &self.statement
-    }
-
     /// The values of the parameters, in their order.
     pub(crate) fn params(&self) -> Vec<&(dyn ToSql + Sync)> {
         match &self.values {

@@ -25,23 +25,22 @@ mod compare;
 mod losses;
 mod names;
 mod tally;
+mod watch;
 
 use std::time::Duration;
 
 use ambient::{Clock, Timestamp};
 use domain::entry::EntryId;
 use domain::ports::{
-    Election, OutboundInspection, OutboundServer, RepublishStore, SavedStream, ServerId, StoreError,
-    error_chain,
+    Election, OutboundInspection, OutboundServer, RepublishStore, SavedStream, StoreError, error_chain,
 };
 use domain::republish::{Gap, SeenStream};
 use domain::route::Channel;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use self::compare::Comparison;
-use self::losses::Losses;
 use self::names::report_renamed;
+use self::watch::{Fallen, Watch, saved_stream};
 use crate::health::Health;
 use crate::metrics::Metrics;
 use crate::passes::{CurrentTerm, Pass, Passes, run_passes, while_leading};
@@ -89,27 +88,6 @@ pub struct Republisher<E, S, O, C> {
     pub health: Health,
 }
 
-/// The streams as one replica has observed them.
-#[derive(Default)]
-struct Watch {
-    /// The streams as they were saved last; `None` before they are loaded.
-    saved: Option<Vec<SavedStream>>,
-    /// The time at which this replica saved them last.
-    saved_at: Option<Instant>,
-    /// The streams as they were observed last while nothing was lost.
-    known: Vec<SeenStream>,
-    /// A change after which entries may be lost.
-    change: Option<PendingChange>,
-    /// The time at which the last comparison is to be repeated.
-    repeat_at: Option<Instant>,
-    /// The time at which the names of the streams were recorded last.
-    touched_at: Option<Instant>,
-    /// The comparison that is not complete.
-    unfinished: Option<Comparison>,
-    /// The losses that were reported.
-    losses: Losses,
-}
-
 /// The current observation of a stream, and the ids that it never had.
 #[derive(Clone)]
 struct Observed {
@@ -122,26 +100,6 @@ impl Observed {
     fn may_have_lost(&self, former: &SeenStream) -> bool {
         self.seen.may_have_lost(former, &self.gaps)
     }
-}
-
-/// A stream as it was on the current server before it lost entries.
-struct Fallen {
-    seen: SeenStream,
-    /// The time of the last save of the stream when the loss was noticed. A replica that has noticed it does
-    /// not save before a comparison.
-    saved_at: Option<Timestamp>,
-}
-
-/// A change that has not been compared yet.
-struct PendingChange {
-    /// The server after the change.
-    server: ServerId,
-    /// Streams as they were on this server before their last id fell. New entries raise the last id again.
-    fallen: Vec<Fallen>,
-    /// The time since which both stores have responded.
-    settled_since: Instant,
-    /// The cause of the last failure to compare, until the comparison is tried again.
-    failure: Option<String>,
 }
 
 /// A stream to compare.
@@ -294,39 +252,6 @@ where
     }
 }
 
-impl Watch {
-    /// Returns true if both stores have responded for long enough since the current change. Called when both
-    /// have responded. `suspected` contains streams as they were before a change that was just observed,
-    /// `saved` the streams as they are saved now.
-    fn is_settled(&mut self, server: &ServerId, suspected: Vec<SeenStream>, saved: &[SavedStream]) -> bool {
-        let change = self.change.take().filter(|change| change.server == *server);
-        let mut change = change.unwrap_or_else(|| PendingChange {
-            server: server.clone(),
-            fallen: Vec::new(),
-            settled_since: Instant::now(),
-            failure: None,
-        });
-        for seen in suspected.into_iter().filter(|stream| stream.server == *server) {
-            if change.fallen.iter().all(|fallen| fallen.seen.stream != seen.stream) {
-                let saved_at = saved_stream(saved, &seen).map(|saved| saved.seen_at);
-                change.fallen.push(Fallen { seen, saved_at });
-            }
-        }
-        let settled_since = change.settled_since;
-        self.change = Some(change);
-        settled_since.elapsed() >= SETTLE_TIME
-    }
-
-    /// Schedules the repetition if one is due for these streams. Every replica schedules it, and the first
-    /// one performs it.
-    fn note_repeat(&mut self, saved: &[SavedStream], delay: Duration) {
-        match saved.iter().any(|saved| saved.compare_again_since.is_some()) {
-            true => drop(self.repeat_at.get_or_insert_with(|| Instant::now() + delay)),
-            false => self.repeat_at = None,
-        }
-    }
-}
-
 /// Returns the stream if it may have lost entries since it was observed, or if its comparison `repeats`.
 fn suspect(now: &Observed, saved: &[SavedStream], fallen: &[Fallen], repeats: bool) -> Option<Suspect> {
     let saved = saved_stream(saved, &now.seen);
@@ -390,10 +315,6 @@ fn seen_streams(server: &OutboundServer) -> Vec<Observed> {
         Observed { channel: *channel, seen, gaps }
     });
     seen.collect()
-}
-
-fn saved_stream<'a>(saved: &'a [SavedStream], like: &SeenStream) -> Option<&'a SavedStream> {
-    saved.iter().find(|saved| saved.seen.stream == like.stream)
 }
 
 fn find<'a>(streams: &'a [SeenStream], like: &SeenStream) -> Option<&'a SeenStream> {

@@ -226,19 +226,31 @@ async fn a_server_that_is_restored_in_place_is_compared() {
     assert!(stand.is_settled());
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_server_that_was_restored_in_place_while_no_relay_ran_is_compared() {
+/// A relay starts with these settings after the server was restored in place while no relay ran.
+async fn started_after_a_restore_in_place(settings: RelaySettings) -> Servers {
     let running = delivered().await;
     let before = running.stand.with(|state| (state.held.clone(), state.records.clone()));
     running.memory.add(6, "k").await;
     go_on(MINUTE).await;
     let (memory, stand, _) = running.stop().await;
     stand.with(|state| (state.held, state.records) = before);
-    let next = Running::start(memory, stand, settings());
+    let next = Running::start(memory, stand, settings);
     go_on(MINUTE * 5).await;
     let (_, stand, _) = next.stop().await;
+    stand
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_was_restored_in_place_while_no_relay_ran_is_compared() {
+    let stand = started_after_a_restore_in_place(settings()).await;
     assert_eq!(stand.published()[5..], ids([6, 6]));
     assert!(stand.is_settled());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_relay_of_fewer_types_notices_at_its_start_that_the_server_was_restored_in_place() {
+    let stand = started_after_a_restore_in_place(only("t")).await;
+    assert_eq!(stand.published()[5..], ids([6, 6]));
 }
 
 #[tokio::test(start_paused = true)]
@@ -274,20 +286,6 @@ async fn a_server_that_is_restored_to_before_a_record_of_another_relay_is_compar
     go_on(MINUTE * 5).await;
     let (_, stand, _) = running.stop().await;
     assert_eq!(stand.published()[5..], ids([6, 7, 7]));
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_relay_of_fewer_types_notices_at_its_start_that_the_server_was_restored_in_place() {
-    let running = delivered().await;
-    let before = running.stand.with(|state| (state.held.clone(), state.records.clone()));
-    running.memory.add(6, "k").await;
-    go_on(MINUTE).await;
-    let (memory, stand, _) = running.stop().await;
-    stand.with(|state| (state.held, state.records) = before);
-    let next = Running::start(memory, stand, only("t"));
-    go_on(MINUTE * 5).await;
-    let (_, stand, _) = next.stop().await;
-    assert_eq!(stand.published()[5..], ids([6, 6]));
 }
 
 #[tokio::test(start_paused = true)]

@@ -12,7 +12,7 @@ use pg::parameter::{bigints, instant, instants, optional_instants, texts};
 use pg::{BoundStatement, PgError, Session, Statement};
 use tokio_postgres::Row;
 
-use super::live_statuses;
+use super::{keys, live_statuses};
 use crate::codec::{column, loggable, route_key, route_keys};
 use crate::error::store_error;
 use crate::{PgStore, dead_letters};
@@ -251,9 +251,10 @@ pg::statements! {
 
 /// [`PUBLISH_IF_UNCHANGED`] or [`PUBLISH_IF_UNLOCKED`].
 pub(super) fn published_at(statement: &Statement, routes: &[Published], now: Timestamp) -> BoundStatement {
+    let [notification_ids, route_ids] = keys(routes.iter().map(|done| &done.key));
     statement.bind([
-        texts(routes.iter().map(|done| done.key.notification_id.as_str())),
-        texts(routes.iter().map(|done| done.key.route_id.as_str())),
+        notification_ids,
+        route_ids,
         instants(routes.iter().map(|done| done.version.updated_at())),
         texts(routes.iter().map(|done| done.entry.entry_id.as_str())),
         instant(now),
@@ -262,17 +263,15 @@ pub(super) fn published_at(statement: &Statement, routes: &[Published], now: Tim
 }
 
 pub(super) fn publications(routes: &[Published]) -> BoundStatement {
-    PUBLICATIONS.bind([
-        texts(routes.iter().map(|done| done.key.notification_id.as_str())),
-        texts(routes.iter().map(|done| done.key.route_id.as_str())),
-    ])
+    PUBLICATIONS.bind(keys(routes.iter().map(|done| &done.key)))
 }
 
 /// [`FAIL_IF_UNCHANGED`] or [`FAIL_IF_UNLOCKED`].
 pub(super) fn failed_at(statement: &Statement, routes: &[Failed], now: Timestamp) -> BoundStatement {
+    let [notification_ids, route_ids] = keys(routes.iter().map(|route| &route.key));
     statement.bind([
-        texts(routes.iter().map(|route| route.key.notification_id.as_str())),
-        texts(routes.iter().map(|route| route.key.route_id.as_str())),
+        notification_ids,
+        route_ids,
         instants(routes.iter().map(|route| route.version.updated_at())),
         texts(routes.iter().map(|route| status_after(route).as_str())),
         bigints(routes.iter().map(|route| route.attempt_count.into())),
@@ -285,9 +284,10 @@ pub(super) fn failed_at(statement: &Statement, routes: &[Failed], now: Timestamp
 }
 
 pub(super) fn failures(routes: &[Failed]) -> BoundStatement {
+    let [notification_ids, route_ids] = keys(routes.iter().map(|route| &route.key));
     FAILURES.bind([
-        texts(routes.iter().map(|route| route.key.notification_id.as_str())),
-        texts(routes.iter().map(|route| route.key.route_id.as_str())),
+        notification_ids,
+        route_ids,
         texts(routes.iter().map(|route| status_after(route).as_str())),
         bigints(routes.iter().map(|route| route.attempt_count.into())),
         optional_instants(routes.iter().map(|route| route.retry_at)),
@@ -302,9 +302,10 @@ fn status_after(route: &Failed) -> RouteStatus {
 pub(super) fn unchanged_routes<'a>(
     expected: impl Iterator<Item = (&'a RouteKey, Version)> + Clone,
 ) -> BoundStatement {
+    let [notification_ids, route_ids] = keys(expected.clone().map(|(key, _)| key));
     UNCHANGED.bind([
-        texts(expected.clone().map(|(key, _)| key.notification_id.as_str())),
-        texts(expected.clone().map(|(key, _)| key.route_id.as_str())),
+        notification_ids,
+        route_ids,
         instants(expected.map(|(_, version)| version.updated_at())),
         live_statuses(),
     ])

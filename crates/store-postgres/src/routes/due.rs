@@ -3,6 +3,7 @@
 //! The list takes no locks (ADR 0005): two replicas may read the same route.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use ambient::Timestamp;
 use domain::ports::{DueCursor, DueOrder, DuePage, StoreError};
@@ -140,15 +141,15 @@ pub(super) fn due_routes(
     after: Option<&DueCursor>,
     limit: usize,
 ) -> BoundStatement {
-    // Without a cursor, the page begins at the first or the last key that is due.
-    let (statement, first) = match order {
-        DueOrder::OldestFirst => (OLDEST_DUE, ("-infinity".to_owned(), "")),
-        DueOrder::NewestFirst => (NEWEST_DUE, (now.to_string(), "\u{10ffff}")),
+    // Without a cursor, the page begins before the first or after the last key that is due: no id is empty.
+    let (statement, beyond) = match order {
+        DueOrder::OldestFirst => (OLDEST_DUE, "-infinity".to_owned()),
+        DueOrder::NewestFirst => (NEWEST_DUE, (now + Duration::from_micros(1)).to_string()),
     };
     let place = after.map(|DueCursor { next_attempt_at, key }| {
         (next_attempt_at.as_str(), key.notification_id.as_str(), key.route_id.as_str())
     });
-    let (next_attempt_at, notification_id, route_id) = place.unwrap_or((&first.0, first.1, ""));
+    let (next_attempt_at, notification_id, route_id) = place.unwrap_or((&beyond, "", ""));
     statement.bind([
         parameter::text(channel.as_str()),
         parameter::instant(now),
@@ -165,9 +166,6 @@ pub(super) fn count_due(now: Timestamp, cap: usize) -> BoundStatement {
 }
 
 pub(super) fn live_routes(keys: &[&RouteKey]) -> BoundStatement {
-    LIVE.bind([
-        parameter::texts(keys.iter().map(|key| key.notification_id.as_str())),
-        parameter::texts(keys.iter().map(|key| key.route_id.as_str())),
-        live_statuses(),
-    ])
+    let [notification_ids, route_ids] = super::keys(keys.iter().copied());
+    LIVE.bind([notification_ids, route_ids, live_statuses()])
 }
