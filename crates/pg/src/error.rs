@@ -387,6 +387,11 @@ const LEAVE_UNUSABLE: [SqlState; 5] = [
     SqlState::PROTOCOL_VIOLATION,
 ];
 
+/// True if a prepared statement of the connection is out of date, because the type of a column was changed.
+pub(crate) fn is_dead_plan(error: &tokio_postgres::Error) -> bool {
+    error.code() == Some(&SqlState::FEATURE_NOT_SUPPORTED)
+}
+
 /// True if the connection can serve the next statement after this error.
 pub(crate) fn leaves_connection_usable(error: &tokio_postgres::Error) -> bool {
     // 57P…: the server is shutting down or has just killed the session.

@@ -120,15 +120,21 @@ impl PgPool {
 #[derive(Debug)]
 pub(crate) struct Connections {
     connector: Connector,
-    /// The number of checks of borrowed connections that were late. Each makes all connections unusable that
-    /// were opened before it: they probably lead to the same unreachable server, and would cost their
-    /// borrower a whole timeout each.
-    late_checks: AtomicU64,
+    /// The generation of connections that may be used. A connection of an earlier one is closed instead of
+    /// being borrowed again.
+    generation: AtomicU64,
 }
 
 impl Connections {
     fn new(dsn: &Dsn, config: &Config) -> Result<Self, DsnError> {
-        Ok(Self { connector: Connector::new(dsn, config)?, late_checks: AtomicU64::new(0) })
+        Ok(Self { connector: Connector::new(dsn, config)?, generation: AtomicU64::new(0) })
+    }
+
+    /// Ends the generation of this connection, because what makes it unusable holds for all that were opened
+    /// at the same time: a plan that is out of date, or a server that cannot be reached any more, which would
+    /// cost each borrower a whole timeout.
+    pub(crate) fn end_generation(&self, client: &PooledClient) {
+        self.generation.fetch_max(client.generation + 1, Ordering::Relaxed);
     }
 
     /// Requests that the server cancel the statement of a connection. There is no confirmation.
@@ -144,8 +150,8 @@ pub(crate) struct PooledClient {
     /// The session of the server that belongs to it alone, if it leads through a pooler. No statement is
     /// prepared on it then: see `pooler.rs`.
     pub(crate) behind_pooler: Option<OwnSession>,
-    /// The number of late checks when it was opened.
-    late_checks: u64,
+    /// The generation in which it was opened.
+    generation: u64,
 }
 
 impl Deref for PooledClient {
@@ -161,26 +167,22 @@ impl Manager for Connections {
     type Error = OpenError;
 
     async fn create(&self) -> Result<PooledClient, OpenError> {
-        let late_checks = self.late_checks.load(Ordering::Relaxed);
+        let generation = self.generation.load(Ordering::Relaxed);
         let Opened { client, connection, pooled } = self.connector.open().await?;
-        Ok(PooledClient {
-            client: ClientWrapper::new(client, connection),
-            behind_pooler: pooled,
-            late_checks,
-        })
+        Ok(PooledClient { client: ClientWrapper::new(client, connection), behind_pooler: pooled, generation })
     }
 
     async fn recycle(&self, client: &mut PooledClient, _: &Metrics) -> RecycleResult<OpenError> {
         if client.is_closed() {
             return Err(RecycleError::message("the connection has ended"));
         }
-        let Some(session) = &client.behind_pooler else { return Ok(()) };
-        if client.late_checks < self.late_checks.load(Ordering::Relaxed) {
-            return Err(RecycleError::message("the check of another connection was late"));
+        if client.generation < self.generation.load(Ordering::Relaxed) {
+            return Err(RecycleError::message("another connection of its generation became unusable"));
         }
+        let Some(session) = &client.behind_pooler else { return Ok(()) };
         session.still_serves(client).await.map_err(|cause| {
             if matches!(cause, OpenFailureCause::Late(_)) {
-                self.late_checks.fetch_add(1, Ordering::Relaxed);
+                self.end_generation(client);
             }
             RecycleError::message(cause.to_string())
         })
@@ -194,7 +196,7 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
-    use crate::MAX_GIVEN_UP;
+    use crate::{MAX_GIVEN_UP, Statement};
 
     const TIMEOUT: Duration = Duration::from_secs(4);
 
@@ -222,6 +224,29 @@ mod tests {
         assert_eq!(begun.elapsed().as_millis() / 10, 10, "{waited}");
         let opened = opener.await.expect("it does not panic").expect_err("nothing answers");
         assert_eq!(begun.elapsed().as_secs(), 2, "{opened}");
+    }
+
+    #[tokio::test]
+    async fn a_connection_whose_plan_is_dead_takes_those_in_use_with_it_when_they_are_returned() {
+        let server = Postgres::start(PostgresOptions::default()).await.expect("PostgreSQL starts");
+        let dsn = Dsn::parse(&server.superuser_dsn("postgres")).expect("a connection string");
+        let pool = PgPool::new(&dsn, settings(2, TIMEOUT)).expect("a pool");
+        let read = || Statement::new("test.read", &[], "SELECT * FROM t").bind([]);
+        let [one, two] =
+            [pool.session("one").await.expect("opens"), pool.session("two").await.expect("opens")];
+        one.execute_batch("CREATE TABLE t (at timestamptz)").await.expect("is created");
+        for session in [&one, &two] {
+            session.query(read()).await.expect("the plan is kept");
+        }
+        one.execute_batch("ALTER TABLE t ALTER COLUMN at TYPE timestamptz(3)").await.expect("is altered");
+        one.query(read()).await.expect_err("the plan is dead");
+        two.execute_batch("SELECT 1").await.expect("another statement runs");
+        drop((one, two));
+        let [one, two] =
+            [pool.session("one").await.expect("opens"), pool.session("two").await.expect("opens")];
+        for session in [one, two] {
+            session.query(read()).await.expect("no connection has the dead plan");
+        }
     }
 
     #[tokio::test]

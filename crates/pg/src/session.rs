@@ -11,7 +11,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tokio_postgres::SimpleQueryMessage;
 
 use crate::PgError;
-use crate::error::{DeadlinePassed, leaves_connection_usable};
+use crate::error::{DeadlinePassed, is_dead_plan, leaves_connection_usable};
 use crate::pool::{Connections, PooledClient};
 use crate::slow;
 
@@ -182,6 +182,14 @@ impl Session {
         }
     }
 
+    /// Makes all connections that are as old as this one unusable, those in use when they are returned.
+    fn end_generation(&self) {
+        let object = self.object.as_ref();
+        if let Some((client, pool)) = object.and_then(|object| Some((object, Object::pool(object)?))) {
+            pool.manager().end_generation(client);
+        }
+    }
+
     /// Runs a call within the deadline and classifies its error. `statement` is the name of the statement, or
     /// empty.
     pub(crate) async fn guard<T>(
@@ -205,6 +213,9 @@ impl Session {
         match answer {
             Ok(Ok(value)) => Ok(value),
             Ok(Err(error)) => {
+                if is_dead_plan(&error) {
+                    self.end_generation();
+                }
                 if !leaves_connection_usable(&error) {
                     self.discard();
                 }

@@ -1,4 +1,4 @@
-//! What one replica has observed of the outbound streams, and what it has to do about it.
+//! The outbound streams as one replica has observed them, and a change that is to be compared.
 
 use std::time::Duration;
 
