@@ -53,6 +53,8 @@ struct QueuedSubmissions {
     element: Producers,
     /// The keys of submissions that were taken and are not decided.
     in_progress: HashSet<IdempotencyKey>,
+    /// True if a submission was passed over because its key is in progress.
+    has_passed: bool,
     /// The time at which the last single intent arrived.
     last_single: Option<Instant>,
     is_closed: bool,
@@ -166,11 +168,13 @@ impl FairQueue {
     ) -> Vec<WaitingSubmission> {
         let (mut taken, mut passed) = (Vec::new(), VecDeque::new());
         let mut producers = mem::take(state.of(kind));
+        for queue in producers.waiting.values_mut() {
+            queue.retain(|queued| !queued.waiting.is_abandoned());
+        }
         while taken.len() < most
             && let Some(producer) = producers.order.pop_front()
         {
             let Some(queue) = producers.waiting.get_mut(&producer) else { continue };
-            queue.retain(|queued| !queued.waiting.is_abandoned());
             let free = |queued: &Queued| !state.in_progress.contains(&queued.waiting.key());
             match queue.iter().position(free).and_then(|at| queue.remove(at)) {
                 Some(Queued { mut waiting, _room }) => {
@@ -187,6 +191,7 @@ impl FairQueue {
                 None => {}
             }
         }
+        state.has_passed |= !passed.is_empty();
         producers.order.append(&mut passed);
         *state.of(kind) = producers;
         taken
@@ -220,9 +225,15 @@ impl QueuedSubmissions {
 
 impl Drop for KeyInProgress {
     fn drop(&mut self) {
-        self.queue.state().in_progress.remove(&self.key);
-        self.queue.0.single.notify_one();
-        self.queue.0.element.notify_one();
+        let has_passed = {
+            let mut state = self.queue.state();
+            state.in_progress.remove(&self.key);
+            mem::take(&mut state.has_passed)
+        };
+        if has_passed {
+            self.queue.0.single.notify_one();
+            self.queue.0.element.notify_one();
+        }
     }
 }
 
