@@ -94,16 +94,19 @@ pub struct OutboundState {
 
 impl OutboundState {
     /// True if the absent entry `id` was already lost when `former` was observed: a gap that contains the id
-    /// existed then.
+    /// existed then, or began to exist with the next append, so that it contains only ids from before.
     pub fn had_lost(&self, id: EntryId, former: &SeenStream) -> bool {
+        let last = former.last_generated;
         let of_former = self.gaps.iter().position(|gap| gap.server == former.server);
+        // Gaps of the same server that came later, the latest first.
+        let is_later =
+            |gap: &&Gap| gap.server == former.server && gap.before.is_none_or(|before| before > last);
+        let later = of_former.map_or(0, |newest| self.gaps[newest..].iter().take_while(is_later).count());
         let was_there = |(at, gap): (usize, &Gap)| match of_former {
-            Some(newest) if gap.server == former.server => {
-                at >= newest && !gap.contains(former.last_generated)
-            }
-            Some(newest) => at > newest,
+            Some(newest) if later > 0 && at + 1 == newest + later => gap.after >= last,
+            Some(newest) => at >= newest + later,
             // Nothing was appended on that server, so it left no gap.
-            None => gap.before.is_some_and(|before| before <= former.last_generated),
+            None => gap.before.is_some_and(|before| before <= last),
         };
         self.gaps.iter().enumerate().filter(|(_, gap)| gap.contains(id)).any(was_there)
     }
@@ -264,6 +267,9 @@ mod tests {
         let created_again = [gap("b", 0, Some(24)), gap("b", 5, Some(8))];
         assert!(!had_lost(created_again.to_vec(), 9, seen("b", "r", 22)));
         assert!(had_lost(created_again.to_vec(), 7, seen("b", "r", 22)), "lost before");
+        let twice_since_absent = [gap("b", 0, Some(24)), gap("b", 0, Some(15)), gap("a", 0, Some(1))];
+        assert!(had_lost(twice_since_absent.to_vec(), 9, seen("b", "r", 0)), "lost when it was absent");
+        assert!(!had_lost(twice_since_absent.to_vec(), 20, seen("b", "r", 0)), "appended since, and lost");
         assert!(!had_lost(vec![], 31, seen("b", "r", 22)), "after the last id");
     }
 
