@@ -170,7 +170,10 @@ impl<M: Mapping> Publisher for StreamPublisher<M> {
         let record = |record: &OutboxRecord| ServerRecord {
             types: record.types.clone().map_or(EventTypes::All, EventTypes::Only),
             is_own: *record.server == *server.identity,
-            has_own_markers: record.destination == self.mapping.destination(),
+            marked_since: record
+                .marked_since
+                .filter(|_| record.destination == self.mapping.destination())
+                .map(RawTimestamp::from_server_micros),
             progress: match record.progress {
                 OutboxProgress::Settled(until) => Progress::Settled(RawTimestamp::from_server_micros(until)),
                 OutboxProgress::Unfinished { since, comparison } => {

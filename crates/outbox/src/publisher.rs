@@ -44,8 +44,9 @@ pub struct ServerRecord {
     pub types: EventTypes,
     /// True if it was written for the current server, not for one before it.
     pub is_own: bool,
-    /// True if its relay published to the same place as this publisher, so that it has the same markers.
-    pub has_own_markers: bool,
+    /// The time since which its relays have published to the same place as this publisher, so that later events
+    /// have this publisher's markers; `None` if its last relay published elsewhere, or if the time is unknown.
+    pub marked_since: Option<RawTimestamp>,
     /// The recorded progress.
     pub progress: Progress,
 }
@@ -76,7 +77,7 @@ impl Server {
     pub fn lasting() -> Self {
         let progress = Progress::Settled(RawTimestamp::INFINITY);
         let records =
-            vec![ServerRecord { types: EventTypes::All, is_own: true, has_own_markers: true, progress }];
+            vec![ServerRecord { types: EventTypes::All, is_own: true, marked_since: None, progress }];
         Self { id: ServerNumber(0), records, seen: Arc::default() }
     }
 

@@ -140,22 +140,28 @@ enum Demand {
     /// Continue this relay's comparison, from this time on.
     Continue(RawTimestamp),
     /// Begin a comparison that this relay has not begun.
-    Begin,
+    Begin {
+        /// True if the server was restored in place.
+        restored: bool,
+    },
 }
 
 impl Comparing {
     fn demand(&self, server: &Server, types: &EventTypes) -> Demand {
         let own = server.record(types).filter(|record| record.is_own);
         match own.map(|record| record.progress) {
-            Some(Progress::Settled(until)) if self.is_older(server.id, until) => Demand::Begin,
+            Some(Progress::Settled(until)) if self.is_older(server.id, until) => {
+                Demand::Begin { restored: true }
+            }
             Some(Progress::Settled(_)) => Demand::Settled,
             Some(Progress::Unfinished { .. }) => {
                 let recorded = self.current.as_ref().and_then(|current| current.recorded_on(server, types));
-                recorded.map_or(Demand::Begin, Demand::Continue)
+                recorded.map_or(Demand::Begin { restored: false }, Demand::Continue)
             }
             None => match settled_by_others(server, types) {
-                Some(until) if !self.is_older(server.id, until) => Demand::Settled,
-                _ => Demand::Begin,
+                Some(until) if self.is_older(server.id, until) => Demand::Begin { restored: true },
+                Some(_) => Demand::Settled,
+                None => Demand::Begin { restored: false },
             },
         }
     }
@@ -186,14 +192,20 @@ impl<S: Storage, P: Publisher, O: RelayObserver> Relay<S, P, O> {
         while !stop.is_cancelled() {
             let (outbox, types) = (self.outbox_name(work).await?, &self.compared);
             let server = self.publisher.server(&outbox).await?;
-            let mut demand = work.comparing.demand(&server, types);
-            if demand == Demand::Settled {
-                let look = stop.run_until_cancelled(self.lacks_marker(work, &server));
-                let Some(lacks_marker) = look.await else { break };
-                demand = if lacks_marker? { Demand::Begin } else { demand };
+            let demand = work.comparing.demand(&server, types);
+            if work.comparing.recorded_at.is_none() && work.comparing.current.is_none() {
+                let look = stop.run_until_cancelled(self.lacks_marker(&server));
+                let Some(lost) = look.await else { break };
+                if let Some(lost) = lost? {
+                    self.begin(work, &outbox, &server, Some(lost), stop).await?;
+                    continue;
+                }
             }
             match demand {
-                Demand::Begin => self.begin(work, &outbox, &server, stop).await?,
+                Demand::Begin { restored } => {
+                    let lost = if restored { self.of_markers(&server).await? } else { None };
+                    self.begin(work, &outbox, &server, lost, stop).await?;
+                }
                 Demand::Settled => {
                     // Another relay may have ended the comparison.
                     self.report_partly(work.comparing.current.take());

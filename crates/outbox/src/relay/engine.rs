@@ -312,7 +312,7 @@ mod tests {
         async fn server(&self, _: &str) -> Result<Server, PublisherOutage> {
             let progress = Progress::Unfinished { since: RawTimestamp::NEG_INFINITY, comparison: 1 };
             let unfinished =
-                ServerRecord { types: EventTypes::All, is_own: true, has_own_markers: true, progress };
+                ServerRecord { types: EventTypes::All, is_own: true, marked_since: None, progress };
             let records = if self.has_lost { vec![unfinished] } else { Server::lasting().records };
             Ok(Server { records, ..Server::lasting() })
         }

@@ -301,3 +301,76 @@ async fn a_server_that_is_restored_in_place_to_a_record_of_other_types_is_compar
     let (_, stand, _) = running.stop().await;
     assert_eq!(stand.published()[5..], ids([6, 6]));
 }
+
+/// A relay of `t` has recorded that event 6 was delivered, has delivered event 7 and has stopped. Then the
+/// server was restored in place to the state of the record.
+async fn restored_to_a_record_of_fewer_types() -> (Memory, Servers) {
+    let (memory, stand, _) = delivered().await.stop().await;
+    go_on(MINUTE * 20).await;
+    let running = Running::start(memory, stand, only("t"));
+    running.memory.add(6, "k").await;
+    go_on(MINUTE).await;
+    let before = running.stand.with(|state| (state.held.clone(), state.records.clone()));
+    running.memory.add(7, "k").await;
+    go_on(MINUTE).await;
+    let (memory, stand, _) = running.stop().await;
+    assert_eq!(stand.published()[5..], ids([6, 7]));
+    stand.with(|state| (state.held, state.records) = before);
+    (memory, stand)
+}
+
+/// Records for these types that all is settled now, as a relay does that did not notice the restore.
+async fn record_settled(memory: &Memory, stand: &Servers, types: &[&str]) {
+    let until = Progress::Settled(memory.now().await.into());
+    let types = types.iter().copied().map(str::to_owned).collect();
+    stand.with(|state| state.records.insert(types, (state.server, until)));
+}
+
+async fn started(memory: Memory, stand: Servers, settings: RelaySettings) -> Servers {
+    let running = Running::start(memory, stand, settings);
+    go_on(MINUTE * 5).await;
+    let (_, stand, _) = running.stop().await;
+    stand
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_relay_whose_own_record_is_old_looks_for_markers_since_a_newer_record_of_other_types() {
+    let (memory, stand) = restored_to_a_record_of_fewer_types().await;
+    let stand = started(memory, stand, settings()).await;
+    assert_eq!(stand.published()[5..], ids([6, 7, 7]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_relay_of_two_lists_looks_for_markers_although_one_of_them_has_an_old_record() {
+    let (memory, stand) = restored_to_a_record_of_fewer_types().await;
+    stand.with(|state| {
+        let old = state.records[&Vec::new()];
+        state.records.insert(vec!["u".to_owned()], old)
+    });
+    let types = EventTypes::Only(vec!["t".to_owned(), "u".to_owned()]);
+    let stand = started(memory, stand, RelaySettings { types, ..settings() }).await;
+    assert_eq!(stand.published()[5..], ids([6, 7, 7]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_later_record_of_another_relay_hides_no_loss_from_a_relay_that_starts() {
+    let (memory, stand) = restored_to_a_record_of_fewer_types().await;
+    record_settled(&memory, &stand, &[]).await;
+    let stand = started(memory, stand, only("t")).await;
+    assert_eq!(stand.published()[5..], ids([6, 7, 7]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_later_record_of_another_relay_hides_no_loss_from_a_running_relay() {
+    let (memory, stand, _) = delivered().await.stop().await;
+    let running = Running::start(memory, stand, only("t"));
+    go_on(MINUTE).await;
+    let before = running.stand.with(|state| (state.held.clone(), state.records.clone()));
+    running.memory.add(6, "k").await;
+    go_on(MINUTE).await;
+    running.stand.with(|state| (state.held, state.records) = before);
+    record_settled(&running.memory, &running.stand, &[]).await;
+    go_on(MINUTE * 5).await;
+    let (_, stand, _) = running.stop().await;
+    assert_eq!(stand.published()[5..], ids([6, 6]));
+}

@@ -117,7 +117,7 @@ impl Publisher for Servers {
             let shown = |(types, (server, progress)): (&Vec<String>, &(u64, Progress))| ServerRecord {
                 types: if types.is_empty() { EventTypes::All } else { EventTypes::Only(types.clone()) },
                 is_own: *server == state.server,
-                has_own_markers: true,
+                marked_since: Some(RawTimestamp::NEG_INFINITY),
                 progress: *progress,
             };
             let records = state.records.iter().map(shown).collect();

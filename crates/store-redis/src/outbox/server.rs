@@ -59,6 +59,9 @@ pub struct OutboxRecord {
     /// The name of the place to which its relay appended, if all its events go to one.
     #[serde(default)]
     pub destination: String,
+    /// The time since which its relays have appended to `destination`; `None` if it is unknown.
+    #[serde(default)]
+    pub marked_since: Option<i64>,
     /// The identity of the server that was compared.
     pub server: String,
     /// The progress of the comparison.
@@ -225,8 +228,10 @@ impl RedisOutboxStreams {
         let Some(watch) = &self.watch else { return Ok(true) };
         let Some(identity) = watch.identity(number) else { return Ok(false) };
         let NewOutboxRecord { types, destination, progress } = new;
-        let record = OutboxRecord { types, destination, server: identity.to_string(), progress };
-        let records = with(&parse(seen), record);
+        let former = parse(seen);
+        let marked_since = marked_since(&former, &types, &destination, progress);
+        let server = identity.to_string();
+        let records = with(&former, OutboxRecord { types, destination, marked_since, server, progress });
         let value = serde_json::to_vec(&records).map_err(|error| unavailable(OPERATION, error))?;
         let key = outbox_servers(outbox);
         let mut call = ScriptCall::new(&watch.record, [key].iter());
@@ -259,13 +264,43 @@ impl RedisOutboxStreams {
     }
 }
 
+/// Returns the time since which relays of these types have appended to this place: the recorded one, or the
+/// time of the first record of it that all is settled.
+fn marked_since(
+    records: &[OutboxRecord],
+    types: &Option<Vec<String>>,
+    destination: &str,
+    progress: OutboxProgress,
+) -> Option<i64> {
+    let is_same = |record: &&OutboxRecord| record.types == *types && record.destination == destination;
+    records.iter().find(is_same).and_then(|record| record.marked_since).or(match progress {
+        OutboxProgress::Settled(until) => Some(until),
+        OutboxProgress::Unfinished { .. } => None,
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn record(types: Option<&[&str]>, progress: OutboxProgress) -> OutboxRecord {
         let types = types.map(|types| types.iter().copied().map(str::to_owned).collect());
-        OutboxRecord { types, destination: String::new(), server: "run/replication".to_owned(), progress }
+        let server = "run/replication".to_owned();
+        OutboxRecord { types, destination: String::new(), marked_since: None, server, progress }
+    }
+
+    #[test]
+    fn markers_are_expected_since_the_first_settled_record_of_a_place() {
+        let settled = OutboxProgress::Settled(7);
+        let unfinished = OutboxProgress::Unfinished { since: 3, comparison: 1 };
+        let x = OutboxRecord { destination: "x".to_owned(), ..record(None, settled) };
+        assert_eq!(marked_since(&[], &None, "x", unfinished), None);
+        assert_eq!(marked_since(std::slice::from_ref(&x), &None, "x", settled), Some(7));
+        let marked = [OutboxRecord { marked_since: Some(5), ..x }];
+        assert_eq!(marked_since(&marked, &None, "x", settled), Some(5));
+        assert_eq!(marked_since(&marked, &None, "x", unfinished), Some(5));
+        assert_eq!(marked_since(&marked, &None, "y", settled), Some(7), "the place has changed");
+        assert_eq!(marked_since(&marked, &Some(vec![]), "x", settled), Some(7), "other types");
     }
 
     #[test]

@@ -12,21 +12,23 @@ use crate::{EventTypes, Progress, Publisher, RecordWrite, RelayObserver, Server,
 
 impl<S: Storage, P: Publisher, O: RelayObserver> Relay<S, P, O> {
     /// Begins a comparison, or joins the one that another relay has begun with this server. Does neither if
-    /// the record was changed meanwhile, or at a stop.
+    /// the record was changed meanwhile, or at a stop. The comparison has the events of `lost` if the server
+    /// was restored in place, otherwise those that the records do not cover.
     pub(super) async fn begin(
         &self,
         work: &mut LoopState,
         outbox: &str,
         server: &Server,
+        lost: Option<Extent>,
         stop: &CancellationToken,
     ) -> Result<(), Outage> {
         let now = self.storage.now().await?;
         // Events that the previous server acknowledged are marked first, so that they are compared as well.
         self.make_marks(work).await?;
         let types = &self.compared;
-        let (mut extent, mut had_nothing) = match FromRecords::read(server, types, now) {
-            FromRecords::Whole(extent) => (extent, false),
-            FromRecords::Part(others) => {
+        let (mut extent, mut had_nothing) = match (lost, FromRecords::read(server, types, now)) {
+            (Some(extent), _) | (None, FromRecords::Whole(extent)) => (extent, false),
+            (None, FromRecords::Part(others)) => {
                 let Some(newest) = stop.run_until_cancelled(self.find_newest(work, types)).await else {
                     return Ok(());
                 };

@@ -13,10 +13,22 @@ use crate::{DeliveredEvent, EventTypes, Progress, Server, ServerRecord};
 pub(super) struct Extent {
     /// The earliest time of delivery.
     pub(super) since: RawTimestamp,
-    /// The records of relays with other types.
-    others: Vec<ServerRecord>,
-    /// The earliest time for events that no record covers; `None` if records cover every event.
-    without_record: Option<RawTimestamp>,
+    rule: Rule,
+}
+
+/// The events after the earliest time that are compared.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Rule {
+    /// Those that no record covers.
+    Records {
+        /// The records of relays with other types.
+        others: Vec<ServerRecord>,
+        /// The earliest time for events of a type without a record; `None` if each type has one.
+        without_record: Option<RawTimestamp>,
+    },
+    /// Those that must have a marker, whatever the records cover: after the server was restored in place, a
+    /// relay that did not notice it may have written a record that covers what is lost.
+    Markers(Vec<ServerRecord>),
 }
 
 /// The extent as far as the records determine it.
@@ -38,7 +50,10 @@ impl FromRecords {
         let others: Vec<ServerRecord> = others.into_iter().cloned().collect();
         let covered = covered_until(&others, types);
         match own.first().map(|own| own.covers_until()).max(covered) {
-            Some(until) => Self::Whole(Extent { since: until.just_after(), others, without_record: None }),
+            Some(until) => {
+                let rule = Rule::Records { others, without_record: None };
+                Self::Whole(Extent { since: until.just_after(), rule })
+            }
             None => Self::Part(others),
         }
     }
@@ -49,23 +64,52 @@ impl Extent {
     pub(super) fn beginning(others: Vec<ServerRecord>, types: &EventTypes, begin: RawTimestamp) -> Self {
         let recorded = others.iter().filter(|record| overlap(&record.types, types));
         let since = recorded.map(|record| record.covers_until().just_after()).fold(begin, Ord::min);
-        Self { since, others, without_record: Some(begin) }
+        Self { since, rule: Rule::Records { others, without_record: Some(begin) } }
+    }
+
+    /// Returns the events whose markers show whether this very server was restored in place: those of these
+    /// types that were delivered after the earliest record that is not older than `floor`. `None` if there is
+    /// no such record. The state to which a server is restored has the records of that time.
+    pub(super) fn of_markers(server: &Server, types: &EventTypes, floor: RawTimestamp) -> Option<Self> {
+        let counts = |record: &&ServerRecord| record.is_own && overlap(&record.types, types);
+        let records: Vec<ServerRecord> = server.records.iter().filter(counts).cloned().collect();
+        let since = records.iter().map(|record| record.covers_until().just_after());
+        let since = since.filter(|since| *since >= floor).min()?;
+        Some(Self { since, rule: Rule::Markers(records) })
     }
 
     /// Extends the comparison to events from this time on that no other record covers.
     pub(super) fn extend_to(&mut self, since: RawTimestamp) {
         self.since = self.since.min(since);
-        self.without_record = self.without_record.map(|begin| begin.min(since));
+        if let Rule::Records { without_record: Some(begin), .. } = &mut self.rule {
+            *begin = since.min(*begin);
+        }
     }
 
     /// True if the event is compared.
     pub(super) fn has(&self, event: &DeliveredEvent) -> bool {
-        let types = EventTypes::Only(vec![event.event_type.clone()]);
-        match covered_until(&self.others, &types) {
-            Some(until) => event.delivered_at > until,
-            None => self.without_record.is_none_or(|begin| event.delivered_at >= begin),
+        let covered = |records: &[ServerRecord]| {
+            covered_until(records, &EventTypes::Only(vec![event.event_type.clone()]))
+        };
+        match &self.rule {
+            Rule::Records { others, without_record } => match covered(others) {
+                Some(until) => event.delivered_at > until,
+                None => without_record.is_none_or(|begin| event.delivered_at >= begin),
+            },
+            Rule::Markers(records) => must_have_marker(records, event),
         }
     }
+}
+
+/// True if the event was delivered when all relays of its type published to the same place as this publisher,
+/// as far as the records show.
+fn must_have_marker(records: &[ServerRecord], event: &DeliveredEvent) -> bool {
+    let of_type = |record: &&ServerRecord| record.types.includes(&event.event_type);
+    let marked = |record: &ServerRecord| record.marked_since.is_some();
+    let since =
+        |record: &ServerRecord| record.marked_since.unwrap_or_else(|| record.covers_until().just_after());
+    let latest = records.iter().filter(of_type).map(since).max();
+    records.iter().filter(of_type).any(marked) && latest.is_some_and(|since| event.delivered_at >= since)
 }
 
 /// Returns the time until which the records cover every event of these types; `None` if one of the types has
@@ -96,25 +140,9 @@ fn overlap(one: &EventTypes, other: &EventTypes) -> bool {
 /// Returns the time until which records of other types, of this very server, show that every event of these
 /// types is settled.
 pub(super) fn settled_by_others(server: &Server, types: &EventTypes) -> Option<RawTimestamp> {
-    let is_settled = |record: &ServerRecord| matches!(record.progress, Progress::Settled(_));
-    covered_by_others(server, types, is_settled)
-}
-
-/// Returns the time until which this very server has every event of these types, if later events must have
-/// markers under the names of this publisher.
-pub(super) fn marked_after(server: &Server, types: &EventTypes) -> Option<RawTimestamp> {
-    match server.record(types).filter(|record| record.is_own) {
-        Some(own) => own.has_own_markers.then(|| own.covers_until()),
-        None => covered_by_others(server, types, |record| record.has_own_markers),
-    }
-}
-
-fn covered_by_others(
-    server: &Server,
-    types: &EventTypes,
-    counts: impl Fn(&ServerRecord) -> bool,
-) -> Option<RawTimestamp> {
-    let counts = |record: &&ServerRecord| record.is_own && record.types != *types && counts(record);
+    let counts = |record: &&ServerRecord| {
+        record.is_own && record.types != *types && matches!(record.progress, Progress::Settled(_))
+    };
     let others: Vec<ServerRecord> = server.records.iter().filter(counts).cloned().collect();
     covered_until(&others, types)
 }
@@ -138,7 +166,7 @@ mod tests {
         let record = |(types, until): &(EventTypes, i64)| ServerRecord {
             types: types.clone(),
             is_own: true,
-            has_own_markers: true,
+            marked_since: Some(at(0)),
             progress: Progress::Settled(at(*until)),
         };
         Server {
@@ -196,6 +224,32 @@ mod tests {
         assert!(!extent.has(&event("f", 39)), "a record from the future says nothing");
         extent.extend_to(at(5));
         assert!(extent.has(&event("b", 5)) && !extent.has(&event("a", 10)));
+    }
+
+    #[test]
+    fn a_server_restored_in_place_is_compared_from_its_earliest_recent_record_whatever_others_cover() {
+        let types = only(&["a", "b"]);
+        let mut server =
+            server(&[(only(&["z"]), 1), (only(&["a"]), 5), (types.clone(), 20), (only(&["b"]), 60)]);
+        let extent = Extent::of_markers(&server, &types, at(10)).expect("recent records");
+        assert_eq!(extent.since, at(21), "the record of `a` is too old, and that of `z` is of another type");
+        assert!(extent.has(&event("a", 21)) && extent.has(&event("b", 30)), "before the record of `b`, too");
+        assert_eq!(Extent::of_markers(&server, &types, at(70)), None, "all records are older");
+        server.records[1].marked_since = None;
+        server.records[2].marked_since = Some(at(25));
+        let extent = Extent::of_markers(&server, &types, at(10)).expect("recent records");
+        assert!(
+            !extent.has(&event("a", 24)) && extent.has(&event("a", 25)),
+            "it was published elsewhere before"
+        );
+        server.records[3].marked_since = None;
+        let extent = Extent::of_markers(&server, &types, at(10)).expect("recent records");
+        assert!(
+            !extent.has(&event("b", 60)) && extent.has(&event("b", 61)),
+            "another relay publishes it elsewhere"
+        );
+        server.records.iter_mut().for_each(|record| record.is_own = false);
+        assert_eq!(Extent::of_markers(&server, &types, at(10)), None, "it is another server");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::time::Duration;
 use pg::{PgError, RawTimestamp};
 use tokio::time::Instant;
 
-use super::extent::marked_after;
+use super::extent::Extent;
 use super::{Demand, MAX_CLAIM_WAIT, PAGE_EVENTS, earlier};
 use crate::relay::engine::Relay;
 use crate::relay::pass::{LoopState, Outage};
@@ -37,33 +37,36 @@ impl<S: Storage, P: Publisher, O: RelayObserver> Relay<S, P, O> {
         self.record_settled(work, outbox, server).await
     }
 
-    /// True if an event that was delivered since the last record has no marker, so that the server was
-    /// restored in place while no relay saw it. Looks once, after the start, and only while markers last.
-    /// Under another destination every marker has another name, which shows nothing. A look that takes long
-    /// counts as true: the comparison runs beside the claims.
-    pub(super) async fn lacks_marker(&self, work: &LoopState, server: &Server) -> Result<bool, Outage> {
+    /// Returns the events to compare if one that must have a marker has none: the server was restored in place
+    /// while this relay did not see it. A look that takes long counts as such: the comparison runs beside the
+    /// claims.
+    pub(super) async fn lacks_marker(&self, server: &Server) -> Result<Option<Extent>, Outage> {
         let begun = Instant::now();
-        let marked_after = marked_after(server, &self.compared);
-        let (Some(until), None) = (marked_after, work.comparing.recorded_at) else { return Ok(false) };
-        let since = until.just_after();
-        if since < earlier(self.storage.now().await?, self.settings.republish_window) {
-            return Ok(false);
-        }
+        let Some(extent) = self.of_markers(server).await? else { return Ok(None) };
         let mut cursor = None;
         loop {
-            let page = match self.storage.list_delivered(&self.compared, since, cursor, PAGE_EVENTS).await {
-                Err(OutboxError::Postgres(PgError::TimedOut { .. })) => return Ok(true),
+            let listed = self.storage.list_delivered(&self.compared, extent.since, cursor, PAGE_EVENTS).await;
+            let mut page = match listed {
+                Err(OutboxError::Postgres(PgError::TimedOut { .. })) => return Ok(Some(extent)),
                 page => page?,
             };
+            page.events.retain(|event| extent.has(event));
             let found = self.publisher.has_markers(&page.events).await?;
             if found.contains(&false) || begun.elapsed() > MAX_CLAIM_WAIT {
-                return Ok(true);
+                return Ok(Some(extent));
             }
             cursor = page.next;
             if cursor.is_none() {
-                return Ok(false);
+                return Ok(None);
             }
         }
+    }
+
+    /// Returns the events whose markers show whether the server was restored in place. Markers last for the
+    /// window.
+    pub(super) async fn of_markers(&self, server: &Server) -> Result<Option<Extent>, Outage> {
+        let floor = earlier(self.storage.now().await?, self.settings.republish_window);
+        Ok(Extent::of_markers(server, &self.compared, floor))
     }
 
     /// Writes the last record before the relay ends. A failure leaves an older record, from which the next
@@ -76,7 +79,7 @@ impl<S: Storage, P: Publisher, O: RelayObserver> Relay<S, P, O> {
             let server = self.publisher.server(&outbox).await?;
             match work.comparing.demand(&server, &self.compared) {
                 Demand::Settled => self.record_settled(work, &outbox, &server).await.map(drop),
-                Demand::Continue(_) | Demand::Begin => Ok(()),
+                Demand::Continue(_) | Demand::Begin { .. } => Ok(()),
             }
         };
         if let Err(outage) = recorded.await {
