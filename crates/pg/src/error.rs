@@ -68,7 +68,9 @@ impl PgError {
         match server.code() {
             "57014" => Self::TimedOut { operation, source: server.into() },
             "55P03" => Self::Locked { operation, source: server },
-            _ if server.is_about_data() => Self::Refused { operation, source: server },
+            _ if server.is_about_data() && !is_dead_plan(&source) => {
+                Self::Refused { operation, source: server }
+            }
             _ => Self::Unavailable { operation, source: server.into() },
         }
     }
@@ -126,8 +128,9 @@ struct ServerMessage {
 /// The classes whose message may quote a value: data, integrity, check option, limits, raised by a trigger or
 /// function, configuration of a custom function, internal error.
 const QUOTES_VALUES: [&str; 7] = ["22", "23", "44", "54", "P0", "38", "XX"];
-/// The classes among them that concern the values of a statement, so that the same values fail again.
-const ABOUT_DATA: [&str; 5] = ["22", "23", "44", "54", "P0"];
+/// The classes that concern the values of a statement, so that the same values fail again. `0A`, a feature that
+/// is not supported, is one of them unless it is a dead plan: a trigger may raise it.
+const ABOUT_DATA: [&str; 6] = ["0A", "22", "23", "44", "54", "P0"];
 
 impl ServerError {
     pub(crate) fn new(error: &DbError) -> Self {
@@ -376,24 +379,28 @@ impl DeadlinePassed {
     }
 }
 
-/// Codes after which a connection is no longer what it was: the server became a standby; a plan is
-/// permanently out of date, because the type of a column was changed; a prepared statement is missing, or
-/// another one has its name; the protocol is out of step.
-const LEAVE_UNUSABLE: [SqlState; 5] = [
+/// Codes after which a connection is no longer what it was: the server became a standby; a prepared statement
+/// is missing, or another one has its name; the protocol is out of step.
+const LEAVE_UNUSABLE: [SqlState; 4] = [
     SqlState::READ_ONLY_SQL_TRANSACTION,
-    SqlState::FEATURE_NOT_SUPPORTED,
     SqlState::INVALID_SQL_STATEMENT_NAME,
     SqlState::DUPLICATE_PSTATEMENT,
     SqlState::PROTOCOL_VIOLATION,
 ];
 
-/// True if a prepared statement of the connection is out of date, because the type of a column was changed.
+/// The function of PostgreSQL that finds that a plan is out of date.
+const DEAD_PLAN_ROUTINE: &str = "RevalidateCachedQuery";
+
+/// True if a prepared statement of the connection is permanently out of date, because the type of a column was
+/// changed.
 pub(crate) fn is_dead_plan(error: &tokio_postgres::Error) -> bool {
-    error.code() == Some(&SqlState::FEATURE_NOT_SUPPORTED)
+    let is_reported = |error: &DbError| error.routine() == Some(DEAD_PLAN_ROUTINE);
+    error.code() == Some(&SqlState::FEATURE_NOT_SUPPORTED) && error.as_db_error().is_some_and(is_reported)
 }
 
 /// True if the connection can serve the next statement after this error.
 pub(crate) fn leaves_connection_usable(error: &tokio_postgres::Error) -> bool {
     // 57P…: the server is shutting down or has just killed the session.
-    error.code().is_some_and(|state| !LEAVE_UNUSABLE.contains(state) && !state.code().starts_with("57P"))
+    let is_usable = |state: &SqlState| !LEAVE_UNUSABLE.contains(state) && !state.code().starts_with("57P");
+    error.code().is_some_and(is_usable) && !is_dead_plan(error)
 }

@@ -250,6 +250,20 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn an_error_of_a_trigger_with_the_code_of_a_dead_plan_refuses_the_row_and_closes_no_connection() {
+        let server = Postgres::start(PostgresOptions::default()).await.expect("PostgreSQL starts");
+        let dsn = Dsn::parse(&server.superuser_dsn("postgres")).expect("a connection string");
+        let pool = PgPool::new(&dsn, settings(2, TIMEOUT)).expect("a pool");
+        let (one, two) = tokio::join!(pool.session("one"), pool.session("two"));
+        let (one, two) = (one.expect("opens"), two.expect("opens"));
+        let raise = "DO $$ BEGIN RAISE 'no' USING ERRCODE = 'feature_not_supported'; END $$";
+        let error = one.execute_batch(raise).await.expect_err("it is raised");
+        assert!(matches!(error, PgError::Refused { .. }), "{error:?}");
+        drop((one, two));
+        assert_eq!(pool.usage(), (2, 2), "both are idle");
+    }
+
+    #[tokio::test]
     async fn a_connection_that_fails_takes_the_idle_ones_with_it() {
         let server = Postgres::start(PostgresOptions::default()).await.expect("PostgreSQL starts");
         let dsn = Dsn::parse(&server.superuser_dsn("postgres")).expect("a connection string");
