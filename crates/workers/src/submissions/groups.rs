@@ -112,7 +112,12 @@ impl<P: Ports> SubmissionIntake<P> {
             return None;
         }
         let mut group = SubmissionGroup::new(self, keeper, elements);
-        match accept(&self.store, &mut group, false).await {
+        let begun = Instant::now();
+        let accepted = accept(&self.store, &mut group, false).await;
+        if let Some(singles) = singles {
+            singles.accepted(begun.elapsed());
+        }
+        match accepted {
             Ok(Fate::Committed) => group.respond().await,
             Ok(Fate::Divided) => return Some(group.divide()),
             // Only a batch of the stream has a checkpoint, and the engine ends each write conflict.

@@ -2,11 +2,14 @@
 //! that waits for one element.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
+
+use tokio::time::{Instant, sleep_until, timeout};
 
 use super::queue::FairQueue;
 
-/// The longest time that a group of elements waits for single intents.
+/// The longest time that a group of elements waits for single intents, and the longest rest before it.
 pub(super) const MAX_YIELD: Duration = Duration::from_millis(25);
 /// The most elements in a group while single intents arrive: an intent that arrives during the transaction of
 /// the group then waits only briefly.
@@ -20,16 +23,30 @@ pub(super) struct SinglesFirst {
     queue: FairQueue,
     /// True if the last wait ended while single intents were left.
     was_in_vain: AtomicBool,
+    /// The time until which the next group rests.
+    rests_until: Mutex<Instant>,
 }
 
 impl SinglesFirst {
     pub(super) fn new(queue: &FairQueue) -> Self {
-        Self { queue: queue.clone(), was_in_vain: AtomicBool::new(false) }
+        let rests_until = Mutex::new(Instant::now());
+        Self { queue: queue.clone(), was_in_vain: AtomicBool::new(false), rests_until }
+    }
+
+    /// Records that a group was accepted. While single intents arrive, the next one rests for as long: elements
+    /// take half of the time of the disks, which PostgreSQL and Redis may share.
+    pub(super) fn accepted(&self, took: Duration) {
+        *self.rests_until.lock().unwrap_or_else(PoisonError::into_inner) =
+            Instant::now() + took.min(MAX_YIELD);
     }
 
     /// Waits until no single intent waits or is in progress, for [`MAX_YIELD`] at most.
     pub(super) async fn let_pass(&self) {
-        let have_passed = tokio::time::timeout(MAX_YIELD, self.queue.until_no_single()).await.is_ok();
+        let rests_until = *self.rests_until.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.queue.had_single_within(MAX_SINGLE_INTERVAL) {
+            sleep_until(rests_until).await;
+        }
+        let have_passed = timeout(MAX_YIELD, self.queue.until_no_single()).await.is_ok();
         self.was_in_vain.store(!have_passed, Ordering::Relaxed);
     }
 
