@@ -223,6 +223,7 @@ where
         if over.is_cancelled() {
             return Ok(());
         }
+        let renamed_meanwhile = self.renamed_during_a_change(seen, &saved).await?;
         let is_renamed = |now: &SeenStream| renamed.iter().any(|renamed| renamed.stream == now.stream);
         let again = |now: &SeenStream| {
             let suspect = suspects.iter().find(|suspect| suspect.now.seen.stream == now.stream);
@@ -235,7 +236,7 @@ where
         let saves: Vec<(SeenStream, Option<Timestamp>)> =
             seen.iter().map(|now| (now.seen.clone(), again(&now.seen))).collect();
         self.store.save_outbound_streams(&saves).await?;
-        renamed.iter().for_each(report_renamed);
+        renamed.iter().chain(&renamed_meanwhile).for_each(report_renamed);
         watch.known = seen.iter().map(|now| now.seen.clone()).collect();
         watch.change = None;
         let saved = self.load(seen).await?;

@@ -27,7 +27,7 @@ use crate::pause::pause;
 
 /// The time before the window in which a compared record may have been accepted: its routes may have been
 /// published late, and the clock of the replica that accepted it may lag PostgreSQL's.
-const ACCEPTED_EARLIER: Duration = Duration::from_secs(3_600);
+pub(super) const ACCEPTED_EARLIER: Duration = Duration::from_secs(3_600);
 /// The number of records in one page.
 const PAGE_RECORDS: usize = 256;
 /// The number of routes whose content is read and appended together.

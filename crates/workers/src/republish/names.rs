@@ -2,10 +2,12 @@
 //! routes do not show which stream they are in (ADR 0045).
 
 use ambient::{Clock, Timestamp};
-use domain::ports::{Election, OutboundInspection, RepublishStore, StoreError};
+use domain::ports::{Election, OutboundInspection, RepublishStore, SavedStream, StoreError};
 use domain::route::Channel;
 
-use super::{Republisher, Suspect, TOUCH_INTERVAL};
+use super::compare::ACCEPTED_EARLIER;
+use super::watch::saved_stream;
+use super::{Observed, Republisher, Suspect, TOUCH_INTERVAL};
 
 /// A stream that is not compared, because its channel was published to another stream as well.
 pub(super) struct Renamed {
@@ -46,6 +48,39 @@ where
         }
         Ok((comparable, renamed))
     }
+
+    /// Returns the streams that were never saved, if their channel was published to another stream before and
+    /// that one was saved on another server: it may have lost entries while the channel was renamed.
+    pub(super) async fn renamed_during_a_change(
+        &self,
+        seen: &[Observed],
+        saved: &[SavedStream],
+    ) -> Result<Vec<Renamed>, StoreError> {
+        let new: Vec<&Observed> =
+            seen.iter().filter(|now| saved_stream(saved, &now.seen).is_none()).collect();
+        if new.is_empty() {
+            return Ok(Vec::new());
+        }
+        let accepted_since = self.clock.now() - self.settings.window - ACCEPTED_EARLIER;
+        let names = self.store.list_outbound_names(accepted_since).await?;
+        let former: Vec<&str> = names.iter().map(|(_, name)| name.as_str()).collect();
+        let former = self.store.load_outbound_streams(&former).await?;
+        let mut renamed = Vec::new();
+        for Observed { channel, seen: now, .. } in new {
+            let has_changed = |name: &str| {
+                former.iter().any(|former| former.seen.stream == name && former.seen.server != now.server)
+            };
+            let of_channel =
+                |(of, name): &&(Channel, String)| of == channel && *name != now.stream && has_changed(name);
+            renamed.extend(names.iter().filter(of_channel).map(|(_, other)| Renamed {
+                channel: *channel,
+                stream: now.stream.clone(),
+                other: other.clone(),
+                accepted_since,
+            }));
+        }
+        Ok(renamed)
+    }
 }
 
 /// Logs that the stream was not compared.
@@ -53,5 +88,5 @@ pub(super) fn report_renamed(renamed: &Renamed) {
     let Renamed { channel, stream, other, accepted_since } = renamed;
     tracing::error!(channel = channel.as_str(), stream, other_stream = other, %accepted_since,
         "the outbound stream is not compared, because routes of the channel were published to another stream in the \
-         same time; `notification audit` names entries that Redis lost");
+         same time; `notification audit` names entries that Redis lost, once the stream exists");
 }

@@ -314,7 +314,7 @@ async fn an_orderly_restart_in_the_middle_of_a_rename_of_a_stream_repeats_nothin
     world.redis.stop().await;
     world.redis.start_again().await.expect("it starts");
     let refused = "the outbound stream is not compared, because routes of the channel were published to another stream in the same \
-                   time; `notification audit` names entries that Redis lost";
+                   time; `notification audit` names entries that Redis lost, once the stream exists";
     let line = wait_for("it is refused", BOUND, async || next.logged(refused)).await;
     assert_eq!((&line["stream"], &line["other_stream"]), (&renamed.into(), &PUSH.into()), "{line}");
     wait_for("the mail stream is compared", BOUND, async || next.logged(COMPARED)).await;

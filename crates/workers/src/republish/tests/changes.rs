@@ -256,3 +256,23 @@ async fn under_traffic_the_streams_are_saved_every_ten_seconds_at_most() {
     let elections = fixture.campaigns() - before;
     assert!((3..=4).contains(&elections), "{elections} in 40 s");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_is_new_because_of_a_new_name_is_reported_if_redis_changed_since_the_former_was_saved()
+{
+    let (fixture, replica) = published().await;
+    let names = async |fixture: &Fixture| {
+        let store = &replica.republisher.store;
+        let mut former = fixture.saved().await[0].seen.clone();
+        "under the former name".clone_into(&mut former.stream);
+        store.save_outbound_streams(&[(former, None)]).await.expect("it is there");
+        let used = [(Channel::Push, "under the former name"), (Channel::Push, "push")];
+        store.touch_outbound_names(&used).await.expect("it is there");
+        let seen = seen_streams(&fixture.world.publishing.observe().await.expect("it is there"));
+        let renamed = replica.republisher.renamed_during_a_change(&seen, &[]).await;
+        renamed.expect("it is there").len()
+    };
+    assert_eq!(names(&fixture).await, 0, "it is the same server");
+    fixture.world.publishing.restart();
+    assert_eq!(names(&fixture).await, 1);
+}
