@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::queue::FairQueue;
 
-/// The longest time that a group of elements waits for single intents, and the longest rest before it.
+/// The longest time that a group of elements rests and waits for single intents.
 pub(super) const MAX_YIELD: Duration = Duration::from_millis(25);
 /// The most elements in a group while single intents arrive: an intent that arrives during the transaction of
 /// the group then waits only briefly.
@@ -40,13 +40,14 @@ impl SinglesFirst {
             Instant::now() + took.min(MAX_YIELD);
     }
 
-    /// Waits until no single intent waits or is in progress, for [`MAX_YIELD`] at most.
+    /// Rests, and waits until no single intent waits or is in progress, for [`MAX_YIELD`] at most in all.
     pub(super) async fn let_pass(&self) {
-        let rests_until = *self.rests_until.lock().unwrap_or_else(PoisonError::into_inner);
+        let deadline = Instant::now() + MAX_YIELD;
         if self.queue.had_single_within(MAX_SINGLE_INTERVAL) {
-            sleep_until(rests_until).await;
+            let rests_until = *self.rests_until.lock().unwrap_or_else(PoisonError::into_inner);
+            sleep_until(rests_until.min(deadline)).await;
         }
-        let have_passed = timeout(MAX_YIELD, self.queue.until_no_single()).await.is_ok();
+        let have_passed = timeout_at(deadline, self.queue.until_no_single()).await.is_ok();
         self.was_in_vain.store(!have_passed, Ordering::Relaxed);
     }
 
