@@ -8,7 +8,7 @@ use axum::response::{IntoResponse, Response};
 use domain::catalog::MAX_NAME;
 use domain::entry::EntryId;
 use domain::ports::{Queries, StreamQueries, Submissions};
-use domain::query::IntentTrace;
+use domain::query::{IntentTrace, Notification};
 use domain::record::IdempotencyKey;
 use http_server::problem::Problem;
 use http_server::tokens::Principal;
@@ -41,7 +41,8 @@ pub(crate) async fn show<P: Ports>(
     let is_in_progress =
         key.producer.len() <= MAX_NAME && api.submissions.time_in_progress(&key).await.is_some();
     let trace = api.queries.get_intent_trace(&api.settings.stream, &key).await;
-    let trace = trace.map_err(|error| read_failed(&error))?;
+    let mut trace = trace.map_err(|error| read_failed(&error))?;
+    trace.notification = trace.notification.map(Notification::without_addresses);
     let state = match trace.outcome() {
         Some(outcome) => IntentState::from(outcome),
         None if is_in_progress => IntentState::InProgress,

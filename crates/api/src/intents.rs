@@ -10,7 +10,7 @@ use domain::catalog::MAX_NAME;
 use domain::intent::{BodyContext, IntentBody, MAX_IDENTIFIER};
 use domain::outcome::Acceptance;
 use domain::ports::{Queries, Submissions};
-use domain::query::NotificationDetail;
+use domain::query::Notification;
 use domain::record::{IdempotencyKey, NotificationId};
 use domain::submission::{self, Held, StoredResponse, Submission, SubmissionOutcome};
 use domain::trace_parent::TraceParent;
@@ -102,17 +102,18 @@ async fn decide<P: Ports>(api: &Api<P>, submission: &Submission) -> Result<Optio
         SubmissionOutcome::Accepted { response: Some(response), .. } => Ok(Some(stored(response, false))),
         SubmissionOutcome::Replayed(response) => Ok(Some(stored(response, true))),
         SubmissionOutcome::Accepted { notification_id, .. } => {
-            Ok(accepted(api, &notification_id).await?.as_ref().map(duplicate))
+            Ok(accepted(api, &notification_id).await?.map(duplicate))
         }
         SubmissionOutcome::Duplicate(request) => {
-            Ok(accepted(api, &request.notification_id).await?.as_ref().map(duplicate))
+            Ok(accepted(api, &request.notification_id).await?.map(duplicate))
         }
-        SubmissionOutcome::Conflict(notification_id) => match accepted(api, &notification_id).await? {
-            Some(other) => {
-                Err(idempotency_conflict(&submission::differences(&submission.intent, &other.record)))
+        SubmissionOutcome::Conflict(notification_id) => {
+            let other = api.queries.list_records(&[notification_id]).await;
+            match other.map_err(|error| store_failed(&error))?.first() {
+                Some(other) => Err(idempotency_conflict(&submission::differences(&submission.intent, other))),
+                None => Ok(None),
             }
-            None => Ok(None),
-        },
+        }
         // The other request usually ends long before its claim expires.
         SubmissionOutcome::InProgress(retry_after) => {
             Err(in_progress(retry_after.min(idempotency::RETRY_PAUSE)))
@@ -142,12 +143,12 @@ pub fn accepted_response(acceptance: &Acceptance) -> StoredResponse {
 async fn accepted<P: Ports>(
     api: &Api<P>,
     notification_id: &NotificationId,
-) -> Result<Option<NotificationDetail>, Problem> {
+) -> Result<Option<Notification>, Problem> {
     api.queries.get_notification(notification_id).await.map_err(|error| store_failed(&error))
 }
 
-fn duplicate(detail: &NotificationDetail) -> Response {
-    (StatusCode::ACCEPTED, Json(Accepted::duplicate(detail))).into_response()
+fn duplicate(found: Notification) -> Response {
+    (StatusCode::ACCEPTED, Json(Accepted::duplicate(&found.without_addresses()))).into_response()
 }
 
 fn stored(stored: StoredResponse, replayed: bool) -> Response {

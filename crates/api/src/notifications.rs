@@ -15,7 +15,7 @@ use http_server::tokens::Principal;
 use crate::params::{CURSOR, LIMIT, Param, Params, PathId, Takes};
 use crate::ports::{Api, Ports};
 use crate::problems::{not_found, producer_read, read_failed};
-use crate::view::{Notification, Notifications};
+use crate::view::Notifications;
 
 /// The filters of the list.
 pub(crate) const PARAMS: [Param; 9] = [
@@ -73,10 +73,8 @@ pub(crate) async fn show<P: Ports>(
     Params::none(query.as_deref())?;
     let id = NotificationId::from(notification_id);
     let found = api.queries.get_notification(&id).await.map_err(|error| read_failed(&error))?;
-    let readable = found.filter(|detail| {
-        principal.operator
-            || principal.producer.as_deref() == Some(detail.record.idempotency_key.producer.as_str())
-    });
-    let detail = readable.ok_or_else(|| not_found("notification"))?;
-    Ok(Json(Notification::new(&detail, api.clock.now(), principal.operator)).into_response())
+    let own = principal.producer.as_deref();
+    let found = found.filter(|found| principal.operator || own == Some(found.producer.as_str()));
+    let found = found.ok_or_else(|| not_found("notification"))?.explained(api.clock.now());
+    Ok(Json(if principal.operator { found } else { found.without_addresses() }).into_response())
 }

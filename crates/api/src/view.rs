@@ -4,22 +4,21 @@
 //! Each type is serialised as it is, and its schema in the OpenAPI document is derived from it; the comments
 //! of its members are the descriptions there. Operators' commands print the same documents.
 
+mod accepted;
 mod batch;
 mod changes;
 mod intent_outcome;
 mod lists;
-mod notifications;
 mod receipts;
 mod status;
 
 use domain::query::Counted;
 
+pub(crate) use accepted::{Accepted, AcceptedElement, OUTCOME_ACCEPTED, OUTCOME_DUPLICATE};
 pub(crate) use batch::{ElementResult, MAX_BATCH_RECIPIENTS, MAX_INTENTS, Results};
 pub use changes::{Discarded, Planned, Replayed};
 pub(crate) use intent_outcome::{IntentState, KeyOutcome};
 pub use lists::{DeadLetters, MalformedIntents, MalformedIntentsPage, Notifications};
-pub use notifications::Notification;
-pub(crate) use notifications::{Accepted, AcceptedElement, OUTCOME_ACCEPTED, OUTCOME_DUPLICATE};
 pub(crate) use receipts::{OUTCOME_INVALID, ReceiptResult, ReceiptResults};
 pub use status::ServiceStatus;
 

@@ -43,11 +43,22 @@ impl Guarded {
     pub fn withhold(&mut self) {
         self.0 = None;
     }
+
+    /// The text, unless it is withheld.
+    pub fn shown(&self) -> Option<&str> {
+        self.0.as_deref()
+    }
 }
 
 impl From<String> for Guarded {
     fn from(text: String) -> Self {
         Self(Some(text))
+    }
+}
+
+impl From<&str> for Guarded {
+    fn from(text: &str) -> Self {
+        text.to_owned().into()
     }
 }
 
@@ -70,6 +81,16 @@ inline_schema!(Guarded, json_schema!({"type": ["string", "null"]}));
 /// Serialises stored JSON as what it is; as a string if another program wrote something that is not JSON.
 pub(crate) fn stored_json<S: Serializer>(text: &Option<String>, serializer: S) -> Result<S::Ok, S::Error> {
     text.as_deref().map(json_of).serialize(serializer)
+}
+
+/// The same of text that is always there.
+pub(crate) fn json_text<S: Serializer>(text: &str, serializer: S) -> Result<S::Ok, S::Error> {
+    json_of(text).serialize(serializer)
+}
+
+/// The schema of an object with any members.
+pub(crate) fn object_schema(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"type": "object"})
 }
 
 /// Parses JSON that PostgreSQL stores as text; returns a string if another program wrote something that is

@@ -6,12 +6,12 @@ pub mod intent;
 
 use ambient::Timestamp;
 
-use crate::query::StoredRoute;
+use crate::query::Route;
 use crate::receipt::{Receipt, ReceiptStatus, Report};
 use crate::route::{RouteStatus, SkipReason};
 
 /// The sentence for `route` at `now`. It contains no address, and ends without a full stop.
-pub fn explain(route: &StoredRoute, now: Timestamp) -> String {
+pub fn explain(route: &Route, now: Timestamp) -> String {
     let state = state(route, now);
     match &route.receipt {
         // The detail is left out: it may contain an address.
@@ -32,7 +32,7 @@ fn what_happened(status: ReceiptStatus) -> &'static str {
     }
 }
 
-fn state(route: &StoredRoute, now: Timestamp) -> String {
+fn state(route: &Route, now: Timestamp) -> String {
     match route.status {
         RouteStatus::Pending => format!("{}; {}", why_pending(route), next_attempt(route, now)),
         RouteStatus::Failed => format!("{}; {}", failures(route), next_attempt(route, now)),
@@ -46,7 +46,7 @@ fn state(route: &StoredRoute, now: Timestamp) -> String {
     }
 }
 
-fn why_pending(route: &StoredRoute) -> String {
+fn why_pending(route: &Route) -> String {
     // Only an operator makes a route pending again.
     if route.updated_at > route.created_at {
         format!("Scheduled again by an operator at {}", route.updated_at)
@@ -55,12 +55,12 @@ fn why_pending(route: &StoredRoute) -> String {
     }
 }
 
-fn failures(route: &StoredRoute) -> String {
+fn failures(route: &Route) -> String {
     format!("Failed {}: {}", times(route.attempt_count), cause(route))
 }
 
 /// The next step of a live route.
-fn next_attempt(route: &StoredRoute, now: Timestamp) -> String {
+fn next_attempt(route: &Route, now: Timestamp) -> String {
     let attempt = u64::from(route.attempt_count) + 1;
     let of = format!("{attempt} of {}", route.max_attempts);
     let is_new = route.status == RouteStatus::Pending && route.updated_at == route.created_at;
@@ -78,7 +78,7 @@ fn next_attempt(route: &StoredRoute, now: Timestamp) -> String {
     }
 }
 
-fn dead_letter(route: &StoredRoute) -> String {
+fn dead_letter(route: &Route) -> String {
     let gave_up = format!(
         "gave up{} after {}: {}",
         at(route.dead_lettered_at),
@@ -97,7 +97,7 @@ fn dead_letter(route: &StoredRoute) -> String {
     }
 }
 
-fn skipped(route: &StoredRoute) -> String {
+fn skipped(route: &Route) -> String {
     let reason = route.last_error_classification.as_str();
     let why = if reason == SkipReason::NoEmailAddress.as_str() {
         "the user directory had no usable e-mail address of the user"
@@ -112,7 +112,7 @@ fn skipped(route: &StoredRoute) -> String {
 }
 
 /// The cause of the last failure: the message, or the classification if there is no message.
-fn cause(route: &StoredRoute) -> &str {
+fn cause(route: &Route) -> &str {
     let message = route.last_error_message.trim().trim_end_matches('.');
     match (message, route.last_error_classification.as_str()) {
         ("", "") => "the cause was not recorded",
@@ -138,4 +138,4 @@ fn at(time: Option<Timestamp>) -> String {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -11,6 +11,7 @@ mod cursor;
 mod dead_letters;
 mod intent_trace;
 mod malformed;
+mod notification;
 mod notifications;
 mod search;
 mod status;
@@ -25,9 +26,8 @@ pub use cursor::{InvalidCursor, Place};
 pub use dead_letters::{DeadLetter, DeadLetterFilter, DeadLetterPlace, Discarded};
 pub use intent_trace::{IntentOutcome, IntentTrace};
 pub use malformed::{MalformedFilter, MalformedPlace, MalformedSummary, StoredMalformedIntent};
-pub use notifications::{
-    NotificationDetail, NotificationFilter, NotificationSummary, RouteCounts, StoredRoute,
-};
+pub use notification::{Notification, Route};
+pub use notifications::{NotificationFilter, NotificationSummary, RouteCounts};
 pub use search::{FilterFault, SEARCH_NAMES, SearchFilter, SearchName, SearchOutcome, SearchPlace};
 pub use status::{
     CauseCounts, ChannelStatus, INTAKE, IntakeStatus, Leader, LeaderTerm, REPLICA_FRESH_FOR, ReplicaStatus,

@@ -146,6 +146,18 @@ impl RouteKey {
     }
 }
 
+/// True if the recipient is an administrator's address, which the id of the route then holds too.
+pub fn holds_address(recipient_ref: &str) -> bool {
+    recipient_ref.starts_with("email:")
+}
+
+/// The place of each of these route ids among them by bytes, from 1 on.
+pub fn route_numbers<'a>(route_ids: impl Iterator<Item = &'a str> + Clone) -> Vec<usize> {
+    let mut sorted: Vec<&str> = route_ids.clone().collect();
+    sorted.sort_unstable();
+    route_ids.map(|route_id| sorted.partition_point(|other| *other < route_id) + 1).collect()
+}
+
 /// The format `<notification_id>/<route_id>`: the id by which consumers deduplicate.
 impl fmt::Display for RouteKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -21,9 +21,8 @@ use ambient::Timestamp;
 use domain::ports::{ActivityQueries, Queries, StoreError};
 use domain::query::{
     ActivityHistory, Causes, DeadLetter, DeadLetterCause, DeadLetterFilter, DeadLetterPlace, IntentTrace,
-    MalformedCause, MalformedFilter, MalformedPlace, MalformedSummary, NotificationDetail,
-    NotificationFilter, NotificationSummary, Page, PageLimit, SearchFilter, SearchOutcome, StoreStatus,
-    StoredMalformedIntent,
+    MalformedCause, MalformedFilter, MalformedPlace, MalformedSummary, Notification, NotificationFilter,
+    NotificationSummary, Page, PageLimit, SearchFilter, SearchOutcome, StoreStatus, StoredMalformedIntent,
 };
 use domain::record::{IdempotencyKey, NotificationId, Record, RecordCursor};
 use pg::sql::any;
@@ -72,7 +71,7 @@ impl PgQueries {
 }
 
 impl Queries for PgQueries {
-    async fn get_notification(&self, id: &NotificationId) -> Result<Option<NotificationDetail>, StoreError> {
+    async fn get_notification(&self, id: &NotificationId) -> Result<Option<Notification>, StoreError> {
         detail::get(&self.lookup("get a notification").await?, id).await
     }
 

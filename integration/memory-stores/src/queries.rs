@@ -11,8 +11,8 @@ use domain::ports::{Queries, StoreError};
 use domain::query::{
     CauseCounts, Causes, ChannelStatus, Counted, DeadLetter, DeadLetterCause, DeadLetterFilter,
     DeadLetterPlace, IntentTrace, MAX_RECORDS, MalformedCause, MalformedFilter, MalformedPlace,
-    MalformedSummary, NotificationDetail, NotificationFilter, NotificationSummary, Page, PageLimit,
-    RouteCounts, SearchFilter, SearchOutcome, StoreStatus, StoredMalformedIntent, StoredRoute,
+    MalformedSummary, Notification, NotificationFilter, NotificationSummary, Page, PageLimit, Route,
+    RouteCounts, SearchFilter, SearchOutcome, StoreStatus, StoredMalformedIntent,
 };
 use domain::record::{IdempotencyKey, NotificationId, Record, RecordCursor};
 use domain::route::{Channel, RouteStatus};
@@ -23,7 +23,7 @@ use super::lock;
 const DAY: Duration = Duration::from_secs(24 * 3_600);
 
 impl Queries for MemoryDatabase {
-    async fn get_notification(&self, id: &NotificationId) -> Result<Option<NotificationDetail>, StoreError> {
+    async fn get_notification(&self, id: &NotificationId) -> Result<Option<Notification>, StoreError> {
         let tables = lock(&self.0);
         Ok(tables.records.get(id).map(|record| detail(&tables, record)))
     }
@@ -220,27 +220,25 @@ fn summary(tables: &ServiceTables, record: &Record) -> NotificationSummary {
     }
 }
 
-fn detail(tables: &ServiceTables, record: &Record) -> NotificationDetail {
-    NotificationDetail {
-        record: record.clone(),
-        updated_at: record.content.accepted_at,
-        routes: tables.routes_of(&record.notification_id).map(|row| stored(tables, row)).collect(),
-    }
+fn detail(tables: &ServiceTables, record: &Record) -> Notification {
+    let routes = tables.routes_of(&record.notification_id).map(|row| stored(tables, row));
+    Notification::new(record.clone(), record.content.accepted_at, routes.collect())
 }
 
-fn stored(tables: &ServiceTables, row: &Row) -> StoredRoute {
+fn stored(tables: &ServiceTables, row: &Row) -> Route {
     let route = &row.route;
     let letter = tables.dead_letters.get(&route.key);
     let created_at = route.content.accepted_at;
-    StoredRoute {
-        key: route.key.clone(),
+    Route {
+        route_id: route.key.route_id.as_str().into(),
+        route_number: 0,
         channel: route.channel,
-        recipient_ref: route.recipient_ref.clone(),
+        recipient_ref: route.recipient_ref.as_str().into(),
         status: row.status,
         attempt_count: route.attempt_count,
         max_attempts: route.max_attempts,
         next_attempt_at: row.status.is_live().then_some(route.next_attempt_at),
-        resolved_email: route.resolved_email.clone(),
+        resolved_email: route.resolved_email.as_str().into(),
         resolved_locale: route.resolved_locale.clone(),
         last_error_classification: row.last_error_classification.to_owned(),
         last_error_message: row.last_error_message.clone(),
@@ -254,6 +252,7 @@ fn stored(tables: &ServiceTables, row: &Row) -> StoredRoute {
         recovery_hint: letter.map_or_else(String::new, |_| hint(row)),
         discarded: letter.and_then(|letter| letter.discarded.clone()),
         receipt: tables.receipts.get(&route.key).cloned(),
+        explanation: String::new(),
     }
 }
 

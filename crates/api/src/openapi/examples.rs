@@ -10,7 +10,7 @@ use domain::catalog::Catalog;
 use domain::intent::{BodyContext, IntentBody};
 use domain::malformed::{FailureCode, Rejection};
 use domain::outcome::Acceptance;
-use domain::query::{IntentTrace, NotificationDetail, NotificationSummary, RouteCounts, StoredRoute};
+use domain::query::{IntentTrace, Notification, NotificationSummary, Route, RouteCounts};
 use domain::receipt::{Receipt, ReceiptStatus, Recorded, Report, ReportOutcome};
 use domain::record::{IdempotencyKey, NotificationId, Record, RecordContent};
 use domain::route::{Channel, NewRoute, RouteKey, RouteStatus, Start};
@@ -19,8 +19,8 @@ use serde_json::{Value, json};
 
 use crate::problems::malformed_intent;
 use crate::view::{
-    Accepted, AcceptedElement, ElementResult, IntentState, KeyOutcome, Notification, Notifications,
-    OUTCOME_ACCEPTED, OUTCOME_INVALID, ReceiptResult, ReceiptResults, Results,
+    Accepted, AcceptedElement, ElementResult, IntentState, KeyOutcome, Notifications, OUTCOME_ACCEPTED,
+    OUTCOME_INVALID, ReceiptResult, ReceiptResults, Results,
 };
 
 pub(super) use operators::{
@@ -107,19 +107,22 @@ fn record() -> Record {
     }
 }
 
-fn route(channel: Channel) -> StoredRoute {
-    StoredRoute {
-        key: RouteKey {
-            notification_id: NotificationId::from(ID.to_owned()),
-            route_id: format!("{channel}:user:u-1"),
-        },
+fn key(channel: Channel) -> RouteKey {
+    let notification_id = NotificationId::from(ID.to_owned());
+    RouteKey { notification_id, route_id: route(channel).route_id.to_string() }
+}
+
+fn route(channel: Channel) -> Route {
+    Route {
+        route_id: format!("{channel}:user:u-1").into(),
+        route_number: 1,
         channel,
-        recipient_ref: "user:u-1".to_owned(),
+        recipient_ref: "user:u-1".into(),
         status: RouteStatus::Pending,
         attempt_count: 0,
         max_attempts: 3,
         next_attempt_at: Some(after(5_438)),
-        resolved_email: String::new(),
+        resolved_email: "".into(),
         resolved_locale: "en".to_owned(),
         last_error_classification: String::new(),
         last_error_message: String::new(),
@@ -133,13 +136,14 @@ fn route(channel: Channel) -> StoredRoute {
         recovery_hint: String::new(),
         discarded: None,
         receipt: None,
+        explanation: String::new(),
     }
 }
 
-fn detail() -> NotificationDetail {
+fn detail() -> Notification {
     let delivered =
         Report { status: ReceiptStatus::Delivered, at: after(460), detail: "1 device".to_owned() };
-    let published = StoredRoute {
+    let published = Route {
         status: RouteStatus::Published,
         next_attempt_at: None,
         updated_at: after(447),
@@ -148,19 +152,19 @@ fn detail() -> NotificationDetail {
         receipt: Some(Receipt::after(None, delivered).0),
         ..route(Channel::Push)
     };
-    let failed = StoredRoute {
+    let failed = Route {
         status: RouteStatus::Failed,
         attempt_count: 1,
         max_attempts: 7,
         next_attempt_at: Some(after(1_447)),
-        resolved_email: "u-1@example.com".to_owned(),
+        resolved_email: "u-1@example.com".into(),
         last_error_classification: Channel::Email.publish_failed().to_owned(),
         last_error_message: "WRONGTYPE Operation against a key holding the wrong kind of value".to_owned(),
         last_error_at: Some(after(447)),
         updated_at: after(447),
         ..route(Channel::Email)
     };
-    NotificationDetail { record: record(), updated_at: after(438), routes: vec![failed, published] }
+    Notification::new(record(), after(438), vec![failed, published])
 }
 
 /// Examples of operators' searches.
@@ -180,9 +184,16 @@ pub(super) fn searches() -> Value {
 pub(super) fn accepted() -> Value {
     let start = Start::Pending { due: after(5_438) };
     let new = |channel| {
-        let StoredRoute { key, recipient_ref, resolved_email, resolved_locale, max_attempts, .. } =
-            route(channel);
-        NewRoute { key, channel, recipient_ref, resolved_email, resolved_locale, max_attempts, start }
+        let Route { recipient_ref, resolved_email, resolved_locale, max_attempts, .. } = route(channel);
+        NewRoute {
+            key: key(channel),
+            channel,
+            recipient_ref: recipient_ref.to_string(),
+            resolved_email: resolved_email.to_string(),
+            resolved_locale,
+            max_attempts,
+            start,
+        }
     };
     let acceptance = Acceptance { record: record(), routes: Channel::ALL.map(new).into() };
     let accepted = rendered(Accepted::new(&acceptance))["example"].take();
@@ -218,7 +229,7 @@ pub(super) fn batch_results() -> Value {
 }
 
 pub(super) fn notification() -> Value {
-    rendered(Notification::new(&detail(), after(500), true))
+    rendered(detail().explained(after(500)))
 }
 
 pub(super) fn notifications() -> Value {
@@ -250,7 +261,7 @@ fn bounced() -> Report {
 /// The receipt of the mail service for the e-mail.
 pub(super) fn receipts() -> Value {
     let Report { status, at, detail } = bounced();
-    let id = route(Channel::Email).key.to_string();
+    let id = key(Channel::Email).to_string();
     let report = json!({"id": id, "status": status.as_str(), "at": at.to_string(), "detail": detail});
     only(json!({"receipts": [report]}))
 }
@@ -261,7 +272,7 @@ pub(super) fn receipt_results() -> Value {
         outcome: outcome.as_str(),
         detail: None,
     };
-    let id = route(Channel::Email).key.to_string();
+    let id = key(Channel::Email).to_string();
     let invalid = ReceiptResult {
         outcome: OUTCOME_INVALID,
         detail: Some("at takes a time of RFC 3339.".to_owned()),

@@ -1,5 +1,6 @@
 //! The operations of the document, with their parameters, bodies and responses.
 
+use domain::query::Notification;
 use idempotency::MAX_KEY_BYTES;
 use serde_json::{Value, json};
 
@@ -14,8 +15,8 @@ use crate::ports::ApiSettings;
 use crate::receipts::ReceiptsRequest;
 use crate::search::SearchRequest;
 use crate::view::{
-    Accepted, DeadLetters, Discarded, KeyOutcome, MalformedIntents, MalformedIntentsPage, Notification,
-    Notifications, Planned, ReceiptResults, Replayed, Results, ServiceStatus,
+    Accepted, DeadLetters, Discarded, KeyOutcome, MalformedIntents, MalformedIntentsPage, Notifications,
+    Planned, ReceiptResults, Replayed, Results, ServiceStatus,
 };
 use crate::{dead_letters, intent_outcome, malformed_intents, notifications};
 
@@ -159,7 +160,7 @@ fn get_notification(schemas: &mut Schemas) -> Operation {
             "getNotification",
             "notifications",
             "Shows a notification with its routes.",
-            answer("The notification.", schemas.answer::<Notification<'_>>(), examples::notification(), &[]),
+            answer("The notification.", schemas.answer::<Notification>(), examples::notification(), &[]),
         )
     }
 }

@@ -5,7 +5,7 @@ use domain::query::{IntentOutcome, IntentTrace};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Serialize;
 
-use super::notifications::{AcceptedRoute, accepted_routes};
+use super::accepted::AcceptedRoute;
 
 /// The state of a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -78,16 +78,17 @@ pub(crate) struct KeyOutcome<'a> {
 }
 
 impl<'a> KeyOutcome<'a> {
-    /// Renders the outcome, with or without the content of the refused entry.
+    /// Renders the outcome, with or without the content of the refused entry. The notification is one without
+    /// addresses.
     pub(crate) fn new(state: IntentState, trace: &'a IntentTrace, with_content: bool) -> Self {
         let notification = trace.notification.as_ref();
         let is_refused = matches!(state, IntentState::Conflict | IntentState::Malformed);
         let refused = trace.malformed.as_ref().filter(|_| is_refused);
         Self {
             state: state.as_str(),
-            notification_id: notification.map(|detail| detail.record.notification_id.as_str()),
-            accepted_at: notification.map(|detail| detail.record.content.accepted_at),
-            routes: notification.map(accepted_routes),
+            notification_id: notification.map(|found| found.notification_id.as_str()),
+            accepted_at: notification.map(|found| found.accepted_at),
+            routes: notification.map(|found| found.routes.iter().map(AcceptedRoute::from).collect()),
             code: refused.map(|row| row.failure_code.as_str()),
             detail: refused.filter(|_| with_content).map(|row| &*row.failure_message),
             stream_entry_id: refused.map(|row| row.key.entry_id.as_str()),

@@ -89,8 +89,7 @@ async fn show(args: &ShowArgs, vars: Vars, out: &mut impl Write) -> Result<(), F
     let found = tables.explained(tables.queries.get_notification(&args.id.notification_id).await)?;
     let id = printable(&args.id.to_string());
     let Some(letter) = found.as_ref().and_then(|found| found.dead_letter(&args.id)) else {
-        let route = found.iter().flat_map(|found| &found.routes).find(|route| route.key == args.id);
-        return Err(match route {
+        return Err(match found.as_ref().and_then(|found| found.route(&args.id)) {
             Some(route) => anyhow!("the route {id} is no dead letter: it is {}", route.status.as_str()),
             None => anyhow!("there is no route {id}"),
         }

@@ -5,12 +5,10 @@ mod trail;
 use std::io::Write;
 
 use ambient::Timestamp;
-use api::view::Notification;
 use clap::Args;
-use domain::explanation::explain;
 use domain::explanation::intent::{Fate, Reading, readings};
 use domain::ports::Queries;
-use domain::query::{MalformedSummary, NotificationDetail};
+use domain::query::{MalformedSummary, Notification};
 use domain::route::RouteKey;
 use serde::Serialize;
 
@@ -55,7 +53,7 @@ struct Document<'a> {
     name: &'a str,
     found: Vec<Found<'a>>,
     searched: &'a [String],
-    notifications: Vec<Notification<'a>>,
+    notifications: &'a [Notification],
 }
 
 /// The outcome of one intent.
@@ -88,7 +86,7 @@ pub async fn run(args: ExplainArgs, vars: Vars, out: &mut impl Write) -> Result<
     if fates.is_empty() {
         fates.push(Fate::Unknown { name: args.name.clone() });
     }
-    let details = details(&tables, &fates).await?;
+    let details = details(&tables, &fates, now).await?;
     if let Some(error) = trail.stream_error() {
         eprintln!("warning: Redis could not be asked: {}", printable(error));
     }
@@ -100,12 +98,13 @@ pub async fn run(args: ExplainArgs, vars: Vars, out: &mut impl Write) -> Result<
 }
 
 /// The notifications that the fates refer to.
-async fn details(tables: &Tables, fates: &[Fate]) -> Result<Vec<NotificationDetail>, Failure> {
-    let mut details: Vec<NotificationDetail> = Vec::new();
+async fn details(tables: &Tables, fates: &[Fate], now: Timestamp) -> Result<Vec<Notification>, Failure> {
+    let mut details: Vec<Notification> = Vec::new();
     for id in fates.iter().filter_map(Fate::notification) {
-        let is_known = details.iter().any(|detail| detail.record.notification_id == *id);
+        let is_known = details.iter().any(|found| found.notification_id == *id);
         if !is_known && details.len() < SHOWN_NOTIFICATIONS {
-            details.extend(tables.explained(tables.queries.get_notification(id).await)?);
+            let found = tables.explained(tables.queries.get_notification(id).await)?;
+            details.extend(found.map(|found| found.explained(now)));
         }
     }
     Ok(details)
@@ -115,7 +114,7 @@ fn document<'a>(
     name: &'a str,
     fates: &'a [Fate],
     trail: &'a Trail<'_>,
-    details: &'a [NotificationDetail],
+    details: &'a [Notification],
     now: Timestamp,
 ) -> Document<'a> {
     let found = |fate: &'a Fate| Found {
@@ -128,7 +127,7 @@ fn document<'a>(
         name,
         found: fates.iter().map(found).collect(),
         searched: trail.searched(),
-        notifications: details.iter().map(|detail| Notification::new(detail, now, true)).collect(),
+        notifications: details,
     }
 }
 
@@ -137,7 +136,7 @@ fn print_fates(
     style: Style,
     fates: &[Fate],
     trail: &Trail<'_>,
-    details: &[NotificationDetail],
+    details: &[Notification],
     route: Option<&RouteKey>,
     now: Timestamp,
 ) -> anyhow::Result<()> {
@@ -146,12 +145,11 @@ fn print_fates(
         print_line(out, &format!("{name}: {}.", printable(&fate.sentence(now))))?;
     }
     for detail in details {
-        let id = printable(detail.record.notification_id.as_str());
+        let id = printable(detail.notification_id.as_str());
         print_line(out, &format!("\n{}", style.paint(Tone::Strong, &format!("notification {id}"))))?;
-        let is_asked = |key: &RouteKey| route.is_none_or(|route| route == key);
-        for route in detail.routes.iter().filter(|route| is_asked(&route.key)) {
-            let sentence = printable(&explain(route, now));
-            print_line(out, &format!("  {}: {sentence}.", printable(&route.key.route_id)))?;
+        for route in detail.routes.iter().filter(|one| route.is_none_or(|key| detail.key_of(one) == *key)) {
+            let sentence = printable(&route.explanation);
+            print_line(out, &format!("  {}: {sentence}.", printable(&route.route_id)))?;
         }
     }
     print_line(out, &format!("\n{}", style.paint(Tone::Strong, "searched")))?;

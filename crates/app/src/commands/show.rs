@@ -4,11 +4,9 @@ use std::io::Write;
 
 use ambient::Timestamp;
 use anyhow::anyhow;
-use api::view::Notification;
 use clap::Args;
-use domain::explanation::explain;
 use domain::ports::Queries;
-use domain::query::{NotificationDetail, StoredRoute};
+use domain::query::{Notification, Route};
 use domain::receipt::PastReport;
 use domain::record::NotificationId;
 use serde_json::Value;
@@ -47,74 +45,71 @@ pub async fn run(args: ShowArgs, vars: Vars, out: &mut impl Write) -> Result<(),
     let now = tables.explained(tables.queries.now().await)?;
     let id = NotificationId::from(args.notification_id);
     let found = tables.explained(tables.queries.get_notification(&id).await)?;
-    let detail = found.ok_or_else(|| {
+    let found = found.ok_or_else(|| {
         let id = printable(id.as_str());
         anyhow!("there is no notification {id}; `notification explain` finds an intent by other names")
     })?;
     match args.output.json {
-        true => Ok(print_serialized(out, &Notification::new(&detail, now, true))?),
-        false => Ok(print_notification(out, style, &detail, now)?),
+        true => Ok(print_serialized(out, &found.explained(now))?),
+        false => Ok(print_notification(out, style, &found.explained(now))?),
     }
 }
 
-/// Prints a notification with its routes as text.
+/// Prints an explained notification as text.
 pub(super) fn print_notification(
     out: &mut impl Write,
     style: Style,
-    detail: &NotificationDetail,
-    now: Timestamp,
+    found: &Notification,
 ) -> anyhow::Result<()> {
-    let members = record_members(detail).into_iter().map(|(name, value)| (name, printable(&value).into()));
+    let members = record_members(found).into_iter().map(|(name, value)| (name, printable(&value).into()));
     print_members(out, style, members)?;
     print_line(out, &style.paint(Tone::Strong, "payload"))?;
-    let payload: Option<Value> = serde_json::from_str(&detail.record.content.payload_json).ok();
+    let payload: Option<Value> = serde_json::from_str(&found.payload_json).ok();
     let payload = payload.and_then(|payload| serde_json::to_string_pretty(&payload).ok());
-    let payload = payload.unwrap_or_else(|| detail.record.content.payload_json.clone());
+    let payload = payload.unwrap_or_else(|| found.payload_json.clone());
     for line in payload.lines() {
         print_line(out, &format!("  {}", printable(line)))?;
     }
     print_line(out, "")?;
-    print_cells(out, style, &route_rows(&detail.routes))?;
+    print_cells(out, style, &route_rows(&found.routes))?;
     print_line(out, "")?;
-    for route in &detail.routes {
-        let sentence = printable(&explain(route, now));
-        print_line(out, &format!("{}: {sentence}.", printable(&route.key.route_id)))?;
+    for route in &found.routes {
+        let sentence = printable(&route.explanation);
+        print_line(out, &format!("{}: {sentence}.", printable(&route.route_id)))?;
     }
-    for route in &detail.routes {
+    for route in &found.routes {
         print_receipt(out, style, route)?;
     }
     Ok(())
 }
 
-fn record_members(detail: &NotificationDetail) -> [(&'static str, String); 13] {
-    let NotificationDetail { record, updated_at, .. } = detail;
-    let content = &record.content;
-    let users = &record.recipient_user_ids;
+fn record_members(found: &Notification) -> [(&'static str, String); 13] {
+    let users = &found.recipient_user_ids;
     let mut recipients = users.iter().take(SHOWN_RECIPIENTS).cloned().collect::<Vec<_>>().join(", ");
     if users.len() > SHOWN_RECIPIENTS {
         recipients += &format!(" and {} more", users.len() - SHOWN_RECIPIENTS);
     }
     [
-        ("notification_id", record.notification_id.to_string()),
-        ("notification_type", content.notification_type.clone()),
-        ("producer", record.idempotency_key.producer.clone()),
-        ("idempotency_key", record.idempotency_key.key.clone()),
-        ("audience_kind", record.audience_kind.to_owned()),
+        ("notification_id", found.notification_id.to_string()),
+        ("notification_type", found.notification_type.clone()),
+        ("producer", found.producer.clone()),
+        ("idempotency_key", found.idempotency_key.clone()),
+        ("audience_kind", found.audience_kind.to_owned()),
         ("recipients", recipients),
-        ("request_id", content.request_id.clone()),
-        ("trace_id", content.trace_id.clone()),
-        ("occurred_at", content.occurred_at.to_string()),
-        ("accepted_at", content.accepted_at.to_string()),
-        ("updated_at", updated_at.to_string()),
-        ("idempotency_expires_at", record.idempotency_expires_at.to_string()),
-        ("request_fingerprint", record.fingerprint.clone()),
+        ("request_id", found.request_id.clone()),
+        ("trace_id", found.trace_id.clone()),
+        ("occurred_at", found.occurred_at.to_string()),
+        ("accepted_at", found.accepted_at.to_string()),
+        ("updated_at", found.updated_at.to_string()),
+        ("idempotency_expires_at", found.idempotency_expires_at.to_string()),
+        ("request_fingerprint", found.request_fingerprint.clone()),
     ]
 }
 
-fn route_rows(routes: &[StoredRoute]) -> Vec<Vec<Cell>> {
+fn route_rows(routes: &[Route]) -> Vec<Vec<Cell>> {
     let names =
         ["ROUTE", "STATUS", "FAILED ATTEMPTS", "NEXT ATTEMPT", "CHANGED", "OUTBOUND ENTRY", "RECEIPT"];
-    let row = |route: &StoredRoute| {
+    let row = |route: &Route| {
         let next = match route.next_attempt_at {
             Some(Timestamp::MAX) => "parked".to_owned(),
             Some(at) => at.to_string(),
@@ -123,7 +118,7 @@ fn route_rows(routes: &[StoredRoute]) -> Vec<Vec<Cell>> {
         let receipt = route.receipt.as_ref().map_or("-", |receipt| receipt.highest.status.as_str());
         let entry = if route.published_entry_id.is_empty() { "-" } else { &route.published_entry_id };
         vec![
-            printable(&route.key.route_id).into(),
+            printable(&route.route_id).into(),
             Cell::new(route.status.as_str(), tone(route.status)),
             format!("{} of {}", route.attempt_count, route.max_attempts).into(),
             next.into(),
@@ -136,9 +131,9 @@ fn route_rows(routes: &[StoredRoute]) -> Vec<Vec<Cell>> {
 }
 
 /// Prints the reports of the route's consumer, newest first.
-fn print_receipt(out: &mut impl Write, style: Style, route: &StoredRoute) -> anyhow::Result<()> {
+fn print_receipt(out: &mut impl Write, style: Style, route: &Route) -> anyhow::Result<()> {
     let Some(receipt) = &route.receipt else { return Ok(()) };
-    let heading = format!("reports about {}", printable(&route.key.route_id));
+    let heading = format!("reports about {}", printable(&route.route_id));
     print_line(out, &format!("\n{}", style.paint(Tone::Strong, &heading)))?;
     let row = |PastReport { report, outcome }: &PastReport| {
         vec![

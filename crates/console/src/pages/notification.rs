@@ -8,11 +8,10 @@ use ambient::{Clock, Timestamp};
 use axum::Router;
 use axum::extract::{Path, RawQuery, State};
 use axum::routing::get;
-use domain::explanation::explain;
 use domain::intent::MAX_PAYLOAD;
 use domain::ports::Queries;
-use domain::query::{NotificationDetail, RouteCounts, StoredRoute};
-use domain::record::{NotificationId, Record};
+use domain::query::{Notification, Route, RouteCounts};
+use domain::record::NotificationId;
 use domain::route::RouteStatus;
 use maud::{Markup, html};
 
@@ -54,9 +53,10 @@ async fn show<P: Ports>(
     let of_status: Option<RouteStatus> = params.value("status", "a status of a route")?;
     let from: usize = params.value("from", "a number")?.unwrap_or(0);
     let found = console.queries.get_notification(&NotificationId::from(text)).await?;
-    let detail = found.ok_or_else(not_found)?;
-    let title = format!("Notification {}", detail.record.notification_id);
-    let content = render(&operator, &detail, of_status, from, console.clock.now());
+    let now = console.clock.now();
+    let found = found.ok_or_else(not_found)?.explained(now);
+    let title = format!("Notification {}", found.notification_id);
+    let content = render(&operator, &found, of_status, from, now);
     Ok(Page::new(Section::Notifications, title, content))
 }
 
@@ -73,16 +73,16 @@ fn attention(status: RouteStatus) -> u8 {
 
 fn render(
     operator: &Operator,
-    detail: &NotificationDetail,
+    found: &Notification,
     of_status: Option<RouteStatus>,
     from: usize,
     now: Timestamp,
 ) -> Markup {
-    let mut routes: Vec<&StoredRoute> =
-        detail.routes.iter().filter(|route| of_status.is_none_or(|status| status == route.status)).collect();
+    let mut routes: Vec<&Route> =
+        found.routes.iter().filter(|route| of_status.is_none_or(|status| status == route.status)).collect();
     routes.sort_by_key(|route| attention(route.status));
     let shown = routes.iter().skip(from).take(ROUTES_SHOWN);
-    let path = notification_path(detail.record.notification_id.as_str());
+    let path = notification_path(found.notification_id.as_str());
     let page = |from: Option<usize>| {
         let status = of_status.map(|status| ("status", status.as_str().to_owned()));
         let from = from.map(|from| ("from", from.to_string()));
@@ -90,9 +90,9 @@ fn render(
         address(&path, pairs.iter().map(|(name, value)| (*name, value.as_str())))
     };
     let next = from.saturating_add(ROUTES_SHOWN);
-    let (payload, is_whole) = pretty(&detail.record.content.payload_json, PAYLOAD_SHOWN);
+    let (payload, is_whole) = pretty(&found.payload_json, PAYLOAD_SHOWN);
     html! {
-        (about(&detail.record, detail.updated_at))
+        (about(found))
         section.card aria-labelledby="payload" {
             h2 #payload { "Payload" }
             pre tabindex="0" aria-labelledby="payload" { (visible(&payload)) }
@@ -100,8 +100,8 @@ fn render(
         }
         section.stack aria-labelledby="routes" {
             h2 #routes { "Routes" }
-            (choose_status(detail, of_status, &path))
-            @for route in shown { (route_card(operator, route, now)) }
+            (choose_status(found, of_status, &path))
+            @for route in shown { (route_card(operator, route, &found.key_of(route).to_string(), now)) }
             @if routes.len() > ROUTES_SHOWN {
                 p.soft { "Routes " (number(from as u64 + 1)) " to " (number(next.min(routes.len()) as u64)) " of " (number(routes.len() as u64)) "." }
             }
@@ -110,23 +110,22 @@ fn render(
     }
 }
 
-fn about(record: &Record, updated_at: Timestamp) -> Markup {
-    let content = &record.content;
+fn about(found: &Notification) -> Markup {
     html! {
         section.card aria-label="About this notification" {
             (facts(&[
-                ("Type", html! { a href={ "/console/catalogue/" (segment(&content.notification_type)) } { (visible(&content.notification_type)) } }),
-                ("Producer", html! { a href=(address("/console/notifications", [("producer", record.idempotency_key.producer.as_str())])) { (visible(&record.idempotency_key.producer)) } }),
-                ("Notification id", id(record.notification_id.as_str())),
-                ("Idempotency key", id(&record.idempotency_key.key)),
-                ("Accepted", time(content.accepted_at)),
-                ("Occurred", time(content.occurred_at)),
-                ("Last change", time(updated_at)),
-                ("Key reserved until", time(record.idempotency_expires_at)),
-                ("Recipients", recipients(record)),
-                ("Request id", or_none(&content.request_id, id)),
-                ("Trace id", or_none(&content.trace_id, id)),
-                ("Fingerprint", id(&record.fingerprint)),
+                ("Type", html! { a href={ "/console/catalogue/" (segment(&found.notification_type)) } { (visible(&found.notification_type)) } }),
+                ("Producer", html! { a href=(address("/console/notifications", [("producer", found.producer.as_str())])) { (visible(&found.producer)) } }),
+                ("Notification id", id(found.notification_id.as_str())),
+                ("Idempotency key", id(&found.idempotency_key)),
+                ("Accepted", time(found.accepted_at)),
+                ("Occurred", time(found.occurred_at)),
+                ("Last change", time(found.updated_at)),
+                ("Key reserved until", time(found.idempotency_expires_at)),
+                ("Recipients", recipients(&found.recipient_user_ids)),
+                ("Request id", or_none(&found.request_id, id)),
+                ("Trace id", or_none(&found.trace_id, id)),
+                ("Fingerprint", id(&found.request_fingerprint)),
             ]))
         }
     }
@@ -141,8 +140,7 @@ fn or_none(text: &str, show: fn(&str) -> Markup) -> Markup {
     }
 }
 
-fn recipients(record: &Record) -> Markup {
-    let users = &record.recipient_user_ids;
+fn recipients(users: &[String]) -> Markup {
     html! {
         @if users.is_empty() {
             "administrators"
@@ -158,12 +156,12 @@ fn recipients(record: &Record) -> Markup {
 }
 
 /// Links to the routes of each status, with their number.
-fn choose_status(detail: &NotificationDetail, chosen: Option<RouteStatus>, path: &str) -> Markup {
+fn choose_status(found: &Notification, chosen: Option<RouteStatus>, path: &str) -> Markup {
     let mut counts = RouteCounts::default();
-    for route in &detail.routes {
+    for route in &found.routes {
         counts.add(route.status, 1);
     }
-    let all = detail.routes.len() as u64;
+    let all = found.routes.len() as u64;
     html! {
         nav.choices aria-label="Routes by status" {
             ul {
@@ -180,8 +178,7 @@ fn choose_status(detail: &NotificationDetail, chosen: Option<RouteStatus>, path:
     }
 }
 
-fn route_card(operator: &Operator, route: &StoredRoute, now: Timestamp) -> Markup {
-    let key = route.key.to_string();
+fn route_card(operator: &Operator, route: &Route, key: &str, now: Timestamp) -> Markup {
     let list = list_path(Some(route.channel), Some(&route.last_error_classification));
     html! {
         article.card {
@@ -189,10 +186,10 @@ fn route_card(operator: &Operator, route: &StoredRoute, now: Timestamp) -> Marku
                 h3 { (visible(&route.recipient_ref)) }
                 span.badges { (badge(Tone::Neutral, route.channel.as_str())) " " (status(route.status)) }
             }
-            p { (visible(&explain(route, now))) "." }
+            p { (visible(&route.explanation)) "." }
             (timeline::of(route, now))
             (facts(&[
-                ("Route id", id(&key)),
+                ("Route id", id(key)),
                 ("Outbound entry", or_none(&route.published_entry_id, id)),
                 ("Address", or_none(&route.resolved_email, visible)),
                 ("Language", visible(&route.resolved_locale)),
@@ -200,7 +197,7 @@ fn route_card(operator: &Operator, route: &StoredRoute, now: Timestamp) -> Marku
             ]))
             @if route.status == RouteStatus::DeadLetter {
                 div.actions {
-                    (change_one_form(operator, &key, route.discarded.is_some()))
+                    (change_one_form(operator, key, route.discarded.is_some()))
                     a href=(list) { "All dead letters with this cause" }
                 }
             }

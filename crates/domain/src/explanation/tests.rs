@@ -1,7 +1,7 @@
 use super::*;
 use crate::dead_letter::recovery_hint;
 use crate::query::Discarded;
-use crate::route::{Channel, RouteKey};
+use crate::route::Channel;
 
 fn at(seconds: i64) -> Timestamp {
     Timestamp::from_millis(1_775_121_700_000 + seconds * 1_000).expect("in range")
@@ -12,9 +12,10 @@ fn second(seconds: i64) -> String {
 }
 
 /// A route as acceptance writes it at second 0.
-fn pending() -> StoredRoute {
-    StoredRoute {
-        key: RouteKey { notification_id: "1-0".to_owned().into(), route_id: "email:user:u-1".into() },
+pub(crate) fn pending() -> Route {
+    Route {
+        route_id: "email:user:u-1".into(),
+        route_number: 1,
         channel: Channel::Email,
         recipient_ref: "user:u-1".into(),
         status: RouteStatus::Pending,
@@ -35,11 +36,12 @@ fn pending() -> StoredRoute {
         recovery_hint: String::new(),
         discarded: None,
         receipt: None,
+        explanation: String::new(),
     }
 }
 
-fn failed(attempt_count: u32) -> StoredRoute {
-    StoredRoute {
+fn failed(attempt_count: u32) -> Route {
+    Route {
         status: RouteStatus::Failed,
         attempt_count,
         last_error_classification: "mail_stream_publish_failed".into(),
@@ -51,12 +53,12 @@ fn failed(attempt_count: u32) -> StoredRoute {
     }
 }
 
-fn replayed() -> StoredRoute {
-    StoredRoute { updated_at: at(30), next_attempt_at: Some(at(30)), ..pending() }
+fn replayed() -> Route {
+    Route { updated_at: at(30), next_attempt_at: Some(at(30)), ..pending() }
 }
 
-fn published() -> StoredRoute {
-    StoredRoute {
+fn published() -> Route {
+    Route {
         status: RouteStatus::Published,
         next_attempt_at: None,
         published_at: Some(at(1)),
@@ -65,14 +67,14 @@ fn published() -> StoredRoute {
     }
 }
 
-fn reported(status: ReceiptStatus) -> StoredRoute {
+fn reported(status: ReceiptStatus) -> Route {
     let report = Report { status, at: at(8), detail: "550 u-1@example.com is unknown.".to_owned() };
-    StoredRoute { receipt: Some(Receipt::after(None, report).0), ..published() }
+    Route { receipt: Some(Receipt::after(None, report).0), ..published() }
 }
 
-fn dead() -> StoredRoute {
+fn dead() -> Route {
     let recovery_hint = recovery_hint(Channel::Email, "mail_stream_publish_failed").to_owned();
-    StoredRoute {
+    Route {
         status: RouteStatus::DeadLetter,
         next_attempt_at: None,
         dead_lettered_at: Some(at(40)),
@@ -81,8 +83,8 @@ fn dead() -> StoredRoute {
     }
 }
 
-fn skipped(reason: &str) -> StoredRoute {
-    StoredRoute {
+fn skipped(reason: &str) -> Route {
+    Route {
         status: RouteStatus::Skipped,
         next_attempt_at: None,
         skipped_at: Some(at(0)),
@@ -95,11 +97,11 @@ const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong ki
 
 #[test]
 fn every_state_and_cause_is_explained() {
-    let parked = |route| StoredRoute { next_attempt_at: Some(Timestamp::MAX), ..route };
+    let parked = |route| Route { next_attempt_at: Some(Timestamp::MAX), ..route };
     let discarded = Discarded { at: at(50), by: "ops".into(), reason: "game over".into() };
-    let no_message = StoredRoute { last_error_message: String::new(), ..failed(3) };
-    let no_cause = StoredRoute { last_error_classification: String::new(), ..no_message.clone() };
-    let by_hand = StoredRoute { recovery_hint: String::new(), ..dead() };
+    let no_message = Route { last_error_message: String::new(), ..failed(3) };
+    let no_cause = Route { last_error_classification: String::new(), ..no_message.clone() };
+    let by_hand = Route { recovery_hint: String::new(), ..dead() };
     let cases = [
         (
             pending(),
@@ -136,7 +138,7 @@ fn every_state_and_cause_is_explained() {
             ),
         ),
         (
-            StoredRoute { next_attempt_at: Some(at(60)), ..replayed() },
+            Route { next_attempt_at: Some(at(60)), ..replayed() },
             31,
             format!(
                 "Scheduled again by an operator at {}; next attempt (1 of 7) at {}",
@@ -172,7 +174,7 @@ fn every_state_and_cause_is_explained() {
             format!("Failed 3 times: the cause was not recorded; next attempt (4 of 7) at {}", second(20)),
         ),
         (
-            StoredRoute { next_attempt_at: None, ..failed(1) },
+            Route { next_attempt_at: None, ..failed(1) },
             11,
             format!(
                 "Failed once: {WRONG_TYPE}; it has no time for its next attempt, so it waits for an operator"
@@ -204,7 +206,7 @@ fn every_state_and_cause_is_explained() {
             ),
         ),
         (
-            StoredRoute { discarded: Some(discarded), attempt_count: 1, ..dead() },
+            Route { discarded: Some(discarded), attempt_count: 1, ..dead() },
             99,
             format!(
                 "Discarded by ops at {} (game over), after the service gave up at {} after 1 failed attempt: {WRONG_TYPE}; \

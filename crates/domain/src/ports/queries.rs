@@ -9,7 +9,7 @@ use super::StoreError;
 use crate::entry::EntryId;
 use crate::query::{
     Causes, DeadLetter, DeadLetterCause, DeadLetterFilter, DeadLetterPlace, EntryLook, IntentTrace,
-    LeaderTerm, MalformedCause, MalformedFilter, MalformedPlace, MalformedSummary, NotificationDetail,
+    LeaderTerm, MalformedCause, MalformedFilter, MalformedPlace, MalformedSummary, Notification,
     NotificationFilter, NotificationSummary, Page, PageLimit, SearchFilter, SearchOutcome, StoreStatus,
     StoredMalformedIntent, StreamBacklog, UnreadEntries,
 };
@@ -22,7 +22,7 @@ pub trait Queries: Send + Sync {
     fn get_notification(
         &self,
         id: &NotificationId,
-    ) -> impl Future<Output = Result<Option<NotificationDetail>, StoreError>> + Send;
+    ) -> impl Future<Output = Result<Option<Notification>, StoreError>> + Send;
 
     /// Returns the records of the first [`MAX_RECORDS`](crate::query::MAX_RECORDS) of these ids, without
     /// their routes, in any order. Ids without a record are left out.

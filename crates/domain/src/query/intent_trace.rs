@@ -1,6 +1,6 @@
 //! Traces of the intents with an idempotency key, and the outcome that they show.
 
-use super::{MalformedSummary, NotificationDetail};
+use super::{MalformedSummary, Notification};
 use crate::entry::EntryId;
 use crate::malformed::FailureCode;
 
@@ -13,14 +13,14 @@ pub struct IntentTrace {
     /// The newest malformed intent that names the producer and the key.
     pub malformed: Option<MalformedSummary>,
     /// The notification that has the key.
-    pub notification: Option<NotificationDetail>,
+    pub notification: Option<Notification>,
 }
 
 /// The outcome of the newest intent with a key that left a trace.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum IntentOutcome<'a> {
     /// The intent became a notification.
-    Accepted(&'a NotificationDetail),
+    Accepted(&'a Notification),
     /// The key belonged to another intent.
     Conflict(&'a MalformedSummary),
     /// The intent breaks a rule.
@@ -32,10 +32,7 @@ impl IntentTrace {
     /// the stream then decides.
     pub fn outcome(&self) -> Option<IntentOutcome<'_>> {
         let accepted = self.notification.as_ref();
-        let accepted_at = accepted.map(|detail| {
-            let record = &detail.record;
-            (record.content.accepted_at, record.notification_id.entry())
-        });
+        let accepted_at = accepted.map(|found| (found.accepted_at, found.notification_id.entry()));
         let is_newest =
             |row: &&MalformedSummary| accepted_at < Some((row.recorded_at, row.key.entry_id.parse().ok()));
         match self.malformed.as_ref().filter(is_newest) {
@@ -49,7 +46,7 @@ impl IntentTrace {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::sync::Arc;
 
     use ambient::Timestamp;
@@ -63,7 +60,7 @@ mod tests {
         Timestamp::from_millis(seconds * 1_000).expect("in range")
     }
 
-    fn notification(accepted_at: Timestamp) -> NotificationDetail {
+    pub(in crate::query) fn notification(accepted_at: Timestamp) -> Notification {
         let record = Record {
             notification_id: "5-0".to_owned().into(),
             idempotency_key: IdempotencyKey { producer: "game_master".to_owned(), key: "k-1".to_owned() },
@@ -80,7 +77,7 @@ mod tests {
             }),
             idempotency_expires_at: accepted_at,
         };
-        NotificationDetail { record, updated_at: accepted_at, routes: Vec::new() }
+        Notification::new(record, accepted_at, Vec::new())
     }
 
     fn malformed(code: FailureCode, entry_id: &str, recorded_at: Timestamp) -> MalformedSummary {

@@ -6,11 +6,9 @@ use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
 
 use super::cursor::{Place, Query};
-use super::dead_letters::{DeadLetter, Discarded};
 use crate::document::inline_schema;
-use crate::receipt::Receipt;
-use crate::record::{NotificationId, Record, RecordCursor};
-use crate::route::{Channel, RouteKey, RouteStatus};
+use crate::record::{NotificationId, RecordCursor};
+use crate::route::RouteStatus;
 
 /// Filter for notifications; a field that is `None` does not restrict the list.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -120,85 +118,4 @@ impl NotificationSummary {
     pub fn place(&self) -> RecordCursor {
         RecordCursor { accepted_at: self.accepted_at, notification_id: self.notification_id.clone() }
     }
-}
-
-/// A notification with its routes.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct NotificationDetail {
-    /// The record.
-    pub record: Record,
-    /// `records.updated_at`.
-    pub updated_at: Timestamp,
-    /// Its routes, ordered by id.
-    pub routes: Vec<StoredRoute>,
-}
-
-impl NotificationDetail {
-    /// The dead letter of the route `key`; `None` if the notification has no such route, or the route is not
-    /// a dead letter.
-    pub fn dead_letter(&self, key: &RouteKey) -> Option<DeadLetter> {
-        let route = self.routes.iter().find(|route| route.key == *key)?;
-        let created_at = route.dead_lettered_at.filter(|_| route.status == RouteStatus::DeadLetter)?;
-        Some(DeadLetter {
-            key: route.key.clone(),
-            notification_type: self.record.content.notification_type.clone(),
-            channel: route.channel,
-            recipient_ref: route.recipient_ref.clone(),
-            final_attempt_count: route.attempt_count,
-            max_attempts: route.max_attempts,
-            failure_classification: route.last_error_classification.clone(),
-            failure_message: route.last_error_message.clone(),
-            recovery_hint: route.recovery_hint.clone(),
-            created_at,
-            discarded: route.discarded.clone(),
-        })
-    }
-}
-
-/// A row of `routes`, with its data from `dead_letters` and `receipts`.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct StoredRoute {
-    /// Primary key.
-    pub key: RouteKey,
-    /// Channel of the route.
-    pub channel: Channel,
-    /// `user:<user_id>`, `email:<address>` or `config:<notification_type>`.
-    pub recipient_ref: String,
-    /// State of the route.
-    pub status: RouteStatus,
-    /// Failed attempts so far.
-    pub attempt_count: u32,
-    /// Budget: this many failed attempts make a dead letter.
-    pub max_attempts: u32,
-    /// Due time; set exactly while the route is live. [`Timestamp::MAX`] if an operator parked the route at
-    /// `infinity`.
-    pub next_attempt_at: Option<Timestamp>,
-    /// The address, for the e-mail channel; empty otherwise.
-    pub resolved_email: String,
-    /// The recipient's language.
-    pub resolved_locale: String,
-    /// Classification of the last failed attempt, or reason for skipping; else empty.
-    pub last_error_classification: String,
-    /// Message of the last failed attempt; else empty.
-    pub last_error_message: String,
-    /// Time of the last failed attempt.
-    pub last_error_at: Option<Timestamp>,
-    /// Time of acceptance of the intent.
-    pub created_at: Timestamp,
-    /// Time of the last change.
-    pub updated_at: Timestamp,
-    /// Time of publication.
-    pub published_at: Option<Timestamp>,
-    /// Time at which the route became a dead letter.
-    pub dead_lettered_at: Option<Timestamp>,
-    /// Time at which the route was skipped.
-    pub skipped_at: Option<Timestamp>,
-    /// Id of the outbound entry; empty if the route is not published.
-    pub published_entry_id: String,
-    /// Possible action of an operator; empty unless the route is a dead letter.
-    pub recovery_hint: String,
-    /// The discard, if an operator discarded the dead letter.
-    pub discarded: Option<Discarded>,
-    /// Delivery receipt: the reports of the consumer.
-    pub receipt: Option<Receipt>,
 }

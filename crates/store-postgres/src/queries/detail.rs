@@ -5,7 +5,8 @@ use std::sync::Arc;
 use ambient::Timestamp;
 use domain::catalog::AudienceKind;
 use domain::ports::StoreError;
-use domain::query::{Discarded, MAX_RECORDS, NotificationDetail, StoredRoute};
+use domain::query::{Discarded, MAX_RECORDS, Notification, Route};
+use domain::receipt::Receipt;
 use domain::record::{IdempotencyKey, NotificationId, Record, RecordContent};
 use domain::route::RouteKey;
 use pg::sql::any;
@@ -23,21 +24,15 @@ use crate::schema::{DeadLetters, Records, Routes};
 /// can have.
 const MAX_ROUTES: usize = 10_000;
 
-pub(super) async fn get(
-    session: &Session,
-    id: &NotificationId,
-) -> Result<Option<NotificationDetail>, StoreError> {
+pub(super) async fn get(session: &Session, id: &NotificationId) -> Result<Option<Notification>, StoreError> {
     let rows = session.query(&record_of(id)).await.map_err(store_error)?;
     let Some(row) = rows.first() else { return Ok(None) };
     let (record, updated_at) = record(row, id)?;
     let rows = session.query(&routes_of(id)).await.map_err(store_error)?;
-    let mut routes = rows.iter().map(route).collect::<Result<Vec<_>, _>>()?;
-    let keys: Vec<&RouteKey> = routes.iter().map(|route| &route.key).collect();
-    let mut receipts = receipts_of(session, &keys).await?;
-    for route in &mut routes {
-        route.receipt = receipts.remove(&route.key);
-    }
-    Ok(Some(NotificationDetail { record, updated_at, routes }))
+    let keys = rows.iter().map(route_key).collect::<Result<Vec<_>, _>>()?;
+    let mut receipts = receipts_of(session, &keys.iter().collect::<Vec<_>>()).await?;
+    let routes = rows.iter().zip(&keys).map(|(row, key)| route(row, key, receipts.remove(key)));
+    Ok(Some(Notification::new(record, updated_at, routes.collect::<Result<_, _>>()?)))
 }
 
 /// The records of the first [`MAX_RECORDS`] of these ids.
@@ -90,20 +85,21 @@ fn record(row: &Row, id: &NotificationId) -> Result<(Record, Timestamp), StoreEr
     Ok((record, instant(row, "records.updated_at", key)?))
 }
 
-/// A route without its receipt, which is a document.
-fn route(row: &Row) -> Result<StoredRoute, StoreError> {
-    let key = route_key(row)?;
-    let shown = loggable(&key);
+/// A route with its receipt, which is in another table.
+fn route(row: &Row, key: &RouteKey, receipt: Option<Receipt>) -> Result<Route, StoreError> {
+    let shown = loggable(key);
     let text = |place| column::<String>(row, place, &shown);
     let time = |place| optional_instant(row, place, &shown);
-    Ok(StoredRoute {
+    Ok(Route {
+        route_id: key.route_id.as_str().into(),
+        route_number: 0,
         channel: name(row, "routes.channel", &shown)?,
-        recipient_ref: text("routes.recipient_ref")?,
+        recipient_ref: text("routes.recipient_ref")?.into(),
         status: name(row, "routes.status", &shown)?,
         attempt_count: small_count(row, "routes.attempt_count", &shown)?,
         max_attempts: small_count(row, "routes.max_attempts", &shown)?,
         next_attempt_at: time("routes.next_attempt_at")?,
-        resolved_email: text("routes.resolved_email")?,
+        resolved_email: text("routes.resolved_email")?.into(),
         resolved_locale: text("routes.resolved_locale")?,
         last_error_classification: text("routes.last_error_classification")?,
         last_error_message: text("routes.last_error_message")?,
@@ -117,8 +113,8 @@ fn route(row: &Row) -> Result<StoredRoute, StoreError> {
         recovery_hint: column::<Option<String>>(row, "dead_letters.recovery_hint", &shown)?
             .unwrap_or_default(),
         discarded: discarded(row, &shown)?,
-        receipt: None,
-        key,
+        receipt,
+        explanation: String::new(),
     })
 }
 

@@ -4,7 +4,7 @@ use domain::operations::{Budgets, DeadLetterChange, OperatorAction, Selection, T
 use domain::ports::{
     AcceptanceStore, Completion, DueOrder, Operations, Queries, RouteStore, RowLocks, apply_change,
 };
-use domain::query::{Counted, DeadLetterFilter, Discarded, PageLimit, StoredRoute};
+use domain::query::{Counted, DeadLetterFilter, Discarded, PageLimit, Route};
 use domain::route::{Channel, Failed, LiveRoute, Published, RouteKey, RouteStatus};
 use serde_json::json;
 
@@ -117,11 +117,10 @@ async fn apply(
     (report.changed, report.remaining, report.unknown)
 }
 
-async fn route(queries: &impl Queries, id: &str) -> StoredRoute {
+async fn route(queries: &impl Queries, id: &str) -> Route {
     let key: RouteKey = id.parse().expect("the id of a route");
     let found = queries.get_notification(&key.notification_id).await.expect("the store is there");
-    let routes = found.expect("it was accepted").routes;
-    routes.into_iter().find(|route| route.key == key).expect("it is one of its routes")
+    found.expect("it was accepted").route(&key).cloned().expect("it is one of its routes")
 }
 
 async fn listed(queries: &impl Queries, discarded: bool) -> Vec<String> {
@@ -146,9 +145,11 @@ pub async fn a_replayed_route_is_due_at_once_with_the_budget_of_now_and_its_ids(
     dead(fixture.store(), [1]).await;
     let before = [route(fixture.queries(), PUSH).await, route(fixture.queries(), EMAIL).await];
     assert_eq!(apply(fixture.store(), &REPLAY, everything()).await, (2, NONE, vec![]));
-    for (before, max_attempts) in before.into_iter().zip([BUDGETS.push, BUDGETS.email]) {
-        let after = route(fixture.queries(), &before.key.to_string()).await;
-        let expected = StoredRoute {
+    for ((before, id), max_attempts) in
+        before.into_iter().zip([PUSH, EMAIL]).zip([BUDGETS.push, BUDGETS.email])
+    {
+        let after = route(fixture.queries(), id).await;
+        let expected = Route {
             status: RouteStatus::Pending,
             attempt_count: 0,
             max_attempts,

@@ -4,7 +4,8 @@ use domain::accept::Known;
 use domain::outcome::Outcome;
 use domain::ports::{AcceptanceStore, Queries, RouteStore};
 use domain::query::{
-    DeadLetterFilter, MAX_RECORDS, MalformedFilter, NotificationFilter, NotificationSummary, Page, PageLimit,
+    DeadLetterFilter, MAX_RECORDS, MalformedFilter, Notification, NotificationFilter, NotificationSummary,
+    Page, PageLimit,
 };
 use domain::record::{NotificationId, Record, RecordCursor};
 use domain::route::{Channel, RouteStatus};
@@ -85,17 +86,17 @@ pub async fn a_notification_is_shown_with_all_its_routes(fixture: impl QueriesFi
     let record = &outcomes[0].acceptance().expect("accepted").record;
     let found = fixture.queries().get_notification(&record.notification_id).await;
     let found = found.expect("the store is there").expect("it was accepted");
-    assert_eq!((&found.record, found.updated_at), (record, at(0)));
+    assert_eq!(found, Notification::new(record.clone(), at(0), found.routes.clone()));
     let mut seen: Vec<_> = found.routes.iter().map(|route| (route.channel, route.status)).collect();
     seen.sort_by_key(|(channel, _)| *channel);
     let mut expected =
         vec![(routes[0].channel, RouteStatus::Published), (routes[1].channel, RouteStatus::Failed)];
     expected.sort_by_key(|(channel, _)| *channel);
     assert_eq!(seen, expected);
-    let published = found.routes.iter().find(|route| route.key == routes[0].key).expect("it is there");
+    let published = found.route(&routes[0].key).expect("it is there");
     assert_eq!((published.published_at, &*published.published_entry_id), (Some(at(1)), "7-0"));
     assert_eq!((published.next_attempt_at, published.created_at), (None, at(0)));
-    let failed = found.routes.iter().find(|route| route.key == routes[1].key).expect("it is there");
+    let failed = found.route(&routes[1].key).expect("it is there");
     assert_eq!((failed.attempt_count, failed.next_attempt_at), (1, Some(at(9))));
     assert_eq!((&*failed.last_error_message, failed.last_error_at), ("WRONGTYPE", Some(at(2))));
     assert!(failed.recovery_hint.is_empty() && failed.discarded.is_none());

@@ -66,8 +66,8 @@ async fn record(store: &impl ReceiptStore, reports: &[RouteReport]) -> Vec<Repor
 async fn receipt(queries: &impl Queries, id: &str) -> Option<Receipt> {
     let key: RouteKey = id.parse().expect("the id of a route");
     let found = queries.get_notification(&key.notification_id).await.expect("the store is there");
-    let route = found.expect("it is accepted").routes.into_iter().find(|route| route.key == key);
-    route.expect("it has this route").receipt
+    let found = found.expect("it is accepted");
+    found.route(&key).expect("it has this route").receipt.clone()
 }
 
 /// Every order of all statuses.

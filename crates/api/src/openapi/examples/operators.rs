@@ -6,13 +6,13 @@ use domain::malformed::{FailureCode, MalformedKey};
 use domain::operations::{ChangeReport, Plan, PlanGroup};
 use domain::query::{
     self, CauseCounts, ChannelStatus, Counted, DeadLetter, LeaderTerm, MalformedSummary, ReplicaStatus,
-    Status, StoreStatus, StoredMalformedIntent, StoredRoute, StreamBacklog,
+    Route, Status, StoreStatus, StoredMalformedIntent, StreamBacklog,
 };
 use domain::replica::{ReplicaReport, WorkerReport};
 use domain::route::Channel;
 use serde_json::{Value, json};
 
-use super::{OCCURRED_AT_MS, PRODUCER, after, rendered, route};
+use super::{OCCURRED_AT_MS, PRODUCER, after, key, rendered, route};
 use crate::view::{
     DeadLetters, Discarded, MalformedIntents, MalformedIntentsPage, Planned, Replayed, ServiceStatus,
 };
@@ -20,12 +20,12 @@ use crate::view::{
 const ENTRY_ID: &str = "1775121700000-0";
 
 fn dead_letter() -> DeadLetter {
-    let StoredRoute { key, channel, recipient_ref, .. } = route(Channel::Push);
+    let Route { channel, recipient_ref, .. } = route(Channel::Push);
     DeadLetter {
-        key,
+        key: key(channel),
         notification_type: "game.turn.ready".to_owned(),
         channel,
-        recipient_ref,
+        recipient_ref: recipient_ref.to_string(),
         final_attempt_count: 3,
         max_attempts: 3,
         failure_classification: channel.publish_failed().to_owned(),

@@ -91,12 +91,11 @@ impl<'a> Trail<'a> {
             Reading::Route(key) => {
                 let id = &key.notification_id;
                 self.searched.push(format!("the routes of the notification {id}"));
-                let detail = self.tables.explained(self.tables.queries.get_notification(id).await)?;
-                let Some(detail) = detail else { return Ok(Vec::new()) };
-                let has_route = detail.routes.iter().any(|route| route.key == *key);
-                Ok(vec![match has_route {
-                    true => Fate::accepted(&detail.record),
-                    false => Fate::NoRoute(key.clone()),
+                let found = self.tables.explained(self.tables.queries.get_notification(id).await)?;
+                let Some(found) = found else { return Ok(Vec::new()) };
+                Ok(vec![match found.route(key) {
+                    Some(_) => Fate::Accepted { notification_id: id.clone(), accepted_at: found.accepted_at },
+                    None => Fate::NoRoute(key.clone()),
                 }])
             }
             Reading::Key(key) => self.key(key, producer).await,

@@ -1,7 +1,7 @@
 //! The events of a route, in order, and the next one.
 
 use ambient::Timestamp;
-use domain::query::StoredRoute;
+use domain::query::Route;
 use domain::receipt::{PastReport, ReceiptStatus, Recorded};
 use domain::route::RouteStatus;
 use maud::{Markup, html};
@@ -23,7 +23,7 @@ impl Event {
     }
 }
 
-pub(super) fn of(route: &StoredRoute, now: Timestamp) -> Markup {
+pub(super) fn of(route: &Route, now: Timestamp) -> Markup {
     let mut events = past(route);
     events.extend(route.receipt.iter().flat_map(|receipt| receipt.history.iter().rev()).map(report));
     // The events are not sorted by time, because a consumer's clock may be wrong.
@@ -52,7 +52,7 @@ fn tone(tone: Tone) -> &'static str {
 }
 
 /// The past events in the row: it keeps only the last failure.
-fn past(route: &StoredRoute) -> Vec<Event> {
+fn past(route: &Route) -> Vec<Event> {
     let mut events = vec![Event::new(Tone::Neutral, Some(route.created_at), "Accepted", html! {})];
     if let Some(at) = route.last_error_at {
         let what = match route.attempt_count {
@@ -108,7 +108,7 @@ fn report(past: &PastReport) -> Event {
     Event::new(tone, Some(report.at), what, detail)
 }
 
-fn next(route: &StoredRoute, now: Timestamp) -> Option<Event> {
+fn next(route: &Route, now: Timestamp) -> Option<Event> {
     match route.next_attempt_at? {
         Timestamp::MAX => Some(Event::new(Tone::Neutral, None, "Parked by an operator", html! {})),
         at if at > now => Some(Event::new(Tone::Busy, Some(at), "Next attempt", html! {})),

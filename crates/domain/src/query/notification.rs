@@ -1,0 +1,212 @@
+//! One notification with its routes.
+
+use std::sync::Arc;
+
+use ambient::Timestamp;
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::dead_letters::{DeadLetter, Discarded};
+use crate::document::{Guarded, json_text, object_schema};
+use crate::explanation::explain;
+use crate::receipt::Receipt;
+use crate::record::{NotificationId, Record};
+use crate::route::{Channel, RouteKey, RouteStatus, holds_address, route_numbers};
+
+/// A notification with all its routes.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, JsonSchema)]
+pub struct Notification {
+    /// Id of the notification.
+    pub notification_id: NotificationId,
+    /// A type of the catalogue.
+    pub notification_type: String,
+    /// The producer that sent it.
+    pub producer: String,
+    /// `user` or `admin_email`.
+    pub audience_kind: &'static str,
+    /// Sorted, without repeats; empty for `admin_email`.
+    pub recipient_user_ids: Vec<String>,
+    /// The payload as it was accepted, in normal form.
+    #[serde(rename = "payload", serialize_with = "json_text")]
+    #[schemars(schema_with = "object_schema")]
+    pub payload_json: String,
+    /// The key that the producer chose.
+    pub idempotency_key: String,
+    /// Equal fingerprints under one key are a duplicate, different ones a conflict.
+    pub request_fingerprint: String,
+    /// Empty if none was given.
+    pub request_id: String,
+    /// Empty if none was given.
+    pub trace_id: String,
+    /// Time of the event, according to the producer.
+    pub occurred_at: Timestamp,
+    /// Time of acceptance.
+    pub accepted_at: Timestamp,
+    /// Time of the last change.
+    pub updated_at: Timestamp,
+    /// Time until which the key is reserved at least.
+    pub idempotency_expires_at: Timestamp,
+    /// Its routes, ordered by id.
+    pub routes: Vec<Route>,
+}
+
+impl Notification {
+    /// The notification of a record, with its routes in their order. The routes are numbered, and not yet
+    /// explained.
+    pub fn new(record: Record, updated_at: Timestamp, mut routes: Vec<Route>) -> Self {
+        let numbers = route_numbers(routes.iter().map(|route| &*route.route_id));
+        for (route, number) in routes.iter_mut().zip(numbers) {
+            route.route_number = number;
+        }
+        let content = Arc::unwrap_or_clone(record.content);
+        Self {
+            notification_id: record.notification_id,
+            notification_type: content.notification_type,
+            producer: record.idempotency_key.producer,
+            audience_kind: record.audience_kind,
+            recipient_user_ids: record.recipient_user_ids,
+            payload_json: content.payload_json,
+            idempotency_key: record.idempotency_key.key,
+            request_fingerprint: record.fingerprint,
+            request_id: content.request_id,
+            trace_id: content.trace_id,
+            occurred_at: content.occurred_at,
+            accepted_at: content.accepted_at,
+            updated_at,
+            idempotency_expires_at: record.idempotency_expires_at,
+            routes,
+        }
+    }
+
+    /// Explains each route as it is at `now`.
+    #[must_use]
+    pub fn explained(mut self, now: Timestamp) -> Self {
+        for route in &mut self.routes {
+            route.explanation = explain(route, now);
+        }
+        self
+    }
+
+    /// Removes all addresses, for a producer: it sees the ids of its recipients.
+    #[must_use]
+    pub fn without_addresses(mut self) -> Self {
+        for route in &mut self.routes {
+            if holds_address(&route.recipient_ref) {
+                route.route_id.withhold();
+                route.recipient_ref.withhold();
+            }
+            route.resolved_email.withhold();
+        }
+        self
+    }
+
+    /// The key of one of its routes.
+    pub fn key_of(&self, route: &Route) -> RouteKey {
+        RouteKey { notification_id: self.notification_id.clone(), route_id: route.route_id.to_string() }
+    }
+
+    /// The route with this key, if it is one of its routes.
+    pub fn route(&self, key: &RouteKey) -> Option<&Route> {
+        let is_own = self.notification_id == key.notification_id;
+        self.routes.iter().find(|route| is_own && *route.route_id == *key.route_id)
+    }
+
+    /// The dead letter of the route `key`; `None` if the notification has no such route, or the route is not
+    /// a dead letter.
+    pub fn dead_letter(&self, key: &RouteKey) -> Option<DeadLetter> {
+        let route = self.route(key)?;
+        let created_at = route.dead_lettered_at.filter(|_| route.status == RouteStatus::DeadLetter)?;
+        Some(DeadLetter {
+            key: key.clone(),
+            notification_type: self.notification_type.clone(),
+            channel: route.channel,
+            recipient_ref: route.recipient_ref.to_string(),
+            final_attempt_count: route.attempt_count,
+            max_attempts: route.max_attempts,
+            failure_classification: route.last_error_classification.clone(),
+            failure_message: route.last_error_message.clone(),
+            recovery_hint: route.recovery_hint.clone(),
+            created_at,
+            discarded: route.discarded.clone(),
+        })
+    }
+}
+
+/// A route: one recipient on one channel, with its own retry budget.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, JsonSchema)]
+pub struct Route {
+    /// `<channel>:<recipient_ref>`; `null` to a producer if it holds an administrator's address.
+    pub route_id: Guarded,
+    /// Its place among the routes of the notification by their ids, from 1 on.
+    #[schemars(range(min = 1))]
+    pub route_number: usize,
+    /// Channel of the route.
+    pub channel: Channel,
+    /// `user:<user_id>`, `email:<address>` or `config:<notification_type>`; `null` to a producer if it holds
+    /// an administrator's address.
+    pub recipient_ref: Guarded,
+    /// State of the route.
+    pub status: RouteStatus,
+    /// Failed attempts so far.
+    pub attempt_count: u32,
+    /// Failed attempts that make a dead letter.
+    pub max_attempts: u32,
+    /// Due time; `null` unless the status is `pending` or `failed`. The last time that can be written if an
+    /// operator parked the route.
+    pub next_attempt_at: Option<Timestamp>,
+    /// The address of an e-mail route, else empty; `null` to a producer.
+    pub resolved_email: Guarded,
+    /// The recipient's language.
+    pub resolved_locale: String,
+    /// The cause of the last failed attempt, or of the skipping; else empty.
+    pub last_error_classification: String,
+    /// Message of the last failed attempt; else empty.
+    pub last_error_message: String,
+    /// Time of the last failed attempt.
+    pub last_error_at: Option<Timestamp>,
+    /// Time of acceptance of the intent.
+    pub created_at: Timestamp,
+    /// Time of the last change.
+    pub updated_at: Timestamp,
+    /// Time of publication.
+    pub published_at: Option<Timestamp>,
+    /// Time at which the route became a dead letter.
+    pub dead_lettered_at: Option<Timestamp>,
+    /// Time at which the route was skipped.
+    pub skipped_at: Option<Timestamp>,
+    /// The id of its entry in the outbound stream; empty if it is not published.
+    pub published_entry_id: String,
+    /// Possible action of an operator; empty unless the route is a dead letter.
+    #[serde(skip)]
+    pub recovery_hint: String,
+    /// The discard, if an operator discarded the dead letter.
+    #[serde(skip)]
+    pub discarded: Option<Discarded>,
+    /// The report of its consumer; `null` if there is none.
+    pub receipt: Option<Receipt>,
+    /// An explanation of its state, and of the next change and its time.
+    pub explanation: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::explanation::tests::pending;
+    use crate::query::intent_trace::tests::notification;
+
+    #[test]
+    fn a_producer_sees_no_address() {
+        let at = Timestamp::UNIX_EPOCH;
+        let mut admin = pending();
+        (admin.route_id, admin.recipient_ref) = ("email:email:a@b".into(), "email:a@b".into());
+        let found = Notification { routes: vec![admin, pending()], ..notification(at) }.without_addresses();
+        let shown = serde_json::to_value(&found).expect("it is JSON");
+        let (admin, user) = (&shown["routes"][0], &shown["routes"][1]);
+        assert!(admin["route_id"].is_null() && admin["recipient_ref"].is_null(), "{admin}");
+        assert_eq!(
+            (&user["route_id"], &user["recipient_ref"]),
+            (&"email:user:u-1".into(), &"user:u-1".into())
+        );
+        assert!(admin["resolved_email"].is_null() && user["resolved_email"].is_null(), "{shown}");
+    }
+}
