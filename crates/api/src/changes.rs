@@ -29,7 +29,7 @@ use crate::at_most::AtMost;
 use crate::params::Params;
 use crate::ports::{Api, Ports};
 use crate::problems::{bad_request, in_progress, read_failed, request_conflict, store_failed, unavailable};
-use crate::view::{Discarded, Planned, Replayed};
+use crate::view::{Discarded, Replayed};
 
 const REPLAY_PATH: &str = "/v1/dead-letters:replay";
 const DISCARD_PATH: &str = "/v1/dead-letters:discard";
@@ -174,7 +174,7 @@ async fn carry_out<P: Ports>(api: Arc<Api<P>>, caller: Caller, asked: Asked) -> 
     if asked.dry_run {
         let targets = api.operations.select_dead_letters(&asked.change, &asked.selection).await;
         let targets = targets.map_err(|error| read_failed(&error))?;
-        return Ok(Json(Planned::new(targets.plan())).into_response());
+        return Ok(Json(targets.plan()).into_response());
     }
     let key = match Key::from_headers(&caller.headers) {
         Ok(Some(key)) => key,

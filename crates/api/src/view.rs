@@ -16,7 +16,7 @@ use domain::query::Counted;
 
 pub(crate) use accepted::{Accepted, AcceptedElement, OUTCOME_ACCEPTED, OUTCOME_DUPLICATE};
 pub(crate) use batch::{ElementResult, MAX_BATCH_RECIPIENTS, MAX_INTENTS, Results};
-pub use changes::{Discarded, Planned, Replayed};
+pub(crate) use changes::{Discarded, Replayed};
 pub(crate) use intent_outcome::{IntentState, KeyOutcome};
 pub use lists::{DeadLetters, MalformedIntents, MalformedIntentsPage, Notifications};
 pub(crate) use receipts::{OUTCOME_INVALID, ReceiptResult, ReceiptResults};

@@ -28,6 +28,32 @@ macro_rules! inline_schema {
 
 pub(crate) use inline_schema;
 
+/// Defines the form of a `Counted` as two members: the number, and a flag that is left out unless it is true.
+macro_rules! counted_form {
+    ($form:ident, $description:literal, $count:ident, $capped:ident, $capped_description:literal) => {
+        #[derive(serde::Serialize, schemars::JsonSchema)]
+        pub(crate) struct $form {
+            #[doc = $description]
+            $count: u64,
+            #[doc = $capped_description]
+            #[serde(skip_serializing_if = "std::ops::Not::not")]
+            $capped: bool,
+        }
+
+        impl $form {
+            pub(crate) fn serialize<S: serde::Serializer>(
+                counted: &crate::query::Counted,
+                serializer: S,
+            ) -> Result<S::Ok, S::Error> {
+                let form = Self { $count: counted.count, $capped: counted.capped };
+                serde::Serialize::serialize(&form, serializer)
+            }
+        }
+    };
+}
+
+pub(crate) use counted_form;
+
 /// The schema of one of these names.
 pub(crate) fn one_of(names: impl IntoIterator<Item = &'static str>) -> Schema {
     json_schema!({"type": "string", "enum": names.into_iter().collect::<Vec<_>>()})

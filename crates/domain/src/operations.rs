@@ -7,8 +7,11 @@
 use std::collections::BTreeMap;
 
 use ambient::Timestamp;
+use schemars::JsonSchema;
+use serde::Serialize;
 use serde_json::{Value, json};
 
+use crate::document::counted_form;
 use crate::query::{Counted, DeadLetterFilter};
 use crate::route::{Channel, RouteKey, RouteStatus, Version};
 
@@ -135,7 +138,8 @@ pub struct Targets {
 }
 
 /// The dead letters of a channel that share a cause.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, JsonSchema)]
+#[schemars(rename = "PlannedGroup")]
 pub struct PlanGroup {
     /// The channel.
     pub channel: Channel,
@@ -146,19 +150,32 @@ pub struct PlanGroup {
 }
 
 /// The effect that a request would have.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Planned")]
 pub struct Plan {
     /// Number of selected dead letters, including those that would remain for another request.
+    #[serde(flatten, serialize_with = "PlanCount::serialize")]
+    #[schemars(with = "PlanCount")]
     pub count: Counted,
-    /// Dead letters that this request would change, by cause; the most frequent first.
+    /// Dead letters that this request would change, by channel and cause; the most frequent first.
     pub by: Vec<PlanGroup>,
-    /// The first dead letters, at most [`PLAN_IDS`].
+    /// The ids of the first of them.
+    #[schemars(length(max = PLAN_IDS))]
     pub first: Vec<RouteKey>,
     /// Ids that name no route.
     pub unknown: Vec<String>,
     /// Number of dead letters that would remain for another request.
+    #[serde(skip)]
     pub remaining: Counted,
 }
+
+counted_form!(
+    PlanCount,
+    "How many dead letters are selected, those that would remain for another request among them.",
+    count,
+    count_capped,
+    "There may be more than `count`."
+);
 
 /// Counts the dead letters of a plan, page by page.
 #[derive(Clone, Debug, Default)]
@@ -214,19 +231,32 @@ impl Targets {
 }
 
 /// The result of a request.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, JsonSchema)]
 pub struct ChangeReport {
-    /// Routes that were changed.
+    /// Routes that were changed. Documents call it what was done.
+    #[serde(skip)]
     pub changed: u64,
     /// Selected dead letters that were not changed: those beyond the bound of one request, and those that
-    /// another transaction has locked. The same request under another idempotency key continues with them.
+    /// another transaction has locked.
+    #[serde(flatten, serialize_with = "RemainingCount::serialize")]
+    #[schemars(with = "RemainingCount")]
     pub remaining: Counted,
     /// Selected dead letters that stayed as they are: no longer a dead letter, already discarded, or changed
     /// since they were selected.
+    #[serde(skip)]
     pub unchanged: u64,
     /// Ids that name no route.
     pub unknown: Vec<String>,
 }
+
+counted_form!(
+    RemainingCount,
+    "Selected dead letters that were not changed: those beyond 10,000, and those that another \
+     transaction had locked. The same request with another idempotency key continues with them.",
+    remaining,
+    remaining_capped,
+    "There may be more than `remaining`."
+);
 
 /// The operator and the request behind a change, for `operator_actions`.
 #[derive(Clone, PartialEq, Eq, Debug)]

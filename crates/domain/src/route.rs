@@ -5,7 +5,8 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use ambient::Timestamp;
-use serde::Serialize;
+use schemars::json_schema;
+use serde::{Serialize, Serializer};
 
 use crate::backoff::BackoffBounds;
 use crate::document::{inline_schema, one_of};
@@ -157,6 +158,14 @@ pub fn route_numbers<'a>(route_ids: impl Iterator<Item = &'a str> + Clone) -> Ve
     sorted.sort_unstable();
     route_ids.map(|route_id| sorted.partition_point(|other| *other < route_id) + 1).collect()
 }
+
+impl Serialize for RouteKey {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+inline_schema!(RouteKey, json_schema!({"type": "string"}));
 
 /// The format `<notification_id>/<route_id>`: the id by which consumers deduplicate.
 impl fmt::Display for RouteKey {

@@ -1,5 +1,6 @@
 //! The operations of the document, with their parameters, bodies and responses.
 
+use domain::operations::Plan;
 use domain::query::Notification;
 use idempotency::MAX_KEY_BYTES;
 use serde_json::{Value, json};
@@ -16,7 +17,7 @@ use crate::receipts::ReceiptsRequest;
 use crate::search::SearchRequest;
 use crate::view::{
     Accepted, DeadLetters, Discarded, KeyOutcome, MalformedIntents, MalformedIntentsPage, Notifications,
-    Planned, ReceiptResults, Replayed, Results, ServiceStatus,
+    ReceiptResults, Replayed, Results, ServiceStatus,
 };
 use crate::{dead_letters, intent_outcome, malformed_intents, notifications};
 
@@ -176,7 +177,7 @@ fn list_dead_letters(schemas: &mut Schemas) -> Operation {
 }
 
 fn replay(settings: &ApiSettings, schemas: &mut Schemas) -> Operation {
-    let any = json!({"anyOf": [schemas.answer::<Replayed>(), schemas.answer::<Planned>()]});
+    let any = json!({"anyOf": [schemas.answer::<Replayed>(), schemas.answer::<Plan>()]});
     let success = answer(
         "What was done; with `dry_run`, what would be.",
         any,
@@ -197,7 +198,7 @@ fn replay(settings: &ApiSettings, schemas: &mut Schemas) -> Operation {
 }
 
 fn discard(settings: &ApiSettings, schemas: &mut Schemas) -> Operation {
-    let any = json!({"anyOf": [schemas.answer::<Discarded>(), schemas.answer::<Planned>()]});
+    let any = json!({"anyOf": [schemas.answer::<Discarded>(), schemas.answer::<Plan>()]});
     let success = answer(
         "What was done; with `dry_run`, what would be.",
         any,

@@ -13,9 +13,7 @@ use domain::route::Channel;
 use serde_json::{Value, json};
 
 use super::{OCCURRED_AT_MS, PRODUCER, after, key, rendered, route};
-use crate::view::{
-    DeadLetters, Discarded, MalformedIntents, MalformedIntentsPage, Planned, Replayed, ServiceStatus,
-};
+use crate::view::{DeadLetters, Discarded, MalformedIntents, MalformedIntentsPage, Replayed, ServiceStatus};
 
 const ENTRY_ID: &str = "1775121700000-0";
 
@@ -74,7 +72,7 @@ fn planned() -> Value {
         unknown: Vec::new(),
         remaining: Counted::default(),
     };
-    rendered(Planned::new(plan))["example"].take()
+    rendered(plan)["example"].take()
 }
 
 pub(in crate::openapi) fn replayed() -> Value {

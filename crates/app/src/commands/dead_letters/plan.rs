@@ -117,8 +117,7 @@ impl Planned {
 
     /// The JSON document of a dry run.
     pub(super) fn document(&self) -> anyhow::Result<Value> {
-        let planned = api::view::Planned::new(self.plan.clone());
-        let mut planned = serde_json::to_value(planned).context("the plan is no JSON")?;
+        let mut planned = serde_json::to_value(&self.plan).context("the plan is no JSON")?;
         planned["dry_run"] = json!(true);
         Ok(planned)
     }
