@@ -4,7 +4,11 @@ use std::fmt;
 use std::str::FromStr;
 
 use ambient::Timestamp;
+use schemars::json_schema;
+use serde::{Serialize, Serializer};
 use sha2::{Digest, Sha256};
+
+use crate::document::inline_schema;
 
 /// The id of a stream entry, `<milliseconds>-<sequence>`, ordered as Redis orders it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
@@ -39,6 +43,14 @@ impl EntryId {
         millis.and_then(|millis| Timestamp::from_millis(millis).ok()).unwrap_or(Timestamp::MAX)
     }
 }
+
+impl Serialize for EntryId {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+inline_schema!(EntryId, json_schema!({"type": "string"}));
 
 impl fmt::Display for EntryId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

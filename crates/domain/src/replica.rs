@@ -4,6 +4,9 @@ use std::ops::AddAssign;
 
 use ambient::Timestamp;
 
+use schemars::JsonSchema;
+use serde::Serialize;
+
 use crate::entry::EntryId;
 
 /// The report of a replica about itself.
@@ -22,22 +25,27 @@ pub struct ReplicaReport {
 }
 
 /// The state of a worker of a replica.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Worker")]
 pub struct WorkerReport {
     /// Name of the worker.
+    #[serde(skip)]
     pub worker: String,
     /// End of its last pass.
     pub last_pass_at: Timestamp,
     /// The reason why the worker is blocked, if it is.
     pub blocked: Option<BlockedReport>,
     /// Last entry with an outcome, for the intake of the leader.
+    #[serde(skip)]
     pub position: Option<EntryId>,
     /// Number of deferred completions, for a publisher.
+    #[serde(skip)]
     pub deferred: usize,
 }
 
 /// The reason why a worker is blocked.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Blocked")]
 pub struct BlockedReport {
     /// Stream entry that waits, if there is one.
     pub entry_id: Option<EntryId>,

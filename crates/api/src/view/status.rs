@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 
 use ambient::Timestamp;
-use domain::query::{CauseCounts, ChannelStatus, IntakeStatus, ReplicaStatus, Status, Waiting};
-use domain::replica::{BlockedReport, WorkerReport};
+use domain::query::{CauseCounts, ChannelStatus, IntakeStatus, Leader, ReplicaStatus, Status, Waiting};
 use domain::route::Channel;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Serialize;
@@ -16,25 +15,16 @@ use super::{capped, is_false};
 #[derive(Serialize, JsonSchema)]
 pub struct ServiceStatus<'a> {
     /// The replica that reads the intents stream; `null` if none does.
-    leader: Option<Leader<'a>>,
+    leader: Option<&'a Leader>,
     intake: Intake<'a>,
     #[schemars(schema_with = "channels_schema")]
     channels: BTreeMap<&'static str, ChannelState<'a>>,
     dead_letters: DeadLetterCounts<'a>,
     malformed_intents: MalformedIntentCounts<'a>,
     /// The replicas of the last hour, by name.
-    replicas: Vec<Replica<'a>>,
+    replicas: &'a [ReplicaStatus],
     /// The version of the replica that answers.
     version: &'a str,
-}
-
-#[derive(Serialize, JsonSchema)]
-struct Leader<'a> {
-    /// Its name; `null` for a second or two after it has won.
-    replica: Option<&'a str>,
-    since: Timestamp,
-    /// The number of its term.
-    fence: u64,
 }
 
 /// How far the intents stream is read.
@@ -116,34 +106,6 @@ struct CodeCount<'a> {
     count: u64,
 }
 
-/// A replica as it last reported itself.
-#[derive(Serialize, JsonSchema)]
-struct Replica<'a> {
-    replica: &'a str,
-    version: &'a str,
-    started_at: Timestamp,
-    seen_at: Timestamp,
-    /// The workers that run on one replica at a time and run on this one.
-    leader_of: &'a [String],
-    /// All its workers, by name.
-    workers: BTreeMap<&'a str, Worker<'a>>,
-}
-
-#[derive(Serialize, JsonSchema)]
-struct Worker<'a> {
-    last_pass_at: Timestamp,
-    blocked: Option<Blocked<'a>>,
-}
-
-/// The cause for which a worker is blocked.
-#[derive(Serialize, JsonSchema)]
-struct Blocked<'a> {
-    /// The stream entry that waits, where it is one.
-    entry_id: Option<String>,
-    cause: &'a str,
-    since: Timestamp,
-}
-
 fn channels_schema(generator: &mut SchemaGenerator) -> Schema {
     let state = generator.subschema_for::<ChannelState<'_>>().to_value();
     let names = Channel::ALL.map(Channel::as_str);
@@ -155,23 +117,18 @@ impl<'a> ServiceStatus<'a> {
     /// Renders the `status` of the stream `stream`; `version` is that of this replica.
     pub fn new(status: &'a Status, stream: &'a str, version: &'a str) -> Self {
         let now = status.store.at;
-        let leader = status.leader.as_ref().map(|leader| Leader {
-            replica: leader.replica.as_deref(),
-            since: leader.term.since,
-            fence: leader.term.fence,
-        });
         let channels = status.store.channels.iter().map(|channel| {
             let waiting = status.publishers.iter().find(|(of, _)| *of == channel.channel);
             let waiting = waiting.and_then(|(_, waiting)| waiting.as_ref());
             (channel.channel.as_str(), ChannelState::new(channel, waiting, now))
         });
         Self {
-            leader,
+            leader: status.leader.as_ref(),
             intake: Intake::new(&status.intake, stream, now),
             channels: channels.collect(),
             dead_letters: DeadLetterCounts::new(&status.store.dead_letters),
             malformed_intents: MalformedIntentCounts::new(&status.store.malformed_intents),
-            replicas: status.store.replicas.iter().map(Replica::new).collect(),
+            replicas: &status.store.replicas,
             version,
         }
     }
@@ -229,31 +186,6 @@ impl<'a> MalformedIntentCounts<'a> {
     fn new(causes: &'a CauseCounts) -> Self {
         let count = |(code, count): &'a (String, u64)| CodeCount { code: code.as_str(), count: *count };
         Self { last_day: causes.counts.iter().map(count).collect(), last_day_capped: causes.capped }
-    }
-}
-
-impl<'a> Replica<'a> {
-    fn new(status: &'a ReplicaStatus) -> Self {
-        let report = &status.report;
-        Self {
-            replica: &report.replica,
-            version: &report.version,
-            started_at: report.started_at,
-            seen_at: status.seen_at,
-            leader_of: &report.leader_of,
-            workers: report.workers.iter().map(|worker| (&*worker.worker, Worker::new(worker))).collect(),
-        }
-    }
-}
-
-impl<'a> Worker<'a> {
-    fn new(report: &'a WorkerReport) -> Self {
-        let blocked = report.blocked.as_ref().map(|BlockedReport { entry_id, cause, since }| Blocked {
-            entry_id: entry_id.map(|id| id.to_string()),
-            cause,
-            since: *since,
-        });
-        Self { last_pass_at: report.last_pass_at, blocked }
     }
 }
 

@@ -112,11 +112,11 @@ impl Command {
         let heading = heading(["REPLICA", "VERSION", "STARTED", "SEEN", "LEADER OF"]);
         let row = |replica: &ReplicaStatus| {
             vec![
-                printable(&replica.report.replica).into(),
-                printable(&replica.report.version).into(),
-                replica.report.started_at.to_string().into(),
-                seen(replica.seen_at, status.store.at),
-                printable(&replica.report.leader_of.join(", ")).into(),
+                printable(&replica.replica).into(),
+                printable(&replica.version).into(),
+                replica.started_at.to_string().into(),
+                seen(replica, status.store.at),
+                printable(&replica.leader_of.join(", ")).into(),
             ]
         };
         let rows: Vec<Vec<Cell>> =

@@ -239,28 +239,21 @@ fn replicas(replicas: &[ReplicaStatus], now: Timestamp) -> Markup {
 }
 
 fn replica_row(replica: &ReplicaStatus, now: Timestamp) -> Vec<Markup> {
-    let report = &replica.report;
-    let blocked: Vec<&str> = report
-        .workers
-        .iter()
-        .filter(|worker| worker.blocked.is_some())
-        .map(|worker| worker.worker.as_str())
-        .collect();
-    let unseen = now.saturating_since(replica.seen_at);
-    let state = if unseen > domain::query::REPLICA_FRESH_FOR {
-        badge(Tone::Neutral, &format!("not seen for {}", span(unseen)))
+    let blocked = replica.blocked();
+    let state = if !replica.is_running(now) {
+        badge(Tone::Neutral, &format!("not seen for {}", span(now.saturating_since(replica.seen_at))))
     } else if blocked.is_empty() {
         badge(Tone::Good, "running")
     } else {
         badge(Tone::Warning, &format!("blocked: {}", blocked.join(", ")))
     };
-    let leads = report.leader_of.join(", ");
+    let leads = replica.leader_of.join(", ");
     vec![
-        visible(&report.replica),
+        visible(&replica.replica),
         state,
         html! { @if leads.is_empty() { span.soft { "nothing" } } @else { (visible(&leads)) } },
-        visible(&report.version),
-        time(report.started_at),
+        visible(&replica.version),
+        time(replica.started_at),
     ]
 }
 

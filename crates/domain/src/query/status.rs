@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ambient::Timestamp;
+use schemars::JsonSchema;
+use serde::{Serialize, Serializer};
 
 use super::Counted;
 use crate::checkpoint::{Checkpoint, Fence};
@@ -38,13 +40,49 @@ pub struct CauseCounts {
     pub capped: bool,
 }
 
-/// The last report of a replica.
-#[derive(Clone, PartialEq, Eq, Debug)]
+/// A replica as it last reported itself.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Replica")]
 pub struct ReplicaStatus {
-    /// The report.
-    pub report: ReplicaReport,
+    /// Name of the replica.
+    pub replica: String,
+    /// Version of the service that it runs.
+    pub version: String,
+    /// Start time, by its own clock.
+    pub started_at: Timestamp,
     /// Time of the report, by the database's clock.
     pub seen_at: Timestamp,
+    /// The workers that run on one replica at a time and run on this one.
+    pub leader_of: Vec<String>,
+    /// All its workers, by name.
+    #[serde(serialize_with = "by_name")]
+    #[schemars(with = "BTreeMap<String, WorkerReport>")]
+    pub workers: Vec<WorkerReport>,
+}
+
+impl ReplicaStatus {
+    /// The replica that sent `report` at `seen_at`.
+    pub fn new(report: ReplicaReport, seen_at: Timestamp) -> Self {
+        let ReplicaReport { replica, version, started_at, leader_of, workers } = report;
+        Self { replica, version, started_at, seen_at, leader_of, workers }
+    }
+
+    /// True if it has reported itself lately enough to count as running.
+    pub fn is_running(&self, now: Timestamp) -> bool {
+        now.saturating_since(self.seen_at) <= REPLICA_FRESH_FOR
+    }
+
+    /// The names of its workers that are blocked.
+    pub fn blocked(&self) -> Vec<&str> {
+        let blocked = self.workers.iter().filter(|worker| worker.blocked.is_some());
+        blocked.map(|worker| worker.worker.as_str()).collect()
+    }
+}
+
+fn by_name<S: Serializer>(workers: &[WorkerReport], serializer: S) -> Result<S::Ok, S::Error> {
+    let by_name: BTreeMap<&str, &WorkerReport> =
+        workers.iter().map(|worker| (&*worker.worker, worker)).collect();
+    by_name.serialize(serializer)
 }
 
 /// The part of the status that comes from the database.
@@ -73,11 +111,11 @@ impl StoreStatus {
 }
 
 /// The term of the present leader of intake, read from the lock.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, JsonSchema)]
 pub struct LeaderTerm {
     /// Beginning of the term, by the database's clock.
     pub since: Timestamp,
-    /// Fence of the term.
+    /// The number of the term.
     pub fence: Fence,
 }
 
@@ -93,12 +131,13 @@ pub struct StreamBacklog {
 }
 
 /// The leader of intake.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, JsonSchema)]
 pub struct Leader {
-    /// Name of the replica; `None` for a second or two after it was elected, until its first report as
+    /// Name of the replica; `null` for a second or two after it was elected, until its first report as
     /// leader.
     pub replica: Option<String>,
     /// Beginning and fence of its term.
+    #[serde(flatten)]
     pub term: LeaderTerm,
 }
 
@@ -154,14 +193,14 @@ impl Status {
 }
 
 fn fresh(store: &StoreStatus) -> impl Iterator<Item = &ReplicaStatus> {
-    store.replicas.iter().filter(|replica| store.at.saturating_since(replica.seen_at) <= REPLICA_FRESH_FOR)
+    store.replicas.iter().filter(|replica| replica.is_running(store.at))
 }
 
 /// After a change of leader two replicas may report for a second that they lead; the one seen last does.
 fn leading_replica(store: &StoreStatus) -> Option<String> {
-    let leads = |replica: &&ReplicaStatus| replica.report.leader_of.iter().any(|worker| worker == INTAKE);
+    let leads = |replica: &&ReplicaStatus| replica.leader_of.iter().any(|worker| worker == INTAKE);
     let leader = fresh(store).filter(leads).max_by_key(|replica| replica.seen_at);
-    leader.map(|replica| replica.report.replica.clone())
+    leader.map(|replica| replica.replica.clone())
 }
 
 /// Each worker that is blocked on a running replica, by name, with the replica on which it has been blocked
@@ -169,11 +208,11 @@ fn leading_replica(store: &StoreStatus) -> Option<String> {
 pub(super) fn blocked_workers(store: &StoreStatus) -> Vec<(&str, &str, &BlockedReport)> {
     let mut longest: BTreeMap<&str, (&str, &BlockedReport)> = BTreeMap::new();
     for replica in fresh(store) {
-        for WorkerReport { worker, blocked, .. } in &replica.report.workers {
+        for WorkerReport { worker, blocked, .. } in &replica.workers {
             let Some(blocked) = blocked else { continue };
-            let known = longest.entry(worker).or_insert((&replica.report.replica, blocked));
+            let known = longest.entry(worker).or_insert((&replica.replica, blocked));
             if blocked.since < known.1.since {
-                *known = (&replica.report.replica, blocked);
+                *known = (&replica.replica, blocked);
             }
         }
     }
@@ -209,7 +248,7 @@ mod tests {
             leader_of: leads.then(|| INTAKE.to_owned()).into_iter().collect(),
             workers: vec![worker],
         };
-        ReplicaStatus { report, seen_at }
+        ReplicaStatus::new(report, seen_at)
     }
 
     fn status(replicas: Vec<ReplicaStatus>) -> Status {

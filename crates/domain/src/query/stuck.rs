@@ -143,7 +143,7 @@ mod tests {
             leader_of: Vec::new(),
             workers: vec![worker],
         };
-        ReplicaStatus { report, seen_at }
+        ReplicaStatus::new(report, seen_at)
     }
 
     fn status(leads: bool, oldest_due: Option<Timestamp>, replicas: Vec<ReplicaStatus>) -> Status {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ambient::Timestamp;
-use domain::ports::{BlockedReport, ReplicaReport, StoreError, WorkerReport};
+use domain::ports::{BlockedReport, StoreError, WorkerReport};
 use domain::query::{COUNT_CAP, CauseCounts, ChannelStatus, Counted, ReplicaStatus, StoreStatus};
 use domain::route::{Channel, RouteStatus};
 use pg::{PgError, Session, bind};
@@ -154,14 +154,14 @@ fn replica(row: &Row) -> Result<ReplicaStatus, StoreError> {
     let workers: Value = column(row, "replicas.workers", &name)?;
     let is_wrong = || corrupt("replicas.workers", &name, "not what a replica reports".to_owned());
     let workers = workers.as_array().ok_or_else(is_wrong)?.iter().map(worker).collect::<Option<_>>();
-    let report = ReplicaReport {
+    Ok(ReplicaStatus {
         version: column(row, "replicas.version", &name)?,
         started_at: instant(row, "replicas.started_at", &name)?,
+        seen_at: instant(row, "replicas.seen_at", &name)?,
         leader_of: column(row, "replicas.leader_of", &name)?,
         workers: workers.ok_or_else(is_wrong)?,
-        replica: name.clone(),
-    };
-    Ok(ReplicaStatus { report, seen_at: instant(row, "replicas.seen_at", &name)? })
+        replica: name,
+    })
 }
 
 /// Parses the JSON that [`crate::replicas`] writes.

@@ -2,7 +2,7 @@
 //! limits.
 
 use domain::ports::{BlockedReport, Queries, ReplicaReport, ReplicaStore, WorkerReport};
-use domain::query::{NotificationFilter, PageLimit};
+use domain::query::{NotificationFilter, PageLimit, ReplicaStatus};
 use domain::record::RecordCursor;
 use domain::route::RouteStatus;
 
@@ -117,8 +117,9 @@ async fn the_status_has_the_checkpoint_and_the_replicas_as_they_reported_themsel
     let status = world.queries.status(STREAM, at(99)).await.expect("PostgreSQL is there");
     assert_eq!(status.checkpoint.map(|checkpoint| checkpoint.last_entry_id), Some(EntryId::new(7, 0)));
     assert_eq!(status.replicas.len(), 1);
-    assert_eq!(status.replicas[0].report, report);
-    assert!(status.at.saturating_since(status.replicas[0].seen_at) < Duration::from_secs(60));
+    let seen_at = status.replicas[0].seen_at;
+    assert_eq!(status.replicas[0], ReplicaStatus::new(report, seen_at));
+    assert!(status.at.saturating_since(seen_at) < Duration::from_secs(60));
     assert_eq!(status.channels[0].due.count, 1);
 }
 

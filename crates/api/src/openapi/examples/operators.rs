@@ -139,7 +139,7 @@ pub(in crate::openapi) fn status() -> Value {
             capped: false,
         },
         malformed_intents: CauseCounts::default(),
-        replicas: vec![ReplicaStatus { report, seen_at: after(950) }],
+        replicas: vec![ReplicaStatus::new(report, after(950))],
     };
     let term = LeaderTerm { since: after(-3_590_000), fence: 7 };
     let last_entry_id = Some(EntryId::new(OCCURRED_AT_MS.unsigned_abs(), 0));

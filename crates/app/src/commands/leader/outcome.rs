@@ -48,8 +48,8 @@ impl Outcome {
     pub(super) fn of_new_term(status: &Status, former: &str, waited: Duration) -> Option<Self> {
         let leader = status.leader.as_ref()?;
         let (name, term) = (leader.replica.as_deref(), leader.term);
-        let report = status.store.replicas.iter().find(|replica| replica.report.replica == former);
-        let leads = |replica: &ReplicaStatus| replica.report.leader_of.iter().any(|worker| worker == INTAKE);
+        let report = status.store.replicas.iter().find(|replica| replica.replica == former);
+        let leads = |replica: &ReplicaStatus| replica.leader_of.iter().any(|worker| worker == INTAKE);
         if name == Some(former) {
             // For a moment after the change, the last report of the former term still names the former
             // leader.
@@ -131,7 +131,6 @@ impl Outcome {
 mod tests {
     use ambient::Timestamp;
     use domain::query::{CauseCounts, LeaderTerm, StoreStatus};
-    use domain::replica::ReplicaReport;
 
     use super::*;
 
@@ -142,14 +141,12 @@ mod tests {
     /// A status whose term began at 100 s, with reports of (name, time in seconds, leads).
     fn status(reports: &[(&str, i64, bool)]) -> Status {
         let replica = |(name, seen_at, leads): &(&str, i64, bool)| ReplicaStatus {
+            replica: (*name).to_owned(),
+            version: "0.1.0".to_owned(),
+            started_at: at(0),
             seen_at: at(*seen_at),
-            report: ReplicaReport {
-                replica: (*name).to_owned(),
-                version: "0.1.0".to_owned(),
-                started_at: at(0),
-                leader_of: if *leads { vec![INTAKE.to_owned()] } else { Vec::new() },
-                workers: Vec::new(),
-            },
+            leader_of: if *leads { vec![INTAKE.to_owned()] } else { Vec::new() },
+            workers: Vec::new(),
         };
         let store = StoreStatus {
             at: at(104),

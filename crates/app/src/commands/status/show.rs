@@ -4,9 +4,7 @@ use std::io::Write;
 use std::time::Duration;
 
 use ambient::Timestamp;
-use domain::query::{
-    CauseCounts, Counted, IntakeStatus, Leader, REPLICA_FRESH_FOR, ReplicaStatus, Status, Stuck, Waiting,
-};
+use domain::query::{CauseCounts, Counted, IntakeStatus, Leader, ReplicaStatus, Status, Stuck, Waiting};
 
 use crate::commands::operators::{Cell, Style, Tone, heading, print_cells};
 use crate::commands::output::{print_line, printable};
@@ -117,26 +115,23 @@ fn replicas(replicas: &[ReplicaStatus], now: Timestamp) -> Vec<Vec<Cell>> {
         return Vec::new();
     }
     let mut rows = vec![heading(["  REPLICA", "VERSION", "STARTED", "SEEN", "LEADER OF", "BLOCKED"])];
-    for ReplicaStatus { report, seen_at } in replicas {
-        let blocked = report.workers.iter().filter(|worker| worker.blocked.is_some());
-        let blocked: Vec<&str> = blocked.map(|worker| worker.worker.as_str()).collect();
+    for replica in replicas {
         rows.push(vec![
-            format!("  {}", printable(&report.replica)).into(),
-            printable(&report.version).into(),
-            report.started_at.to_string().into(),
-            seen(*seen_at, now),
-            listed(&report.leader_of.iter().map(String::as_str).collect::<Vec<_>>()),
-            listed(&blocked),
+            format!("  {}", printable(&replica.replica)).into(),
+            printable(&replica.version).into(),
+            replica.started_at.to_string().into(),
+            seen(replica, now),
+            listed(&replica.leader_of.iter().map(String::as_str).collect::<Vec<_>>()),
+            listed(&replica.blocked()),
         ]);
     }
     rows
 }
 
 /// The time of a replica's last report, with a note if the replica counts as gone.
-pub(in crate::commands) fn seen(at: Timestamp, now: Timestamp) -> Cell {
-    let (age, is_gone) = (age(at, now), now.saturating_since(at) > REPLICA_FRESH_FOR);
-    let (rest, tone) = if is_gone { (" (gone)", Tone::Warning) } else { ("", Tone::Plain) };
-    Cell::new(format!("{age} ago{rest}"), tone)
+pub(in crate::commands) fn seen(replica: &ReplicaStatus, now: Timestamp) -> Cell {
+    let (rest, tone) = if replica.is_running(now) { ("", Tone::Plain) } else { (" (gone)", Tone::Warning) };
+    Cell::new(format!("{} ago{rest}", age(replica.seen_at, now)), tone)
 }
 
 fn listed(names: &[&str]) -> Cell {
@@ -153,6 +148,7 @@ mod tests {
     use domain::checkpoint::Checkpoint;
     use domain::entry::EntryId;
     use domain::query::{ChannelStatus, LeaderTerm, StoreStatus, StreamBacklog};
+    use domain::replica::ReplicaReport;
     use domain::route::Channel;
 
     use super::*;
@@ -205,7 +201,15 @@ mod tests {
     fn a_replica_that_has_not_reported_itself_for_longer_than_it_counts_as_running_is_gone() {
         for (last, expected) in [(95, "5s ago\n"), (30, "1m10s ago (gone)\n")] {
             let mut out = Vec::new();
-            print_cells(&mut out, Style::PLAIN, &[vec![seen(at(last), at(100))]]).expect("memory takes it");
+            let report = ReplicaReport {
+                replica: "notification-0".to_owned(),
+                version: "0.1.0".to_owned(),
+                started_at: at(0),
+                leader_of: Vec::new(),
+                workers: Vec::new(),
+            };
+            let replica = ReplicaStatus::new(report, at(last));
+            print_cells(&mut out, Style::PLAIN, &[vec![seen(&replica, at(100))]]).expect("memory takes it");
             assert_eq!(String::from_utf8(out).expect("text"), expected);
         }
     }

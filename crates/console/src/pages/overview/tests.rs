@@ -36,7 +36,7 @@ fn replica(name: &str, seen_at: Timestamp, blocked_since: Option<Timestamp>) -> 
             deferred: 0,
         }],
     };
-    ReplicaStatus { report, seen_at }
+    ReplicaStatus::new(report, seen_at)
 }
 
 fn overview(replicas: Vec<ReplicaStatus>, channels: Vec<ChannelStatus>) -> Overview {
