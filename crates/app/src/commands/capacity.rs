@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::Failure;
 use super::operators::{Output, print_table};
-use super::output::{print_line, print_serialized};
+use super::output::{print_json, print_line};
 use crate::capacity::{Load, Needs, PLANNED_INTENTS, PLANNED_REDIS_CORES, PLANNED_ROUTES};
 use crate::config::duration;
 
@@ -107,7 +107,7 @@ pub fn run(args: &CapacityArgs, out: &mut impl Write) -> Result<(), Failure> {
     let load = args.load();
     let needs = load.needs();
     if args.output.json {
-        return Ok(print_serialized(out, &json!({ "load": load, "needs": needs }))?);
+        return Ok(print_json(out, &json!({ "load": load, "needs": needs }))?);
     }
     print_table(out, &rows(&load, &needs)).context("could not write to standard output")?;
     if needs.is_beyond_one_installation {

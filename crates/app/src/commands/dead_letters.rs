@@ -17,7 +17,7 @@ pub use args::{DeadLettersCommand, EXAMPLES};
 use args::{ListArgs, ShowArgs};
 
 use super::operators::{Cell, CommandLine, Style, Tables, Tone, print_members, print_page};
-use super::output::{print_serialized, printable};
+use super::output::{print_json, printable};
 use super::{Failure, Vars};
 
 /// The most characters of an error shown in a list.
@@ -47,10 +47,9 @@ async fn list(args: &ListArgs, vars: Vars, out: &mut impl Write) -> Result<(), F
     let page = tables.explained(page)?;
     let cursor = page.next.map(|place| place.to_cursor(&filter));
     match args.output.json {
-        true => print_serialized(
-            out,
-            &view::DeadLetters { dead_letters: page.items, next_cursor: cursor.clone() },
-        )?,
+        true => {
+            print_json(out, &view::DeadLetters { dead_letters: page.items, next_cursor: cursor.clone() })?
+        }
         false => {
             let names = ["ID", "TYPE", "SINCE", "ATTEMPTS", "CAUSE", "ERROR"];
             print_page(out, style, "dead letter", names, page.items.iter().map(row), cursor.is_some())?;
@@ -96,7 +95,7 @@ async fn show(args: &ShowArgs, vars: Vars, out: &mut impl Write) -> Result<(), F
         .into());
     };
     if args.output.json {
-        return Ok(print_serialized(out, &letter)?);
+        return Ok(print_json(out, &letter)?);
     }
     let mut members = vec![
         ("id", args.id.to_string()),

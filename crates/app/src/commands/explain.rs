@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use self::trail::Trail;
 use super::operators::{Output, Style, Tables, Tone, parse_text};
-use super::output::{print_line, print_serialized, printable};
+use super::output::{print_json, print_line, printable};
 use super::{Failure, Vars};
 
 /// The most notifications whose routes are explained as well.
@@ -91,7 +91,7 @@ pub async fn run(args: ExplainArgs, vars: Vars, out: &mut impl Write) -> Result<
         eprintln!("warning: Redis could not be asked: {}", printable(error));
     }
     match args.output.json {
-        true => print_serialized(out, &document(&args.name, &fates, &trail, &details, now))?,
+        true => print_json(out, &document(&args.name, &fates, &trail, &details, now))?,
         false => print_fates(out, style, &fates, &trail, &details, route.as_ref(), now)?,
     }
     if is_found { Ok(()) } else { Err(Failure::Reported) }

@@ -13,7 +13,7 @@ use domain::route::RouteStatus;
 use super::operators::{
     Cell, CommandLine, Output, Paging, Style, Tables, TimeRange, Tone, parse_text, print_page,
 };
-use super::output::{print_serialized, printable};
+use super::output::{print_json, printable};
 use super::{Failure, Vars};
 
 /// The notifications to list.
@@ -79,9 +79,7 @@ pub async fn run(args: ListArgs, vars: Vars, out: &mut impl Write) -> Result<(),
     let page = tables.explained(page)?;
     let cursor = page.next.map(|place| place.to_cursor(&filter));
     match args.output.json {
-        true => {
-            print_serialized(out, &Notifications { notifications: page.items, next_cursor: cursor.clone() })?
-        }
+        true => print_json(out, &Notifications { notifications: page.items, next_cursor: cursor.clone() })?,
         false => {
             let names = ["NOTIFICATION", "TYPE", "PRODUCER", "KEY", "ACCEPTED", "ROUTES"];
             print_page(out, style, "notification", names, page.items.iter().map(row), cursor.is_some())?;

@@ -15,7 +15,7 @@ use self::fields::{print_fields, write_raw};
 use super::operators::{
     Cell, CommandLine, Output, Paging, Style, Tables, TimeRange, Tone, parse_text, print_members, print_page,
 };
-use super::output::{print_line, print_serialized, printable};
+use super::output::{print_json, print_line, printable};
 use super::{Failure, Vars};
 
 /// A subcommand of `malformed`.
@@ -119,7 +119,7 @@ async fn list(args: &ListArgs, tables: &Tables, style: Style, out: &mut impl Wri
     let page = tables.explained(page)?;
     let cursor = page.next.map(|place| place.to_cursor(&filter));
     match args.output.json {
-        true => print_serialized(
+        true => print_json(
             out,
             &MalformedIntentsPage { malformed_intents: page.items, next_cursor: cursor.clone() },
         )?,
@@ -164,7 +164,7 @@ async fn show(args: &ShowArgs, tables: &Tables, style: Style, out: &mut impl Wri
         return write_raw(out, newest.raw_fields.as_deref(), args.field.as_deref());
     }
     if args.output.json {
-        return Ok(print_serialized(out, &MalformedIntents { malformed_intents: found })?);
+        return Ok(print_json(out, &MalformedIntents { malformed_intents: found })?);
     }
     for (number, row) in found.iter().enumerate() {
         if number > 0 {

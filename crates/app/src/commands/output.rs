@@ -5,7 +5,6 @@ use std::ops::RangeInclusive;
 
 use anyhow::Context;
 use serde::Serialize;
-use serde_json::Value;
 
 use super::Failure;
 
@@ -21,13 +20,8 @@ const DIRECTING: [RangeInclusive<char>; 5] = [
     '\u{feff}'..='\u{feff}',
 ];
 
-/// Prints one JSON document as a line.
-pub(crate) fn print_json(out: &mut impl Write, value: &Value) -> anyhow::Result<()> {
-    print_line(out, &value.to_string())
-}
-
 /// Serialises one document and prints it as a line; its members keep their order.
-pub(crate) fn print_serialized(out: &mut impl Write, document: &impl Serialize) -> anyhow::Result<()> {
+pub(crate) fn print_json(out: &mut impl Write, document: &impl Serialize) -> anyhow::Result<()> {
     let text = serde_json::to_string(document).context("the document is no JSON")?;
     print_line(out, &text)
 }

@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use super::list::tone;
 use super::operators::{Cell, Output, Style, Tables, Tone, heading, parse_text, print_cells, print_members};
-use super::output::{print_line, print_serialized, printable};
+use super::output::{print_json, print_line, printable};
 use super::{Failure, Vars};
 
 /// The most recipients printed by id.
@@ -50,7 +50,7 @@ pub async fn run(args: ShowArgs, vars: Vars, out: &mut impl Write) -> Result<(),
         anyhow!("there is no notification {id}; `notification explain` finds an intent by other names")
     })?;
     match args.output.json {
-        true => Ok(print_serialized(out, &found.explained(now))?),
+        true => Ok(print_json(out, &found.explained(now))?),
         false => Ok(print_notification(out, style, &found.explained(now))?),
     }
 }

@@ -16,7 +16,7 @@ use store_redis::RedisIntentStream;
 use self::show::print_status;
 pub(super) use self::show::seen;
 use super::operators::{Output, Style, Tables};
-use super::output::{print_serialized, printable};
+use super::output::{print_json, printable};
 use super::{Failure, Vars};
 
 /// The interval between lookups of the leader, while the start of a leaderless time is unknown.
@@ -70,7 +70,7 @@ pub async fn run(args: StatusArgs, vars: Vars, out: &mut impl Write) -> Result<(
     let status = Status::new(store, term, backlog.as_ref().ok().copied());
     let stuck = stuck(&status, leaderless_since);
     match args.output.json {
-        true => print_serialized(out, &document(&status, &stuck, stream))?,
+        true => print_json(out, &document(&status, &stuck, stream))?,
         false => print_status(out, style, &status, &stuck, stream)?,
     }
     outcome(&stuck, backlog)
