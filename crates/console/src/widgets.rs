@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use ambient::Timestamp;
+pub(crate) use domain::document::Tone;
 use domain::query::Counted;
 use maud::{Markup, html};
 
@@ -97,43 +98,32 @@ pub(crate) fn counted(counted: Counted) -> String {
     }
 }
 
-/// The quality of a state. A mark and words express it as well as the colour.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Tone {
-    Good,
-    Busy,
-    Warning,
-    Bad,
-    Neutral,
+/// The name of a tone in the style sheet.
+pub(crate) fn class(tone: Tone) -> &'static str {
+    match tone {
+        Tone::Good => "good",
+        Tone::Busy => "busy",
+        Tone::Warning => "warning",
+        Tone::Bad => "bad",
+        Tone::Neutral => "neutral",
+    }
 }
 
-impl Tone {
-    fn class(self) -> &'static str {
-        match self {
-            Self::Good => "good",
-            Self::Busy => "busy",
-            Self::Warning => "warning",
-            Self::Bad => "bad",
-            Self::Neutral => "neutral",
-        }
-    }
-
-    fn mark(self) -> &'static str {
-        match self {
-            Self::Good => "✓",
-            Self::Busy => "↻",
-            Self::Warning => "!",
-            Self::Bad => "✕",
-            Self::Neutral => "•",
-        }
+fn mark(tone: Tone) -> &'static str {
+    match tone {
+        Tone::Good => "✓",
+        Tone::Busy => "↻",
+        Tone::Warning => "!",
+        Tone::Bad => "✕",
+        Tone::Neutral => "•",
     }
 }
 
 /// A badge: a status in a word.
 pub(crate) fn badge(tone: Tone, text: &str) -> Markup {
     html! {
-        span class={ "badge " (tone.class()) } {
-            span.mark aria-hidden="true" { (tone.mark()) }
+        span class={ "badge " (class(tone)) } {
+            span.mark aria-hidden="true" { (mark(tone)) }
             " " (visible(text))
         }
     }
@@ -149,8 +139,8 @@ pub(crate) fn notice(tone: Tone, content: &Markup) -> Markup {
 /// that refreshes itself would be announced again and again.
 pub(crate) fn callout(tone: Tone, content: &Markup) -> Markup {
     html! {
-        div class={ "notice " (tone.class()) } {
-            span.mark aria-hidden="true" { (tone.mark()) }
+        div class={ "notice " (class(tone)) } {
+            span.mark aria-hidden="true" { (mark(tone)) }
             div { (content) }
         }
     }

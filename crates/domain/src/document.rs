@@ -59,6 +59,23 @@ pub(crate) fn one_of(names: impl IntoIterator<Item = &'static str>) -> Schema {
     json_schema!({"type": "string", "enum": names.into_iter().collect::<Vec<_>>()})
 }
 
+/// The quality of a state, for colours and marks of the commands and the console; later variants matter more.
+/// Words express it as well.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub enum Tone {
+    /// Neither good nor bad.
+    #[default]
+    Neutral,
+    /// A healthy state.
+    Good,
+    /// Something that is being done.
+    Busy,
+    /// Something that will be retried, or that waits.
+    Warning,
+    /// Something that needs action.
+    Bad,
+}
+
 /// Text that some readers may not see. Withheld text is empty here and `null` in documents.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(transparent)]

@@ -9,7 +9,7 @@ use schemars::json_schema;
 use serde::{Serialize, Serializer};
 
 use crate::backoff::BackoffBounds;
-use crate::document::{inline_schema, one_of};
+use crate::document::{Tone, inline_schema, one_of};
 use crate::record::{NotificationId, RecordContent};
 use crate::republish::Acknowledged;
 
@@ -93,6 +93,17 @@ impl RouteStatus {
             Self::Published => "published",
             Self::DeadLetter => "dead_letter",
             Self::Skipped => "skipped",
+        }
+    }
+
+    /// The tone of this state.
+    pub fn tone(self) -> Tone {
+        match self {
+            Self::Skipped => Tone::Neutral,
+            Self::Published => Tone::Good,
+            Self::Pending => Tone::Busy,
+            Self::Failed => Tone::Warning,
+            Self::DeadLetter => Tone::Bad,
         }
     }
 

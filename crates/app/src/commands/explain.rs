@@ -146,13 +146,13 @@ fn print_fates(
     }
     for detail in details {
         let id = printable(detail.notification_id.as_str());
-        print_line(out, &format!("\n{}", style.paint(Tone::Strong, &format!("notification {id}"))))?;
+        print_line(out, &format!("\n{}", style.strong(&format!("notification {id}"))))?;
         for route in detail.routes.iter().filter(|one| route.is_none_or(|key| detail.key_of(one) == *key)) {
             let sentence = printable(&route.explanation);
             print_line(out, &format!("  {}: {sentence}.", printable(&route.route_id)))?;
         }
     }
-    print_line(out, &format!("\n{}", style.paint(Tone::Strong, "searched")))?;
+    print_line(out, &format!("\n{}", style.strong("searched")))?;
     trail.searched().iter().try_for_each(|place| print_line(out, &format!("  {}", printable(place))))
 }
 

@@ -10,9 +10,7 @@ use domain::query::{NotificationFilter, NotificationSummary, Place};
 use domain::record::RecordCursor;
 use domain::route::RouteStatus;
 
-use super::operators::{
-    Cell, CommandLine, Output, Paging, Style, Tables, TimeRange, Tone, parse_text, print_page,
-};
+use super::operators::{Cell, CommandLine, Output, Paging, Style, Tables, TimeRange, parse_text, print_page};
 use super::output::{print_json, printable};
 use super::{Failure, Vars};
 
@@ -100,7 +98,7 @@ pub async fn run(args: ListArgs, vars: Vars, out: &mut impl Write) -> Result<(),
 fn row(item: &NotificationSummary) -> Vec<Cell> {
     let counts: Vec<String> =
         item.routes.iter().map(|(status, routes)| format!("{routes} {}", status.as_str())).collect();
-    let worst = item.routes.iter().map(|(status, _)| tone(status)).max().unwrap_or_default();
+    let worst = item.routes.iter().map(|(status, _)| status.tone()).max().unwrap_or_default();
     vec![
         printable(item.notification_id.as_str()).into(),
         printable(&item.notification_type).into(),
@@ -109,14 +107,4 @@ fn row(item: &NotificationSummary) -> Vec<Cell> {
         item.accepted_at.to_string().into(),
         Cell::new(counts.join(", "), worst),
     ]
-}
-
-/// The tone of a route in this status.
-pub(super) fn tone(status: RouteStatus) -> Tone {
-    match status {
-        RouteStatus::Published => Tone::Good,
-        RouteStatus::Skipped => Tone::Plain,
-        RouteStatus::Pending | RouteStatus::Failed => Tone::Warning,
-        RouteStatus::DeadLetter => Tone::Bad,
-    }
 }

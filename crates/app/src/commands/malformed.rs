@@ -192,10 +192,10 @@ pub(super) fn print_malformed(
         ("fields_fingerprint", &summary.key.fields_fingerprint),
     ];
     let member = |(name, value): (&'static str, &str)| {
-        let tone = if name == "failure_code" { Tone::Bad } else { Tone::Plain };
+        let tone = if name == "failure_code" { Tone::Bad } else { Tone::Neutral };
         (name, Cell::new(printable(value), tone))
     };
     print_members(out, style, members.map(member))?;
-    print_line(out, &format!("\n{}", style.paint(Tone::Strong, "fields, in the order received")))?;
+    print_line(out, &format!("\n{}", style.strong("fields, in the order received")))?;
     print_fields(out, style, raw_fields.as_deref())
 }

@@ -11,8 +11,7 @@ use domain::receipt::PastReport;
 use domain::record::NotificationId;
 use serde_json::Value;
 
-use super::list::tone;
-use super::operators::{Cell, Output, Style, Tables, Tone, heading, parse_text, print_cells, print_members};
+use super::operators::{Cell, Output, Style, Tables, heading, parse_text, print_cells, print_members};
 use super::output::{print_json, print_line, printable};
 use super::{Failure, Vars};
 
@@ -63,7 +62,7 @@ pub(super) fn print_notification(
 ) -> anyhow::Result<()> {
     let members = record_members(found).into_iter().map(|(name, value)| (name, printable(&value).into()));
     print_members(out, style, members)?;
-    print_line(out, &style.paint(Tone::Strong, "payload"))?;
+    print_line(out, &style.strong("payload"))?;
     let payload: Option<Value> = serde_json::from_str(&found.payload_json).ok();
     let payload = payload.and_then(|payload| serde_json::to_string_pretty(&payload).ok());
     let payload = payload.unwrap_or_else(|| found.payload_json.clone());
@@ -119,7 +118,7 @@ fn route_rows(routes: &[Route]) -> Vec<Vec<Cell>> {
         let entry = if route.published_entry_id.is_empty() { "-" } else { &route.published_entry_id };
         vec![
             printable(&route.route_id).into(),
-            Cell::new(route.status.as_str(), tone(route.status)),
+            Cell::new(route.status.as_str(), route.status.tone()),
             format!("{} of {}", route.attempt_count, route.max_attempts).into(),
             next.into(),
             route.updated_at.to_string().into(),
@@ -134,7 +133,7 @@ fn route_rows(routes: &[Route]) -> Vec<Vec<Cell>> {
 fn print_receipt(out: &mut impl Write, style: Style, route: &Route) -> anyhow::Result<()> {
     let Some(receipt) = &route.receipt else { return Ok(()) };
     let heading = format!("reports about {}", printable(&route.route_id));
-    print_line(out, &format!("\n{}", style.paint(Tone::Strong, &heading)))?;
+    print_line(out, &format!("\n{}", style.strong(&heading)))?;
     let row = |PastReport { report, outcome }: &PastReport| {
         vec![
             Cell::from(format!("  {}", report.at)),

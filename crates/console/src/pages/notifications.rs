@@ -18,7 +18,7 @@ use maud::{Markup, html};
 
 use super::parts::{
     choice_field, filter_buttons, limit, notification_path, pages, producers, size_field, status_name,
-    status_tone, text_field, time_field,
+    text_field, time_field,
 };
 use crate::error::PageError;
 use crate::layout::{Page, Section};
@@ -199,7 +199,7 @@ fn row(summary: &NotificationSummary) -> Vec<Markup> {
         html! {
             span.badges {
                 @for (status, routes) in summary.routes.iter() {
-                    (badge(status_tone(status), &format!("{} {}", number(routes), status_name(status)))) " "
+                    (badge(status.tone(), &format!("{} {}", number(routes), status_name(status)))) " "
                 }
             }
         },

@@ -11,7 +11,7 @@ use url::form_urlencoded;
 
 use crate::error::PageError;
 use crate::params::Params;
-use crate::widgets::{Tone, badge, pager};
+use crate::widgets::{badge, pager};
 
 /// The page sizes to choose from.
 const PAGE_SIZES: [usize; 3] = [DEFAULT_PAGE_ITEMS, 100, MAX_PAGE_ITEMS];
@@ -27,20 +27,9 @@ pub(crate) fn status_name(status: RouteStatus) -> &'static str {
     }
 }
 
-/// The tone of a route's state.
-pub(crate) fn status_tone(status: RouteStatus) -> Tone {
-    match status {
-        RouteStatus::Pending => Tone::Busy,
-        RouteStatus::Failed => Tone::Warning,
-        RouteStatus::Published => Tone::Good,
-        RouteStatus::DeadLetter => Tone::Bad,
-        RouteStatus::Skipped => Tone::Neutral,
-    }
-}
-
 /// The badge of a route's state.
 pub(crate) fn status(status: RouteStatus) -> Markup {
-    badge(status_tone(status), status_name(status))
+    badge(status.tone(), status_name(status))
 }
 
 /// A list of names and values.

@@ -161,44 +161,44 @@ fn rows(figures: &Figures, (since, until): (Option<Timestamp>, Timestamp)) -> Ve
     let mut group = |name: &'static str, counts: &[(&'static str, u64, Tone)]| {
         let mut name = Some(name);
         for (what, count, tone) in counts {
-            let tone = if *count == 0 { Tone::Plain } else { *tone };
-            let heading = Cell::new(name.take().unwrap_or_default(), Tone::Strong);
+            let tone = if *count == 0 { Tone::Neutral } else { *tone };
+            let heading = Cell::strong(name.take().unwrap_or_default());
             rows.push(vec![heading, Cell::from(*what), Cell::new(count.to_string(), tone)]);
         }
     };
     group(
         "intents stream",
         &[
-            ("accepted", entries.accepted, Tone::Plain),
-            ("duplicate", entries.duplicate, Tone::Plain),
-            ("conflict", entries.conflict, Tone::Plain),
-            ("malformed", entries.malformed, Tone::Plain),
-            ("not read yet", entries.not_read, Tone::Plain),
-            ("outcome expired", entries.expired, Tone::Plain),
+            ("accepted", entries.accepted, Tone::Neutral),
+            ("duplicate", entries.duplicate, Tone::Neutral),
+            ("conflict", entries.conflict, Tone::Neutral),
+            ("malformed", entries.malformed, Tone::Neutral),
+            ("not read yet", entries.not_read, Tone::Neutral),
+            ("outcome expired", entries.expired, Tone::Neutral),
             ("not readable in time", entries.not_compared, Tone::Warning),
         ],
     );
-    group("records", &[("", *records, Tone::Plain)]);
+    group("records", &[("", *records, Tone::Neutral)]);
     let mut by_status: Vec<(&'static str, u64, Tone)> =
-        routes.by_status().map(|(status, count)| (status.as_str(), count, Tone::Plain)).collect();
+        routes.by_status().map(|(status, count)| (status.as_str(), count, Tone::Neutral)).collect();
     by_status.push(("stuck", routes.stuck, Tone::Warning));
     group("routes", &by_status);
     group(
         "entries of published routes",
         &[
-            ("in their stream", published.present, Tone::Plain),
-            ("trimmed", published.trimmed, Tone::Plain),
-            ("deleted by a consumer", published.deleted, Tone::Plain),
-            ("their stream is absent", published.no_stream, Tone::Plain),
+            ("in their stream", published.present, Tone::Neutral),
+            ("trimmed", published.trimmed, Tone::Neutral),
+            ("deleted by a consumer", published.deleted, Tone::Neutral),
+            ("their stream is absent", published.no_stream, Tone::Neutral),
         ],
     );
     group(
         "outbound streams",
         &[
-            ("of published routes", outbound.published, Tone::Plain),
-            ("completion not committed", outbound.uncommitted, Tone::Plain),
-            ("route expired", outbound.expired, Tone::Plain),
-            ("not of this service, or not readable", outbound.other, Tone::Plain),
+            ("of published routes", outbound.published, Tone::Neutral),
+            ("completion not committed", outbound.uncommitted, Tone::Neutral),
+            ("route expired", outbound.expired, Tone::Neutral),
+            ("not of this service, or not readable", outbound.other, Tone::Neutral),
         ],
     );
     group("discrepancies", &[("", *discrepancies, Tone::Bad)]);

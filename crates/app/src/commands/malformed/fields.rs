@@ -6,7 +6,7 @@ use anyhow::{Context, anyhow};
 use domain::malformed::{StoredPart, read_fields, text_of};
 
 use crate::commands::Failure;
-use crate::commands::operators::{Cell, Style, Tone, print_cells};
+use crate::commands::operators::{Cell, Style, print_cells};
 use crate::commands::output::{print_line, printable};
 
 /// The most bytes of a value shown on a line.
@@ -25,7 +25,7 @@ pub(super) fn print_fields(out: &mut impl Write, style: Style, json: Option<&str
         return print_line(out, "  (none)");
     }
     let row = |(name, value): &(StoredPart, StoredPart)| {
-        vec![Cell::new(format!("  {}", shown(name)), Tone::Strong), Cell::from(shown(value))]
+        vec![Cell::strong(format!("  {}", shown(name))), Cell::from(shown(value))]
     };
     print_cells(out, style, &fields.iter().map(row).collect::<Vec<_>>())
 }

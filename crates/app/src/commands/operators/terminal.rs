@@ -3,28 +3,14 @@
 use std::ffi::OsStr;
 use std::io::{self, IsTerminal, Write};
 
+pub(crate) use domain::document::Tone;
+
 use crate::commands::output::print_line;
 
 /// The number of spaces between two columns.
 const GAP: usize = 2;
 /// The width of the bar of [`Progress`], in characters.
 const BAR_WIDTH: u64 = 30;
-
-/// The meaning of a text; later variants matter more.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
-pub(crate) enum Tone {
-    /// Ordinary text.
-    #[default]
-    Plain,
-    /// A heading.
-    Strong,
-    /// A healthy state.
-    Good,
-    /// Something that will be retried, or that waits.
-    Warning,
-    /// Something that needs action.
-    Bad,
-}
 
 /// Selects coloured or plain text. A tone is never the only thing that distinguishes one text from another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -50,13 +36,15 @@ impl Style {
 
     /// Returns the text in the colour of its tone.
     pub(crate) fn paint(self, tone: Tone, text: &str) -> String {
-        let code = match tone {
-            Tone::Plain => None,
-            Tone::Strong => Some("1"),
-            Tone::Good => Some("32"),
-            Tone::Warning => Some("33"),
-            Tone::Bad => Some("31"),
-        };
+        self.styled(code(tone), text)
+    }
+
+    /// Returns the text as a heading.
+    pub(crate) fn strong(self, text: &str) -> String {
+        self.styled(STRONG, text)
+    }
+
+    fn styled(self, code: Option<&str>, text: &str) -> String {
         match code {
             Some(code) if self.colour && !text.is_empty() => format!("\u{1b}[{code}m{text}\u{1b}[0m"),
             _ => text.to_owned(),
@@ -64,23 +52,40 @@ impl Style {
     }
 }
 
+const STRONG: Option<&str> = Some("1");
+
+/// The escape code of a tone.
+fn code(tone: Tone) -> Option<&'static str> {
+    match tone {
+        Tone::Neutral => None,
+        Tone::Good => Some("32"),
+        Tone::Busy | Tone::Warning => Some("33"),
+        Tone::Bad => Some("31"),
+    }
+}
+
 /// A cell of a table.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Cell {
     text: String,
-    tone: Tone,
+    code: Option<&'static str>,
 }
 
 impl Cell {
     /// Creates a cell with a tone.
     pub(crate) fn new(text: impl Into<String>, tone: Tone) -> Self {
-        Self { text: text.into(), tone }
+        Self { text: text.into(), code: code(tone) }
+    }
+
+    /// Creates a heading.
+    pub(crate) fn strong(text: impl Into<String>) -> Self {
+        Self { text: text.into(), code: STRONG }
     }
 }
 
 impl<T: Into<String>> From<T> for Cell {
     fn from(text: T) -> Self {
-        Self::new(text, Tone::Plain)
+        Self::new(text, Tone::Neutral)
     }
 }
 
@@ -95,7 +100,7 @@ pub(crate) fn print_cells(out: &mut impl Write, style: Style, rows: &[Vec<Cell>]
         let cells = row.iter().rposition(|cell| !cell.text.is_empty()).map_or(0, |last| last + 1);
         let mut line = String::new();
         for (at, (cell, width)) in row.iter().zip(&widths).take(cells).enumerate() {
-            line += &style.paint(cell.tone, &cell.text);
+            line += &style.styled(cell.code, &cell.text);
             let padding = if at + 1 < cells { width + GAP - length(cell) } else { 0 };
             line.extend(std::iter::repeat_n(' ', padding));
         }
@@ -126,14 +131,13 @@ pub(crate) fn print_members<'a>(
     members: impl IntoIterator<Item = (&'a str, Cell)>,
 ) -> anyhow::Result<()> {
     let members = members.into_iter().filter(|(_, cell)| !cell.text.is_empty());
-    let rows: Vec<Vec<Cell>> =
-        members.map(|(name, cell)| vec![Cell::new(name, Tone::Strong), cell]).collect();
+    let rows: Vec<Vec<Cell>> = members.map(|(name, cell)| vec![Cell::strong(name), cell]).collect();
     print_cells(out, style, &rows)
 }
 
 /// The heading row of a table.
 pub(crate) fn heading<const N: usize>(names: [&str; N]) -> Vec<Cell> {
-    names.map(|name| Cell::new(name, Tone::Strong)).to_vec()
+    names.map(Cell::strong).to_vec()
 }
 
 /// Prints a page of a list of `what`, such as `dead letter`.
@@ -222,7 +226,7 @@ mod tests {
     #[test]
     fn columns_are_aligned_with_and_without_colour() {
         let rows = [
-            vec!["route".into(), Cell::new("status", Tone::Strong), "error".into()],
+            vec!["route".into(), Cell::strong("status"), "error".into()],
             vec!["r1".into(), Cell::new("failed", Tone::Bad), Cell::from("")],
             vec!["r-long".into(), "ok".into(), "none".into()],
         ];

@@ -44,11 +44,11 @@ pub(super) fn print_status(
 }
 
 fn strong(name: &str) -> Cell {
-    Cell::new(name, Tone::Strong)
+    Cell::strong(name)
 }
 
 fn section(out: &mut impl Write, style: Style, name: &str, rows: &[Vec<Cell>]) -> anyhow::Result<()> {
-    print_line(out, &format!("\n{}", style.paint(Tone::Strong, name)))?;
+    print_line(out, &format!("\n{}", style.strong(name)))?;
     if rows.is_empty() {
         return print_line(out, "  none");
     }
@@ -75,7 +75,7 @@ fn intake(intake: &IntakeStatus, now: Timestamp) -> Cell {
     };
     let waits =
         intake.waiting.as_ref().map_or_else(String::new, |waiting| format!("; {}", waits(waiting, now)));
-    let tone = if intake.waiting.is_some() { Tone::Warning } else { Tone::Plain };
+    let tone = if intake.waiting.is_some() { Tone::Warning } else { Tone::Neutral };
     Cell::new(format!("{checkpoint}; {behind}{waits}"), tone)
 }
 
@@ -90,7 +90,7 @@ fn channels(status: &Status) -> Vec<Vec<Cell>> {
     for channel in &status.store.channels {
         let waiting = status.publishers.iter().find(|(of, _)| *of == channel.channel);
         let waiting = waiting.and_then(|(_, waiting)| waiting.as_ref());
-        let tone = if channel.failing.count > 0 { Tone::Warning } else { Tone::Plain };
+        let tone = if channel.failing.count > 0 { Tone::Warning } else { Tone::Neutral };
         rows.push(vec![
             format!("  {}", channel.channel).into(),
             channel.due.to_string().into(),
@@ -130,7 +130,7 @@ fn replicas(replicas: &[ReplicaStatus], now: Timestamp) -> Vec<Vec<Cell>> {
 
 /// The time of a replica's last report, with a note if the replica counts as gone.
 pub(in crate::commands) fn seen(replica: &ReplicaStatus, now: Timestamp) -> Cell {
-    let (rest, tone) = if replica.is_running(now) { ("", Tone::Plain) } else { (" (gone)", Tone::Warning) };
+    let (rest, tone) = if replica.is_running(now) { ("", Tone::Neutral) } else { (" (gone)", Tone::Warning) };
     Cell::new(format!("{} ago{rest}", age(replica.seen_at, now)), tone)
 }
 

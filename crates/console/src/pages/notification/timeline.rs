@@ -6,7 +6,7 @@ use domain::receipt::{PastReport, ReceiptStatus, Recorded};
 use domain::route::RouteStatus;
 use maud::{Markup, html};
 
-use crate::widgets::{Tone, time, visible};
+use crate::widgets::{Tone, class, time, visible};
 
 /// A past or future event.
 struct Event {
@@ -31,23 +31,13 @@ pub(super) fn of(route: &Route, now: Timestamp) -> Markup {
     html! {
         ol.timeline {
             @for event in &events {
-                li class=(tone(event.tone)) {
+                li class={ "is-" (class(event.tone)) } {
                     strong { (event.what) }
                     @if let Some(at) = event.at { " " (time(at)) }
                     " " (event.detail)
                 }
             }
         }
-    }
-}
-
-fn tone(tone: Tone) -> &'static str {
-    match tone {
-        Tone::Good => "is-good",
-        Tone::Busy => "is-busy",
-        Tone::Warning => "is-warning",
-        Tone::Bad => "is-bad",
-        Tone::Neutral => "is-neutral",
     }
 }
 
