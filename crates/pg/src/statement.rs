@@ -61,6 +61,21 @@ pub(crate) enum Values {
 }
 
 impl BoundStatement {
+    /// A statement of the query builder. Otherwise like [`Statement::new`].
+    pub fn built(
+        name: &'static str,
+        plan: &'static [&'static str],
+        statement: &impl PostgresBinderRef,
+    ) -> Self {
+        let (text, values) = statement.build_ref();
+        Self { statement: Statement::composed(name, plan, text), values: Values::Built(values) }
+    }
+
+    /// The statement without its parameters.
+    pub fn statement(&self) -> &Statement {
+        &self.statement
+    }
+
     /// The values of the parameters, in their order.
     pub(crate) fn params(&self) -> Vec<&(dyn ToSql + Sync)> {
         match &self.values {

@@ -6,7 +6,7 @@
 
 pub(crate) mod entries;
 pub(crate) mod orphans;
-mod records;
+pub(crate) mod records;
 
 use ambient::Timestamp;
 use domain::audit::{EntryTrace, FoundOutcome, RouteState};

@@ -87,7 +87,7 @@ impl PgStore {
         try_join!(
             session.prepare_all(&named),
             session.prepare(&answer).map_ok(drop),
-            queries::prepare_all(&session),
+            queries::search::prepare_all(&session),
         )
         .map_err(store_error)?;
         receipts::prepare_all(&session).await?;

@@ -14,7 +14,7 @@ mod detail;
 mod intent_trace;
 mod malformed;
 mod notifications;
-mod search;
+pub(crate) mod search;
 mod status;
 
 use ambient::Timestamp;
@@ -25,17 +25,14 @@ use domain::query::{
     NotificationSummary, Page, PageLimit, SearchFilter, SearchOutcome, StoreStatus, StoredMalformedIntent,
 };
 use domain::record::{IdempotencyKey, NotificationId, Record, RecordCursor};
-use pg::sql::any;
-use pg::{PgError, PgPool, Session, bind};
-use sea_query::{Expr, ExprTrait, Func, IntoColumnRef};
-use tokio::try_join;
+use pg::{PgPool, Session, Statement};
 use tokio_postgres::Row;
 
 use crate::codec::column;
 use crate::error::store_error;
 
 pub(crate) use dead_letters::{DeadLetterRow, dead_letter_page};
-pub(crate) use detail::next_attempt;
+pub(crate) use detail::{next_attempt_range, next_attempt_text};
 
 /// The maximum number of rows of a table that one page examines.
 pub(crate) const MAX_EXAMINED: usize = 10_000;
@@ -150,27 +147,30 @@ impl ActivityQueries for PgQueries {
     }
 }
 
-/// Prepares every statement, as [`crate::PgStore::check_needs`] does.
-pub(crate) async fn prepare_all(session: &Session) -> Result<(), PgError> {
-    try_join!(
-        detail::prepare_all(session),
-        candidates::prepare_all(session),
-        notifications::prepare_all(session),
-        search::prepare_all(session),
-        dead_letters::prepare_all(session),
-        malformed::prepare_all(session),
-        causes::prepare_all(session),
-        status::prepare_all(session),
-        activity::prepare_all(session),
-    )
-    .map(drop)
-}
-
-/// `column = value`, or true without a value; the text is the same for both.
-fn equals_if_given(column: impl IntoColumnRef, value: Option<&str>) -> Expr {
-    let given = || bind::texts(value);
-    let none = Expr::expr(Func::cust("cardinality").arg(given())).eq(Expr::cust("0"));
-    none.or(Expr::col(column).eq(any(given())))
+/// All statements of the queries, those of the query builder with any parameters.
+pub(crate) fn statements() -> Vec<Statement> {
+    let texts = [
+        activity::STATEMENTS,
+        candidates::STATEMENTS,
+        causes::STATEMENTS,
+        dead_letters::STATEMENTS,
+        detail::STATEMENTS,
+        malformed::STATEMENTS,
+        notifications::STATEMENTS,
+        status::STATEMENTS,
+    ];
+    let id = NotificationId::from(String::new());
+    let built = [
+        candidates::live(),
+        candidates::next_producer(""),
+        candidates::to_user(""),
+        candidates::with_key(&[], ""),
+        candidates::with_record_ids(&[]),
+        detail::record_of(&id),
+        detail::records_of(&[]),
+        status::replicas(),
+    ];
+    [texts.concat(), built.iter().map(|bound| bound.statement().clone()).collect()].concat()
 }
 
 /// A row of a statement that examines rows in the order of a list: one that matches, or the last one if no

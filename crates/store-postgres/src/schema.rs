@@ -28,53 +28,14 @@ pub(crate) enum Records {
 pub(crate) enum Routes {
     Table,
     NotificationId,
-    RouteId,
     Channel,
     RecipientRef,
     Status,
     AttemptCount,
-    MaxAttempts,
     NextAttemptAt,
-    ResolvedEmail,
-    ResolvedLocale,
     LastErrorClassification,
-    LastErrorMessage,
-    LastErrorAt,
     CreatedAt,
-    UpdatedAt,
     PublishedAt,
-    DeadLetteredAt,
-    SkippedAt,
-    PublishedEntryId,
-}
-
-#[derive(Iden, Clone, Copy)]
-pub(crate) enum DeadLetters {
-    Table,
-    NotificationId,
-    RouteId,
-    Channel,
-    FailureClassification,
-    RecoveryHint,
-    CreatedAt,
-    DiscardedAt,
-    DiscardedBy,
-    DiscardReason,
-}
-
-#[derive(Iden, Clone, Copy)]
-pub(crate) enum MalformedIntents {
-    Table,
-    Stream,
-    StreamEntryId,
-    FieldsFingerprint,
-    NotificationType,
-    Producer,
-    IdempotencyKey,
-    FailureCode,
-    FailureMessage,
-    RawFields,
-    RecordedAt,
 }
 
 #[derive(Iden, Clone, Copy)]
@@ -88,30 +49,10 @@ pub(crate) enum Replicas {
     Workers,
 }
 
-#[derive(Iden, Clone, Copy)]
-pub(crate) enum Activity {
-    Table,
-    Minute,
-    Accepted,
-    Duplicates,
-    Conflicts,
-    Malformed,
-    Published,
-    Failed,
-    DeadLettered,
-}
-
 /// A batch of parameters that a statement uses as a table, and the columns that a statement computes.
 #[derive(Iden, Clone, Copy)]
 pub(crate) enum Input {
-    Table,
-    Classification,
-    Bytes,
-    Routes,
-    Rows,
-    Matches,
     Recipients,
-    At,
     Payload,
     Document,
 }

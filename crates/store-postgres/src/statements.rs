@@ -4,7 +4,7 @@
 use pg::Statement;
 
 use crate::{
-    audit, checkpoint, dead_letters, installation, malformed_intents, operations, receipts, records,
+    audit, checkpoint, dead_letters, installation, malformed_intents, operations, queries, receipts, records,
     replicas, republish, retention, routes, sessions, step_down,
 };
 
@@ -34,7 +34,8 @@ pub(crate) fn of_store() -> Vec<Statement> {
 
 /// The statements that run with the settings [`crate::QUERY_SESSION`].
 pub(crate) fn of_queries() -> Vec<Statement> {
-    [audit::entries::STATEMENTS, audit::orphans::STATEMENTS].concat()
+    let of_audits = [audit::entries::STATEMENTS, audit::orphans::STATEMENTS, audit::records::STATEMENTS];
+    [of_audits.concat(), queries::statements()].concat()
 }
 
 #[cfg(test)]

@@ -8,16 +8,14 @@ use domain::catalog::AudienceKind;
 use domain::ports::{AuditedPage, StoreError};
 use domain::record::{NotificationId, RecordCursor};
 use domain::route::RouteKey;
-use pg::sql::any;
-use pg::{Session, bind};
-use sea_query::{Expr, ExprTrait, Func, Order, Query, SelectStatement};
+use pg::parameter::{self, Parameter};
+use pg::{BoundStatement, Session};
 use serde_json::Value;
 use tokio_postgres::Row;
 
 use crate::codec::{column, corrupt, count, instant, name, optional_instant, route_key, small_count};
 use crate::error::store_error;
-use crate::queries::next_attempt;
-use crate::schema::{DeadLetters, Input, Records, Routes};
+use crate::queries::{next_attempt_range, next_attempt_text};
 
 /// The maximum number of records of a page.
 const MAX_PAGE_RECORDS: usize = 256;
@@ -33,7 +31,7 @@ pub(super) async fn list(
     after: &RecordCursor,
     until: Timestamp,
 ) -> Result<AuditedPage, StoreError> {
-    let rows = session.query(&sizes(after, until)).await.map_err(store_error)?;
+    let rows = session.query(sizes(after, until)).await.map_err(store_error)?;
     let (places, is_cut) = first_of_page(&rows)?;
     let ids: Vec<&NotificationId> = places.iter().map(|place| &place.notification_id).collect();
     let page = get(session, &ids).await?;
@@ -63,8 +61,8 @@ pub(super) async fn get(session: &Session, ids: &[&NotificationId]) -> Result<Au
         return Ok(page);
     }
     // Records first: one that is deleted in between has no routes, and is missing when it is read again.
-    let records = session.query(&records_of(ids)).await.map_err(store_error)?;
-    let rows = session.query(&routes_of(ids)).await.map_err(store_error)?;
+    let records = session.query(records_of(ids)).await.map_err(store_error)?;
+    let rows = session.query(routes_of(ids)).await.map_err(store_error)?;
     if rows.len() == MAX_READ_ROUTES {
         let problem = format!("{} records from here on have {MAX_READ_ROUTES} routes or more", ids.len());
         return Err(corrupt("routes", ids[0].as_str(), problem));
@@ -128,92 +126,56 @@ fn route(row: &Row, key: RouteKey, shown: &str) -> Result<AuditedRoute, StoreErr
     })
 }
 
-/// A page of `records_listing_idx`, read backwards, with the number of routes of each record by their primary
-/// key.
-pub(super) fn sizes(after: &RecordCursor, until: Timestamp) -> SelectStatement {
-    let order = [Records::AcceptedAt, Records::NotificationId];
-    let place = [bind::instant(after.accepted_at), bind::text(after.notification_id.as_str())];
-    let text = Expr::col(Records::RecipientUserIds).cast_as("text");
-    let mut page = Query::select();
-    page.columns(order)
-        .expr_as(Func::cust("octet_length").arg(text).cast_as("bigint"), Input::Bytes)
-        .from(Records::Table)
-        .and_where(Expr::tuple(order.map(Expr::col)).gt(Expr::tuple(place)))
-        .and_where(Expr::col(Records::AcceptedAt).lt(bind::instant(until)));
-    for column in order {
-        page.order_by(column, Order::Asc);
-    }
-    page.limit(MAX_PAGE_RECORDS as u64);
-    let mut select = Query::select();
-    select
-        .columns([(Input::Table, Records::NotificationId), (Input::Table, Records::AcceptedAt)])
-        .expr_as(Func::max(Expr::col((Input::Table, Input::Bytes))), Input::Bytes)
-        .expr_as(Func::count(Expr::col((Routes::Table, Routes::RouteId))), Input::Routes)
-        .from_subquery(page, Input::Table)
-        .left_join(
-            Routes::Table,
-            Expr::col((Routes::Table, Routes::NotificationId))
-                .equals((Input::Table, Records::NotificationId)),
-        );
-    for column in order {
-        select.group_by_col((Input::Table, column)).order_by((Input::Table, column), Order::Asc);
-    }
-    select
+pg::statements! {
+    /// A page of records with the number of their routes.
+    SIZES = "audit.sizes_of_records", plan ["records_listing_idx", "routes_pkey"], "
+        SELECT page.notification_id, page.accepted_at, max(page.bytes) AS bytes, count(r.route_id) AS routes
+        FROM (
+            SELECT notification_id, accepted_at, octet_length(recipient_user_ids::text)::bigint AS bytes
+            FROM records
+            WHERE (accepted_at, notification_id) > ($1::timestamptz, $2::text) AND accepted_at < $3::timestamptz
+            ORDER BY accepted_at, notification_id
+            LIMIT $4::bigint
+        ) AS page
+        LEFT JOIN routes r ON r.notification_id = page.notification_id
+        GROUP BY page.accepted_at, page.notification_id
+        ORDER BY page.accepted_at, page.notification_id";
+
+    /// The records with these ids.
+    RECORDS = "audit.records", plan ["records_pkey"], "
+        SELECT notification_id, audience_kind, recipient_user_ids, accepted_at, updated_at FROM records
+        WHERE notification_id = ANY ($1::text[])
+        LIMIT $2::bigint";
+
+    /// The routes of these records, each with true if it has a dead letter.
+    ROUTES = "audit.routes_of_records", plan ["routes_pkey", "dead_letters_pkey"], concat!("
+        SELECT r.notification_id, r.route_id, r.channel, r.recipient_ref, r.status, r.attempt_count, r.max_attempts,
+            ", next_attempt_text!("$3", "$4"), ", r.created_at, r.updated_at, r.published_at, r.dead_lettered_at,
+            r.skipped_at, r.published_entry_id, d.route_id IS NOT NULL AS matches
+        FROM routes r
+        LEFT JOIN dead_letters d ON d.notification_id = r.notification_id AND d.route_id = r.route_id
+        WHERE r.notification_id = ANY ($1::text[])
+        LIMIT $2::bigint");
 }
 
-/// The records with these ids, by the primary key.
-pub(super) fn records_of(ids: &[&NotificationId]) -> SelectStatement {
-    Query::select()
-        .columns([
-            Records::NotificationId,
-            Records::AudienceKind,
-            Records::RecipientUserIds,
-            Records::AcceptedAt,
-            Records::UpdatedAt,
-        ])
-        .from(Records::Table)
-        .and_where(is_one_of(ids, Records::NotificationId))
-        .limit(MAX_PAGE_RECORDS as u64)
-        .take()
+pub(super) fn sizes(after: &RecordCursor, until: Timestamp) -> BoundStatement {
+    SIZES.bind([
+        parameter::instant(after.accepted_at),
+        parameter::text(after.notification_id.as_str()),
+        parameter::instant(until),
+        parameter::rows(MAX_PAGE_RECORDS),
+    ])
 }
 
-/// The routes of these records, by the primary keys, each with true if it has a row in `dead_letters`.
-pub(super) fn routes_of(ids: &[&NotificationId]) -> SelectStatement {
-    let of_route = |column: Routes| (Routes::Table, column);
-    let letter = |column: DeadLetters| Expr::col((DeadLetters::Table, column));
-    Query::select()
-        .columns(
-            [
-                Routes::NotificationId,
-                Routes::RouteId,
-                Routes::Channel,
-                Routes::RecipientRef,
-                Routes::Status,
-                Routes::AttemptCount,
-                Routes::MaxAttempts,
-                Routes::CreatedAt,
-                Routes::UpdatedAt,
-                Routes::PublishedAt,
-                Routes::DeadLetteredAt,
-                Routes::SkippedAt,
-                Routes::PublishedEntryId,
-            ]
-            .map(of_route),
-        )
-        .expr_as(next_attempt(), Routes::NextAttemptAt)
-        .expr_as(letter(DeadLetters::RouteId).is_not_null(), Input::Matches)
-        .from(Routes::Table)
-        .left_join(
-            DeadLetters::Table,
-            letter(DeadLetters::NotificationId)
-                .equals(of_route(Routes::NotificationId))
-                .and(letter(DeadLetters::RouteId).equals(of_route(Routes::RouteId))),
-        )
-        .and_where(is_one_of(ids, of_route(Routes::NotificationId)))
-        .limit(MAX_READ_ROUTES as u64)
-        .take()
+pub(super) fn records_of(ids: &[&NotificationId]) -> BoundStatement {
+    RECORDS.bind([texts(ids), parameter::rows(MAX_PAGE_RECORDS)])
 }
 
-fn is_one_of(ids: &[&NotificationId], column: impl sea_query::IntoColumnRef) -> Expr {
-    Expr::col(column).eq(any(bind::texts(ids.iter().map(|id| id.as_str()))))
+pub(super) fn routes_of(ids: &[&NotificationId]) -> BoundStatement {
+    let [min, max] = next_attempt_range();
+    ROUTES.bind([texts(ids), parameter::rows(MAX_READ_ROUTES), min, max])
+}
+
+fn texts(ids: &[&NotificationId]) -> Parameter {
+    parameter::texts(ids.iter().map(|id| id.as_str()))
 }

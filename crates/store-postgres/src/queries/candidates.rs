@@ -9,9 +9,9 @@ use domain::ports::StoreError;
 use domain::query::NotificationFilter;
 use domain::record::RecordCursor;
 use domain::route::{Channel, RouteStatus};
-use pg::sql::any;
-use pg::{PgError, Session, bind};
-use sea_query::{Expr, ExprTrait, Func, Iden, Order, Query, SelectStatement};
+use pg::{BoundStatement, Session, Statement, bind, parameter};
+use sea_query::extension::postgres::{PgBinOper, PgFunc};
+use sea_query::{Expr, ExprTrait, Order, Query, SelectStatement};
 use state::query::MAX_ELEMENTS;
 use tokio_postgres::Row;
 
@@ -85,7 +85,7 @@ pub(super) async fn find(
     match (&found, filter.status) {
         (None, Some(RouteStatus::Pending)) => by_pending(session, range).await,
         (None, Some(status)) if status != RouteStatus::Published => {
-            let rows = session.query(&unpublished(status, range)).await.map_err(store_error)?;
+            let rows = session.query(unpublished(status, range)).await.map_err(store_error)?;
             let (places, end) = ordered(&rows)?;
             Ok(Some(Candidates::new(places, end, range)))
         }
@@ -99,7 +99,7 @@ pub(super) async fn by_ids(
     ids: &[String],
     range: &Range,
 ) -> Result<Candidates, StoreError> {
-    let rows = session.query(&with_record_ids(ids)).await.map_err(store_error)?;
+    let rows = session.query(with_record_ids(ids)).await.map_err(store_error)?;
     Ok(Candidates::new(record_places(&rows)?, None, range))
 }
 
@@ -113,7 +113,7 @@ async fn by_key(
     if producer.is_none() {
         loop {
             let last = producers.last().map_or("", String::as_str);
-            let rows = session.query(&next_producer(last)).await.map_err(store_error)?;
+            let rows = session.query(next_producer(last)).await.map_err(store_error)?;
             let Some(row) = rows.first() else { break };
             if producers.len() == MAX_PRODUCERS {
                 return Ok(None);
@@ -121,7 +121,7 @@ async fn by_key(
             producers.push(column(row, "records.producer", "")?);
         }
     }
-    let rows = session.query(&with_key(&producers, key)).await.map_err(store_error)?;
+    let rows = session.query(with_key(&producers, key)).await.map_err(store_error)?;
     Ok(Some(Candidates::new(record_places(&rows)?, None, range)))
 }
 
@@ -131,19 +131,19 @@ async fn by_recipient(
     recipient: &str,
     range: &Range,
 ) -> Result<Option<Candidates>, StoreError> {
-    let rows = session.query(&to_user(recipient)).await.map_err(store_error)?;
+    let rows = session.query(to_user(recipient)).await.map_err(store_error)?;
     if rows.len() == MAX_CANDIDATES {
         return Ok(None);
     }
     let mut places = record_places(&rows)?;
-    let rows = session.query(&to_administrator(recipient, range)).await.map_err(store_error)?;
+    let rows = session.query(to_administrator(recipient, range)).await.map_err(store_error)?;
     let (to_administrator, end) = ordered(&rows)?;
     places.extend(to_administrator);
     Ok(Some(Candidates::new(places, end, range)))
 }
 
 async fn by_pending(session: &Session, range: &Range) -> Result<Option<Candidates>, StoreError> {
-    let rows = session.query(&live()).await.map_err(store_error)?;
+    let rows = session.query(live()).await.map_err(store_error)?;
     if rows.len() == MAX_CANDIDATES {
         return Ok(None);
     }
@@ -177,116 +177,104 @@ fn ordered(rows: &[Row]) -> Result<(Vec<RecordCursor>, Option<RecordCursor>), St
     Ok((places, end))
 }
 
-pub(super) async fn prepare_all(session: &Session) -> Result<(), PgError> {
-    let range = Range::new(&NotificationFilter::default(), None);
-    session.prepare(&next_producer("")).await?;
-    session.prepare(&with_key(&[], "")).await?;
-    session.prepare(&to_user("")).await?;
-    session.prepare(&to_administrator("", &range)).await?;
-    session.prepare(&unpublished(RouteStatus::Failed, &range)).await?;
-    session.prepare(&live()).await?;
-    Ok(())
-}
-
 /// The first entry of the unique index after a producer: there are few producers, so each costs one lookup.
-pub(super) fn next_producer(after: &str) -> SelectStatement {
-    Query::select()
+pub(super) fn next_producer(after: &str) -> BoundStatement {
+    let select = Query::select()
         .column(Records::Producer)
         .from(Records::Table)
         .and_where(Expr::col(Records::Producer).gt(bind::text(after)))
         .order_by(Records::Producer, Order::Asc)
         .limit(1)
+        .take();
+    BoundStatement::built("records.next_producer", &["records_idempotency_unique"], &select)
+}
+
+/// The places of the records that meet the condition.
+fn records(condition: Expr, limit: usize) -> SelectStatement {
+    Query::select()
+        .columns([Records::NotificationId, Records::AcceptedAt])
+        .from(Records::Table)
+        .and_where(condition)
+        .limit(limit as u64)
         .take()
 }
 
 /// The records with these ids, by the primary key.
-pub(super) fn with_record_ids(ids: &[String]) -> SelectStatement {
-    Query::select()
-        .columns([Records::NotificationId, Records::AcceptedAt])
-        .from(Records::Table)
-        .and_where(Expr::col(Records::NotificationId).eq(any(bind::texts(ids))))
-        .limit(MAX_ELEMENTS as u64)
-        .take()
+pub(super) fn with_record_ids(ids: &[String]) -> BoundStatement {
+    let is_one = Expr::col(Records::NotificationId).eq(PgFunc::any(bind::texts(ids)));
+    BoundStatement::built("records.places_of_ids", &["records_pkey"], &records(is_one, MAX_ELEMENTS))
 }
 
 /// The records with this key, by the unique key of producer and idempotency key.
-pub(super) fn with_key(producers: &[String], key: &str) -> SelectStatement {
-    Query::select()
-        .columns([Records::NotificationId, Records::AcceptedAt])
-        .from(Records::Table)
-        .and_where(Expr::col(Records::Producer).eq(any(bind::texts(producers))))
-        .and_where(Expr::col(Records::IdempotencyKey).eq(bind::text(key)))
-        .limit(MAX_PRODUCERS as u64)
-        .take()
+pub(super) fn with_key(producers: &[String], key: &str) -> BoundStatement {
+    let is_of_one = Expr::col(Records::Producer).eq(PgFunc::any(bind::texts(producers)));
+    let has_key = Expr::col(Records::IdempotencyKey).eq(bind::text(key));
+    let select = records(is_of_one.and(has_key), MAX_PRODUCERS);
+    BoundStatement::built("records.places_of_key", &["records_idempotency_unique"], &select)
 }
 
 /// The records to a user, by `records_recipients_idx`, in no order. It has no other condition: an index for
 /// that condition would be read instead, as a whole.
-pub(super) fn to_user(user_id: &str) -> SelectStatement {
-    Query::select()
-        .columns([Records::NotificationId, Records::AcceptedAt])
-        .from(Records::Table)
-        .and_where(has_recipient(Records::Table, Some(user_id)))
-        .limit(MAX_CANDIDATES as u64)
-        .take()
+pub(super) fn to_user(user_id: &str) -> BoundStatement {
+    let given = bind::text(user_list(Some(user_id))).cast_as("jsonb");
+    let is_to_user = Expr::col(Records::RecipientUserIds).binary(PgBinOper::Contains, given);
+    let select = records(is_to_user, MAX_CANDIDATES);
+    BoundStatement::built("records.places_to_user", &["records_recipients_idx"], &select)
 }
 
-/// True if a record is addressed to a user; always true without a user.
-pub(super) fn has_recipient<T: Iden + Copy + 'static>(record: T, user_id: Option<&str>) -> Expr {
-    let ids: Vec<&str> = user_id.into_iter().collect();
-    let given = bind::text(serde_json::json!(ids).to_string()).cast_as("jsonb");
-    let contains = sea_query::extension::postgres::PgBinOper::Contains;
-    Expr::col((record, Records::RecipientUserIds)).binary(contains, given)
-}
-
-/// The routes to an administrator, by `routes_admin_idx`, in its order.
-pub(super) fn to_administrator(address: &str, range: &Range) -> SelectStatement {
-    listed_routes(range)
-        .and_where(Expr::col(Routes::RecipientRef).eq(bind::text(format!("email:{address}"))))
-        .and_where(Expr::expr(
-            Func::cust("starts_with").arg(Expr::col(Routes::RouteId)).arg(Expr::cust("'email:email:'")),
-        ))
-        .take()
-}
-
-/// The unpublished routes with a status, by `routes_unpublished_idx`, in its order.
-pub(super) fn unpublished(status: RouteStatus, range: &Range) -> SelectStatement {
-    listed_routes(range)
-        .and_where(Expr::col(Routes::Status).eq(bind::text(status.as_str())))
-        .and_where(is_unpublished())
-        .take()
-}
-
-/// The condition of `routes_unpublished_idx`, as the index spells it.
-pub(super) fn is_unpublished() -> Expr {
-    Expr::cust("status IN ('failed', 'dead_letter', 'skipped')")
-}
-
-/// Routes of a part of the list, newest first.
-fn listed_routes(range: &Range) -> SelectStatement {
-    let order = [Routes::CreatedAt, Routes::NotificationId];
-    let after = [bind::instant(range.after.accepted_at), bind::text(range.after.notification_id.as_str())];
-    let mut select = Query::select();
-    select
-        .columns(order)
-        .from(Routes::Table)
-        .and_where(Expr::tuple(order.map(Expr::col)).lt(Expr::tuple(after)))
-        .and_where(Expr::col(Routes::CreatedAt).gte(bind::instant(range.since)))
-        .limit(MAX_CANDIDATES as u64);
-    for column in order {
-        select.order_by(column, Order::Desc);
-    }
-    select
+/// The JSON that a list of recipients must contain to have this user; any list contains that of no user.
+pub(super) fn user_list(user_id: Option<&str>) -> String {
+    serde_json::json!(user_id.into_iter().collect::<Vec<&str>>()).to_string()
 }
 
 /// The live routes, by `routes_due_idx`, as a whole unless it is too large. It contains failed routes, too;
 /// the caller checks the status.
-pub(super) fn live() -> SelectStatement {
-    Query::select()
+pub(super) fn live() -> BoundStatement {
+    let channels = bind::texts(Channel::ALL.map(Channel::as_str));
+    let select = Query::select()
         .columns([Routes::NotificationId, Routes::CreatedAt])
         .from(Routes::Table)
-        .and_where(Expr::col(Routes::Channel).eq(any(bind::texts(Channel::ALL.map(Channel::as_str)))))
+        .and_where(Expr::col(Routes::Channel).eq(PgFunc::any(channels)))
         .and_where(Expr::col(Routes::NextAttemptAt).is_not_null())
         .limit(MAX_CANDIDATES as u64)
-        .take()
+        .take();
+    BoundStatement::built("routes.places_of_live", &["routes_due_idx"], &select)
+}
+
+// Routes of a part of the list, newest first, each in the order of its index.
+pg::statements! {
+    /// The routes to an administrator.
+    TO_ADMINISTRATOR = "routes.places_to_administrator", plan ["routes_admin_idx"], "
+        SELECT created_at, notification_id FROM routes
+        WHERE recipient_ref = $1::text AND starts_with(route_id, 'email:email:')
+            AND (created_at, notification_id) < ($2::timestamptz, $3::text) AND created_at >= $4::timestamptz
+        ORDER BY created_at DESC, notification_id DESC
+        LIMIT $5::bigint";
+
+    /// The unpublished routes with a status. The condition of the index is written as the index has it.
+    UNPUBLISHED = "routes.places_of_unpublished", plan ["routes_unpublished_idx"], "
+        SELECT created_at, notification_id FROM routes
+        WHERE status = $1::text AND status IN ('failed', 'dead_letter', 'skipped')
+            AND (created_at, notification_id) < ($2::timestamptz, $3::text) AND created_at >= $4::timestamptz
+        ORDER BY created_at DESC, notification_id DESC
+        LIMIT $5::bigint";
+}
+
+pub(super) fn to_administrator(address: &str, range: &Range) -> BoundStatement {
+    routes(&TO_ADMINISTRATOR, &format!("email:{address}"), range)
+}
+
+pub(super) fn unpublished(status: RouteStatus, range: &Range) -> BoundStatement {
+    routes(&UNPUBLISHED, status.as_str(), range)
+}
+
+/// [`TO_ADMINISTRATOR`] or [`UNPUBLISHED`], with the value of its first condition.
+fn routes(statement: &Statement, value: &str, range: &Range) -> BoundStatement {
+    statement.bind([
+        parameter::text(value),
+        parameter::instant(range.after.accepted_at),
+        parameter::text(range.after.notification_id.as_str()),
+        parameter::instant(range.since),
+        parameter::rows(MAX_CANDIDATES),
+    ])
 }

@@ -3,16 +3,14 @@
 use ambient::Timestamp;
 use domain::ports::StoreError;
 use domain::query::{COUNT_CAP, Causes, DeadLetterCause, MAX_CAUSES, MalformedCause};
-use pg::{PgError, Session, bind};
-use sea_query::{Alias, Expr, ExprTrait, Func, Iden, Order, Query, SelectStatement};
+use pg::{BoundStatement, Session, Statement, parameter};
 use tokio_postgres::Row;
 
 use crate::codec::{column, count, name};
 use crate::error::store_error;
-use crate::schema::{DeadLetters, Input, MalformedIntents};
 
 pub(super) async fn of_dead_letters(session: &Session) -> Result<Causes<DeadLetterCause>, StoreError> {
-    let rows = session.query(&dead_letters()).await.map_err(store_error)?;
+    let rows = session.query(newest(&DEAD_LETTERS)).await.map_err(store_error)?;
     counted(&rows, |row| {
         let classification = column(row, "dead_letters.failure_classification", "")?;
         Ok(DeadLetterCause { channel: name(row, "dead_letters.channel", "")?, classification })
@@ -20,17 +18,11 @@ pub(super) async fn of_dead_letters(session: &Session) -> Result<Causes<DeadLett
 }
 
 pub(super) async fn of_malformed_intents(session: &Session) -> Result<Causes<MalformedCause>, StoreError> {
-    let rows = session.query(&malformed_intents()).await.map_err(store_error)?;
+    let rows = session.query(newest(&MALFORMED_INTENTS)).await.map_err(store_error)?;
     counted(&rows, |row| {
         let code = column(row, "malformed_intents.failure_code", "")?;
         Ok(MalformedCause { code, producer: column(row, "malformed_intents.producer", "")? })
     })
-}
-
-pub(super) async fn prepare_all(session: &Session) -> Result<(), PgError> {
-    session.prepare(&dead_letters()).await?;
-    session.prepare(&malformed_intents()).await?;
-    Ok(())
 }
 
 fn counted<C: Ord>(
@@ -44,38 +36,39 @@ fn counted<C: Ord>(
     Ok(Causes::new(counts, all))
 }
 
-/// A part of `dead_letters_open_idx`, newest first, from the start of the list.
-pub(super) fn dead_letters() -> SelectStatement {
-    use DeadLetters as D;
-    let mut some = Query::select();
-    some.from(D::Table)
-        .and_where(Expr::col(D::DiscardedAt).is_null())
-        .and_where(Expr::col(D::CreatedAt).lt(bind::instant(Timestamp::MAX)))
-        .order_by(D::CreatedAt, Order::Desc);
-    by_causes([D::Channel, D::FailureClassification], some)
+pg::statements! {
+    /// A part of the open dead letters, newest first, from the start of the list. The total is that of all
+    /// causes.
+    DEAD_LETTERS = "causes.dead_letters", plan ["dead_letters_open_idx"], "
+        SELECT channel, failure_classification, count(*) AS rows,
+            (sum(count(*)) OVER ())::bigint AS matches
+        FROM (
+            SELECT channel, failure_classification FROM dead_letters
+            WHERE discarded_at IS NULL AND created_at < $1::timestamptz
+            ORDER BY created_at DESC
+            LIMIT $2::bigint
+        ) AS newest
+        GROUP BY channel, failure_classification
+        ORDER BY rows DESC
+        LIMIT $3::bigint";
+
+    /// A part of the malformed intents, newest first, from the start of the list. The total is that of all
+    /// causes.
+    MALFORMED_INTENTS = "causes.malformed_intents", plan ["malformed_intents_recorded_idx"], "
+        SELECT failure_code, producer, count(*) AS rows, (sum(count(*)) OVER ())::bigint AS matches
+        FROM (
+            SELECT failure_code, producer FROM malformed_intents
+            WHERE recorded_at < $1::timestamptz
+            ORDER BY recorded_at DESC
+            LIMIT $2::bigint
+        ) AS newest
+        GROUP BY failure_code, producer
+        ORDER BY rows DESC
+        LIMIT $3::bigint";
 }
 
-/// A part of `malformed_intents_recorded_idx`, newest first, from the start of the list.
-pub(super) fn malformed_intents() -> SelectStatement {
-    use MalformedIntents as M;
-    let mut some = Query::select();
-    some.from(M::Table)
-        .and_where(Expr::col(M::RecordedAt).lt(bind::instant(Timestamp::MAX)))
-        .order_by(M::RecordedAt, Order::Desc);
-    by_causes([M::FailureCode, M::Producer], some)
-}
-
-/// The number of rows of `some` with each pair of values, and the total number.
-fn by_causes(causes: [impl Iden + Copy + 'static; 2], mut some: SelectStatement) -> SelectStatement {
-    let some = some.columns(causes).limit(COUNT_CAP).take();
-    let all = Expr::cust("(sum(count(*)) OVER ())").cast_as(Alias::new("bigint"));
-    Query::select()
-        .columns(causes)
-        .expr_as(Func::count(Expr::col(sea_query::Asterisk)), Input::Rows)
-        .expr_as(all, Input::Matches)
-        .from_subquery(some, Input::Table)
-        .group_by_columns(causes)
-        .order_by(Input::Rows, Order::Desc)
-        .limit(MAX_CAUSES as u64)
-        .take()
+/// [`DEAD_LETTERS`] or [`MALFORMED_INTENTS`].
+pub(super) fn newest(statement: &Statement) -> BoundStatement {
+    let (counted, causes) = (parameter::bigint(COUNT_CAP as i64), parameter::rows(MAX_CAUSES));
+    statement.bind([parameter::instant(Timestamp::MAX), counted, causes])
 }

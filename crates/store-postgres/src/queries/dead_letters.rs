@@ -4,15 +4,13 @@ use ambient::Timestamp;
 use domain::ports::StoreError;
 use domain::query::{DeadLetter, DeadLetterFilter, DeadLetterPlace, Page, PageLimit};
 use domain::route::{Channel, RouteStatus, Version};
-use pg::{PgError, Session, bind};
-use sea_query::{Expr, ExprTrait, JoinType, Order, Query, SelectStatement};
+use pg::{BoundStatement, Session, parameter};
 use tokio_postgres::Row;
 
 use super::detail::discarded;
-use super::{MAX_EXAMINED, equals_if_given, examined, page};
+use super::{MAX_EXAMINED, examined, page};
 use crate::codec::{column, instant, loggable, name, route_key, small_count};
 use crate::error::store_error;
-use crate::schema::{DeadLetters, Input, Records, Routes};
 
 /// A dead letter and the version of its route.
 pub(crate) struct DeadLetterRow {
@@ -37,16 +35,8 @@ pub(crate) async fn dead_letter_page(
     after: Option<&DeadLetterPlace>,
     limit: usize,
 ) -> Result<Page<DeadLetterRow, DeadLetterPlace>, StoreError> {
-    let rows = session.query(&listed(filter, after, limit)).await.map_err(store_error)?;
+    let rows = session.query(listed(filter, after, limit)).await.map_err(store_error)?;
     Ok(page(examined(&rows, parse)?, limit, |row| row.letter.place()))
-}
-
-pub(super) async fn prepare_all(session: &Session) -> Result<(), PgError> {
-    for discarded in [false, true] {
-        let filter = DeadLetterFilter { discarded, ..DeadLetterFilter::default() };
-        session.prepare(&listed(&filter, None, 1)).await?;
-    }
-    Ok(())
 }
 
 fn parse(row: &Row) -> Result<DeadLetterRow, StoreError> {
@@ -70,29 +60,68 @@ fn parse(row: &Row) -> Result<DeadLetterRow, StoreError> {
     Ok(DeadLetterRow { letter, version })
 }
 
-/// One route by its whole key. In a plain join the planner may look it up by the notification alone, and read
-/// all routes of an intent to a thousand users for each dead letter.
-fn route_of_row() -> SelectStatement {
-    let same = |column: Routes, of_row: DeadLetters| Expr::col(column).equals((Input::Table, of_row));
-    Query::select()
-        .columns([Routes::Status, Routes::UpdatedAt])
-        .from(Routes::Table)
-        .and_where(same(Routes::NotificationId, DeadLetters::NotificationId))
-        .and_where(same(Routes::RouteId, DeadLetters::RouteId))
-        .limit(1)
-        .take()
+/// At most [`MAX_EXAMINED`] dead letters after a position, joined by their keys with record and route.
+/// Returns the matching rows until the page is full, and the last one in any case. A row whose route is not a
+/// dead letter, because it was edited by hand, does not match.
+///
+/// The conditions on the row alone are also evaluated before the joins: if few of many rows match, record and
+/// route of the others are not read. A route is read by its whole key: in a plain join the planner may look
+/// it up by the notification alone, and read all routes of an intent to a thousand users for each dead
+/// letter.
+macro_rules! listed_text {
+    ($is_listed:literal) => {
+        concat!(
+            "
+        SELECT d.*, r.notification_type, t.updated_at,
+            ($6::text IS NULL OR d.channel = $6::text)
+            AND ($7::text IS NULL OR d.failure_classification = $7::text)
+            AND ($8::text IS NULL OR r.notification_type = $8::text) AND t.status = $9::text AS matches
+        FROM (
+            SELECT *, row_number() OVER (ORDER BY created_at DESC, notification_id DESC, route_id DESC) AS rows
+            FROM dead_letters
+            WHERE ",
+            $is_listed,
+            " AND (created_at, notification_id, route_id) < ($1::timestamptz, $2::text, $3::text)
+                AND created_at >= $4::timestamptz
+            ORDER BY created_at DESC, notification_id DESC, route_id DESC
+            LIMIT $5::bigint
+        ) AS d
+        JOIN records r ON r.notification_id = d.notification_id
+        JOIN LATERAL (
+            SELECT status, updated_at FROM routes
+            WHERE notification_id = d.notification_id AND route_id = d.route_id
+            LIMIT 1
+        ) AS t ON true
+        WHERE (
+            ($6::text IS NULL OR d.channel = $6::text)
+            AND ($7::text IS NULL OR d.failure_classification = $7::text)
+            OR d.rows = $5::bigint
+        ) AND (
+            ($8::text IS NULL OR r.notification_type = $8::text) AND t.status = $9::text
+            OR d.rows = $5::bigint
+        )
+        ORDER BY d.created_at DESC, d.notification_id DESC, d.route_id DESC
+        LIMIT $10::bigint"
+        )
+    };
 }
 
-/// At most [`MAX_EXAMINED`] rows of `dead_letters_open_idx` or `dead_letters_discarded_idx` after a position,
-/// joined by their keys with record and route. Returns the matching rows until the page is full, and the last
-/// one in any case. A row whose route is not a dead letter, because it was edited by hand, does not match.
+pg::statements! {
+    /// The dead letters that were not discarded.
+    OPEN = "dead_letters.list_open", plan ["dead_letters_open_idx", "records_pkey", "routes_pkey"],
+        listed_text!("discarded_at IS NULL");
+
+    /// The dead letters that were discarded.
+    DISCARDED = "dead_letters.list_discarded",
+        plan ["dead_letters_discarded_idx", "records_pkey", "routes_pkey"],
+        listed_text!("discarded_at IS NOT NULL");
+}
+
 pub(super) fn listed(
     filter: &DeadLetterFilter,
     after: Option<&DeadLetterPlace>,
     limit: usize,
-) -> SelectStatement {
-    use DeadLetters as D;
-    let order = [D::CreatedAt, D::NotificationId, D::RouteId];
+) -> BoundStatement {
     let before = filter.created_before.unwrap_or(Timestamp::MAX);
     let (at, id, route_id) = match after {
         Some(place) if place.created_at < before => {
@@ -100,57 +129,17 @@ pub(super) fn listed(
         }
         _ => (before, "", ""),
     };
-    let after = [bind::instant(at), bind::text(id), bind::text(route_id)];
-    let is_discarded = Expr::col(D::DiscardedAt).is_not_null();
-    let mut rows = Query::select();
-    rows.column(sea_query::Asterisk)
-        .expr_as(
-            Expr::cust("row_number() OVER (ORDER BY created_at DESC, notification_id DESC, route_id DESC)"),
-            Input::Rows,
-        )
-        .from(D::Table)
-        .and_where(if filter.discarded { is_discarded } else { Expr::col(D::DiscardedAt).is_null() })
-        .and_where(Expr::tuple(order.map(Expr::col)).lt(Expr::tuple(after)))
-        .and_where(
-            Expr::col(D::CreatedAt).gte(bind::instant(filter.created_after.unwrap_or(Timestamp::MIN))),
-        );
-    for column in order {
-        rows.order_by(column, Order::Desc);
-    }
-    rows.limit(MAX_EXAMINED as u64);
-
-    let of_row = |column: D| (Input::Table, column);
-    let of_route = |column: Routes| (Routes::Table, column);
-    let row_matches = || {
-        equals_if_given(of_row(D::Channel), filter.channel.map(Channel::as_str))
-            .and(equals_if_given(of_row(D::FailureClassification), filter.classification.as_deref()))
-    };
-    let matches = || {
-        row_matches()
-            .and(equals_if_given(
-                (Records::Table, Records::NotificationType),
-                filter.notification_type.as_deref(),
-            ))
-            .and(Expr::col(of_route(Routes::Status)).eq(bind::text(RouteStatus::DeadLetter.as_str())))
-    };
-    let is_last = || Expr::col((Input::Table, Input::Rows)).eq(bind::bigint(MAX_EXAMINED as i64));
-    let mut select = Query::select();
-    select
-        .column((Input::Table, sea_query::Asterisk))
-        .column((Records::Table, Records::NotificationType))
-        .column(of_route(Routes::UpdatedAt))
-        .expr_as(matches(), Input::Matches)
-        .from_subquery(rows, Input::Table)
-        .inner_join(
-            Records::Table,
-            Expr::col((Records::Table, Records::NotificationId)).equals(of_row(D::NotificationId)),
-        )
-        .join_lateral(JoinType::InnerJoin, route_of_row(), Routes::Table, Expr::cust("true"))
-        // Before the joins: if few of many rows match, record and route of the others are not read.
-        .and_where(row_matches().or(is_last()))
-        .and_where(matches().or(is_last()));
-    for column in order {
-        select.order_by(of_row(column), Order::Desc);
-    }
-    select.limit(limit as u64).take()
+    let statement = if filter.discarded { DISCARDED } else { OPEN };
+    statement.bind([
+        parameter::instant(at),
+        parameter::text(id),
+        parameter::text(route_id),
+        parameter::instant(filter.created_after.unwrap_or(Timestamp::MIN)),
+        parameter::rows(MAX_EXAMINED),
+        parameter::optional_text(filter.channel.map(Channel::as_str)),
+        parameter::optional_text(filter.classification.as_deref()),
+        parameter::optional_text(filter.notification_type.as_deref()),
+        parameter::text(RouteStatus::DeadLetter.as_str()),
+        parameter::rows(limit),
+    ])
 }

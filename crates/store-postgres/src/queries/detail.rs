@@ -9,26 +9,27 @@ use domain::query::{Discarded, MAX_RECORDS, Notification, Route};
 use domain::receipt::Receipt;
 use domain::record::{IdempotencyKey, NotificationId, Record, RecordContent};
 use domain::route::RouteKey;
-use pg::sql::any;
-use pg::{PgError, Session, bind};
-use sea_query::{Expr, ExprTrait, Func, FunctionCall, JoinType, Order, Query, SelectStatement};
+use pg::parameter::{self, Parameter};
+use pg::{BoundStatement, Session, bind};
+use sea_query::extension::postgres::PgFunc;
+use sea_query::{Expr, ExprTrait, Query, SelectStatement};
 use serde_json::Value;
 use tokio_postgres::Row;
 
 use crate::codec::{column, corrupt, instant, loggable, name, optional_instant, route_key, small_count};
 use crate::error::store_error;
 use crate::receipts::receipts_of;
-use crate::schema::{DeadLetters, Records, Routes};
+use crate::schema::Records;
 
 /// The maximum number of routes that are shown of a notification: five times as many as an intent to users
 /// can have.
 const MAX_ROUTES: usize = 10_000;
 
 pub(super) async fn get(session: &Session, id: &NotificationId) -> Result<Option<Notification>, StoreError> {
-    let rows = session.query(&record_of(id)).await.map_err(store_error)?;
+    let rows = session.query(record_of(id)).await.map_err(store_error)?;
     let Some(row) = rows.first() else { return Ok(None) };
     let (record, updated_at) = record(row, id)?;
-    let rows = session.query(&routes_of(id)).await.map_err(store_error)?;
+    let rows = session.query(routes_of(id)).await.map_err(store_error)?;
     let keys = rows.iter().map(route_key).collect::<Result<Vec<_>, _>>()?;
     let mut receipts = receipts_of(session, &keys.iter().collect::<Vec<_>>()).await?;
     let routes = rows.iter().zip(&keys).map(|(row, key)| route(row, key, receipts.remove(key)));
@@ -40,20 +41,12 @@ pub(super) async fn list_records(
     session: &Session,
     ids: &[NotificationId],
 ) -> Result<Vec<Record>, StoreError> {
-    let rows = session.query(&records_of(ids)).await.map_err(store_error)?;
+    let rows = session.query(records_of(ids)).await.map_err(store_error)?;
     let record = |row: &Row| {
         let id: String = column(row, "records.notification_id", "")?;
         record(row, &id.into()).map(|(record, _)| record)
     };
     rows.iter().map(record).collect()
-}
-
-pub(super) async fn prepare_all(session: &Session) -> Result<(), PgError> {
-    let id = NotificationId::from(String::new());
-    session.prepare(&record_of(&id)).await?;
-    session.prepare(&records_of(&[])).await?;
-    session.prepare(&routes_of(&id)).await?;
-    Ok(())
 }
 
 fn record(row: &Row, id: &NotificationId) -> Result<(Record, Timestamp), StoreError> {
@@ -126,18 +119,18 @@ pub(super) fn discarded(row: &Row, key: &str) -> Result<Option<Discarded>, Store
 }
 
 /// The record with this id, by the primary key.
-pub(super) fn record_of(id: &NotificationId) -> SelectStatement {
-    let mut statement = records();
-    statement.and_where(Expr::col(Records::NotificationId).eq(bind::text(id.as_str()))).limit(1);
-    statement
+pub(super) fn record_of(id: &NotificationId) -> BoundStatement {
+    let mut select = records();
+    select.and_where(Expr::col(Records::NotificationId).eq(bind::text(id.as_str()))).limit(1);
+    BoundStatement::built("records.get", &["records_pkey"], &select)
 }
 
 /// The records with these ids, by the primary key, once for each id.
-pub(super) fn records_of(ids: &[NotificationId]) -> SelectStatement {
+pub(super) fn records_of(ids: &[NotificationId]) -> BoundStatement {
     let ids = bind::texts(ids.iter().take(MAX_RECORDS).map(NotificationId::as_str));
-    let mut statement = records();
-    statement.and_where(Expr::col(Records::NotificationId).eq(any(ids))).limit(MAX_RECORDS as u64);
-    statement
+    let mut select = records();
+    select.and_where(Expr::col(Records::NotificationId).eq(PgFunc::any(ids))).limit(MAX_RECORDS as u64);
+    BoundStatement::built("records.list", &["records_pkey"], &select)
 }
 
 /// The columns of a [`Record`].
@@ -163,83 +156,49 @@ fn records() -> SelectStatement {
         .take()
 }
 
-/// The routes of a notification, by the primary keys of both tables. A time outside the range of `Timestamp`,
-/// such as that of a parked route, becomes the last or first one within it.
-pub(super) fn routes_of(id: &NotificationId) -> SelectStatement {
-    let of_route = |column: Routes| (Routes::Table, column);
-    let of_letter = |column: DeadLetters| (DeadLetters::Table, column);
-    Query::select()
-        .columns(
-            [
-                Routes::NotificationId,
-                Routes::RouteId,
-                Routes::Channel,
-                Routes::RecipientRef,
-                Routes::Status,
-                Routes::AttemptCount,
-                Routes::MaxAttempts,
-                Routes::ResolvedEmail,
-                Routes::ResolvedLocale,
-                Routes::LastErrorClassification,
-                Routes::LastErrorMessage,
-                Routes::LastErrorAt,
-                Routes::CreatedAt,
-                Routes::UpdatedAt,
-                Routes::PublishedAt,
-                Routes::DeadLetteredAt,
-                Routes::SkippedAt,
-                Routes::PublishedEntryId,
-            ]
-            .map(of_route),
+/// `next_attempt_at` of a route `r`, or the nearest time between two parameters: those of the range of
+/// `Timestamp`, as [`next_attempt_range`] returns them. That of a parked route is later.
+macro_rules! next_attempt_text {
+    ($min:literal, $max:literal) => {
+        concat!(
+            "CASE WHEN r.next_attempt_at IS NOT NULL
+                THEN least(greatest(r.next_attempt_at, ",
+            $min,
+            "::timestamptz), ",
+            $max,
+            "::timestamptz)
+            END AS next_attempt_at"
         )
-        .expr_as(next_attempt(), Routes::NextAttemptAt)
-        .columns(
-            [
-                DeadLetters::RecoveryHint,
-                DeadLetters::DiscardedAt,
-                DeadLetters::DiscardedBy,
-                DeadLetters::DiscardReason,
-            ]
-            .map(of_letter),
-        )
-        .from(Routes::Table)
-        .join_lateral(JoinType::LeftJoin, letter_of_route(), DeadLetters::Table, Expr::cust("true"))
-        .and_where(Expr::col(of_route(Routes::NotificationId)).eq(bind::text(id.as_str())))
-        .order_by(of_route(Routes::RouteId), Order::Asc)
-        .limit(MAX_ROUTES as u64)
-        .take()
+    };
+}
+pub(crate) use next_attempt_text;
+
+/// The earliest and the latest `Timestamp`.
+pub(crate) fn next_attempt_range() -> [Parameter; 2] {
+    [Timestamp::MIN, Timestamp::MAX].map(parameter::instant)
 }
 
-/// One dead letter by its whole key: never all those of the notification for each route.
-fn letter_of_route() -> SelectStatement {
-    let same = |column: DeadLetters, of_route: Routes| Expr::col(column).equals((Routes::Table, of_route));
-    Query::select()
-        .columns([
-            DeadLetters::RecoveryHint,
-            DeadLetters::DiscardedAt,
-            DeadLetters::DiscardedBy,
-            DeadLetters::DiscardReason,
-        ])
-        .from(DeadLetters::Table)
-        .and_where(same(DeadLetters::NotificationId, Routes::NotificationId))
-        .and_where(same(DeadLetters::RouteId, Routes::RouteId))
-        .limit(1)
-        .take()
+pg::statements! {
+    /// The routes of a notification. For each, one dead letter is read by its whole key: never all those of
+    /// the notification.
+    ROUTES = "routes.of_notification", plan ["routes_pkey", "dead_letters_pkey"], concat!("
+        SELECT r.notification_id, r.route_id, r.channel, r.recipient_ref, r.status, r.attempt_count, r.max_attempts,
+            ", next_attempt_text!("$3", "$4"), ", r.resolved_email, r.resolved_locale,
+            r.last_error_classification, r.last_error_message, r.last_error_at, r.created_at, r.updated_at,
+            r.published_at, r.dead_lettered_at, r.skipped_at, r.published_entry_id, d.recovery_hint,
+            d.discarded_at, d.discarded_by, d.discard_reason
+        FROM routes r
+        LEFT JOIN LATERAL (
+            SELECT recovery_hint, discarded_at, discarded_by, discard_reason FROM dead_letters
+            WHERE notification_id = r.notification_id AND route_id = r.route_id
+            LIMIT 1
+        ) AS d ON true
+        WHERE r.notification_id = $1::text
+        ORDER BY r.route_id
+        LIMIT $2::bigint");
 }
 
-/// `next_attempt_at`, or the nearest time in the range of `Timestamp`.
-pub(crate) fn next_attempt() -> FunctionCall {
-    let column = (Routes::Table, Routes::NextAttemptAt);
-    Func::greatest([
-        Expr::expr(Func::least([
-            Expr::col(column),
-            // LEAST and GREATEST ignore a NULL, so the bounds must be NULL with it.
-            null_with(column, Timestamp::MAX),
-        ])),
-        null_with(column, Timestamp::MIN),
-    ])
-}
-
-fn null_with(column: (Routes, Routes), bound: Timestamp) -> Expr {
-    sea_query::CaseStatement::new().case(Expr::col(column).is_not_null(), bind::instant(bound)).into()
+pub(super) fn routes_of(id: &NotificationId) -> BoundStatement {
+    let [min, max] = next_attempt_range();
+    ROUTES.bind([parameter::text(id.as_str()), parameter::rows(MAX_ROUTES), min, max])
 }

@@ -19,7 +19,7 @@ pub(super) async fn get(
     let checkpoint = checkpoint::load(session, stream).await?.map(|checkpoint| checkpoint.last_entry_id);
     let malformed = malformed::newest_with_key(session, scope).await?;
     let with_key = candidates::with_key(std::slice::from_ref(&scope.producer), &scope.key);
-    let notification = match session.query(&with_key).await.map_err(store_error)?.first() {
+    let notification = match session.query(with_key).await.map_err(store_error)?.first() {
         Some(row) => {
             let id: String = column(row, "records.notification_id", &scope.key)?;
             detail::get(session, &id.into()).await?

@@ -3,20 +3,19 @@
 
 use std::collections::HashMap;
 
+use domain::catalog::AudienceKind;
 use domain::ports::StoreError;
 use domain::query::{NotificationFilter, NotificationSummary, Page, PageLimit, RouteCounts};
 use domain::record::{NotificationId, RecordCursor};
 use domain::route::RouteStatus;
-use pg::sql::any;
-use pg::{PgError, Session, bind};
-use sea_query::{Expr, ExprTrait, Func, Iden, Order, Query, SelectStatement, SubQueryStatement};
+use pg::parameter::{self, Parameter};
+use pg::{BoundStatement, Session};
 use tokio_postgres::Row;
 
-use super::candidates::{self, Candidates, Range, has_recipient};
-use super::{MAX_EXAMINED, equals_if_given, examined, page};
+use super::candidates::{self, Candidates, Range, user_list};
+use super::{MAX_EXAMINED, examined, page};
 use crate::codec::{column, count, instant, name};
 use crate::error::store_error;
-use crate::schema::{Input, Records, Routes};
 
 /// The maximum number of candidates that one statement checks.
 pub(super) const CHECKED_AT_ONCE: usize = 500;
@@ -42,7 +41,7 @@ pub(super) async fn list(
         Some(candidates) => check(session, filter, candidates, limit.get()).await?,
         None => {
             let statement = listed(filter, &range, limit.get());
-            let rows = session.query(&statement).await.map_err(store_error)?;
+            let rows = session.query(statement).await.map_err(store_error)?;
             page(examined(&rows, parse)?, limit.get(), |found| found.summary.place())
         }
     };
@@ -60,7 +59,7 @@ async fn check(
 ) -> Result<Page<Found, RecordCursor>, StoreError> {
     let mut items: Vec<Found> = Vec::new();
     for chunk in candidates.places.chunks(CHECKED_AT_ONCE) {
-        let rows = session.query(&with_ids(filter, chunk)).await.map_err(store_error)?;
+        let rows = session.query(with_ids(filter, chunk)).await.map_err(store_error)?;
         let mut found = rows.iter().map(parse).collect::<Result<Vec<_>, _>>()?;
         newest_first(&mut found);
         items.extend(found);
@@ -102,7 +101,7 @@ pub(super) async fn count_routes_of(
     }
     let ids: Vec<&str> = items.iter().map(|item| item.notification_id.as_str()).collect();
     let mut counts: HashMap<String, RouteCounts> = HashMap::new();
-    for row in session.query(&route_counts(&ids)).await.map_err(store_error)? {
+    for row in session.query(route_counts(&ids)).await.map_err(store_error)? {
         let id: String = column(&row, "routes.notification_id", "")?;
         let status: RouteStatus = name(&row, "routes.status", &id)?;
         let routes = count(&row, "routes", &id)?;
@@ -130,134 +129,116 @@ pub(super) fn parse(row: &Row) -> Result<Found, StoreError> {
     Ok(Found { summary, recipients: usize::try_from(recipients).unwrap_or(0) })
 }
 
-pub(super) async fn prepare_all(session: &Session) -> Result<(), PgError> {
-    let filter = NotificationFilter::default();
-    session.prepare(&listed(&filter, &Range::new(&filter, None), 1)).await?;
-    session.prepare(&with_ids(&filter, &[])).await?;
-    session.prepare(&route_counts(&[])).await?;
-    Ok(())
+/// The columns of a notification in a list, of a record `r`.
+macro_rules! shown_text {
+    () => {
+        "r.notification_id, r.notification_type, r.producer, r.audience_kind, r.idempotency_key, r.accepted_at,
+            r.occurred_at, jsonb_array_length(r.recipient_user_ids) AS recipients"
+    };
 }
 
-const SHOWN: [Records; 7] = [
-    Records::NotificationId,
-    Records::NotificationType,
-    Records::Producer,
-    Records::AudienceKind,
-    Records::IdempotencyKey,
-    Records::AcceptedAt,
-    Records::OccurredAt,
-];
-
-pub(super) fn show<T: Iden + Copy + 'static>(select: &mut SelectStatement, record: T) {
-    let recipients = Func::cust("jsonb_array_length").arg(Expr::col((record, Records::RecipientUserIds)));
-    select.columns(SHOWN.map(|column| (record, column))).expr_as(recipients, Input::Recipients);
+/// Every condition of a filter on a record `r` except those of the range, with the parameters that
+/// [`conditions`] returns. Unlike `EXISTS`, the planner never turns a subquery for one row into a scan of all
+/// rows of the table.
+macro_rules! matches_text {
+    () => {
+        "($1::text IS NULL OR r.producer = $1::text)
+            AND ($2::text IS NULL OR r.notification_type = $2::text)
+            AND ($3::text IS NULL OR r.idempotency_key = $3::text)
+            AND (
+                r.recipient_user_ids @> $4::text::jsonb
+                OR r.audience_kind = $5::text AND coalesce((
+                    SELECT true FROM routes t
+                    WHERE t.notification_id = r.notification_id AND t.route_id = $6::text
+                    LIMIT 1
+                ), false)
+            )
+            AND ($7::text IS NULL OR coalesce((
+                SELECT true FROM routes t
+                WHERE t.notification_id = r.notification_id AND t.status = $7::text
+                LIMIT 1
+            ), false))"
+    };
 }
 
-/// At most [`MAX_EXAMINED`] rows of `records_listing_idx` after a position. Returns the matching rows until
-/// the page is full, and the last one in any case.
-pub(super) fn listed(filter: &NotificationFilter, range: &Range, limit: usize) -> SelectStatement {
-    let order = [Records::AcceptedAt, Records::NotificationId];
-    let after = [bind::instant(range.after.accepted_at), bind::text(range.after.notification_id.as_str())];
-    let mut rows = Query::select();
-    rows.columns(SHOWN)
-        .column(Records::RecipientUserIds)
-        .expr_as(
-            Expr::cust("row_number() OVER (ORDER BY accepted_at DESC, notification_id DESC)"),
-            Input::Rows,
-        )
-        .from(Records::Table)
-        .and_where(Expr::tuple(order.map(Expr::col)).lt(Expr::tuple(after)))
-        .and_where(Expr::col(Records::AcceptedAt).gte(bind::instant(range.since)));
-    for column in order {
-        rows.order_by(column, Order::Desc);
-    }
-    rows.limit(MAX_EXAMINED as u64);
-    let mut select = Query::select();
-    show(&mut select, Input::Table);
-    select
-        .column((Input::Table, Input::Rows))
-        .expr_as(matches(Input::Table, filter), Input::Matches)
-        .from_subquery(rows, Input::Table)
-        .and_where(
-            matches(Input::Table, filter)
-                .or(Expr::col((Input::Table, Input::Rows)).eq(bind::bigint(MAX_EXAMINED as i64))),
-        );
-    for column in order {
-        select.order_by((Input::Table, column), Order::Desc);
-    }
-    select.limit(limit as u64).take()
+pg::statements! {
+    /// At most [`MAX_EXAMINED`] rows after a position. Returns the matching rows until the page is full, and
+    /// the last one in any case.
+    LIST = "notifications.list", plan ["records_listing_idx", "routes_pkey"], concat!("
+        SELECT *
+        FROM (
+            SELECT ", shown_text!(), ", r.rows, ", matches_text!(), " AS matches
+            FROM (
+                SELECT notification_id, notification_type, producer, audience_kind, idempotency_key, accepted_at,
+                    occurred_at, recipient_user_ids,
+                    row_number() OVER (ORDER BY accepted_at DESC, notification_id DESC) AS rows
+                FROM records
+                WHERE (accepted_at, notification_id) < ($8::timestamptz, $9::text)
+                    AND accepted_at >= $10::timestamptz
+                ORDER BY accepted_at DESC, notification_id DESC
+                LIMIT $11::bigint
+            ) AS r
+        ) AS compared
+        WHERE matches OR rows = $11::bigint
+        ORDER BY accepted_at DESC, notification_id DESC
+        LIMIT $12::bigint");
+
+    /// The candidates that match.
+    WITH_IDS = "notifications.with_ids", plan ["records_pkey", "routes_pkey"], concat!("
+        SELECT ", shown_text!(), " FROM records r
+        WHERE r.notification_id = ANY ($8::text[]) AND ", matches_text!(), "
+        LIMIT $9::bigint");
+
+    /// The numbers of routes; the caller limits the notifications by their recipients.
+    ROUTE_COUNTS = "notifications.count_routes", plan ["routes_pkey"], "
+        SELECT notification_id, status, count(*) AS routes
+        FROM (
+            SELECT notification_id, status FROM routes WHERE notification_id = ANY ($1::text[]) LIMIT $2::bigint
+        ) AS counted
+        GROUP BY notification_id, status";
 }
 
-/// The candidates that match, by the primary key.
-pub(super) fn with_ids(filter: &NotificationFilter, places: &[RecordCursor]) -> SelectStatement {
-    let ids = bind::texts(places.iter().map(|place| place.notification_id.as_str()));
-    let mut select = Query::select();
-    show(&mut select, Records::Table);
-    select
-        .from(Records::Table)
-        .and_where(Expr::col((Records::Table, Records::NotificationId)).eq(any(ids)))
-        .and_where(matches(Records::Table, filter))
-        .limit(CHECKED_AT_ONCE as u64)
-        .take()
+pub(super) fn listed(filter: &NotificationFilter, range: &Range, limit: usize) -> BoundStatement {
+    let [producer, of_type, key, user, audience, route_id, status] = conditions(filter);
+    LIST.bind([
+        producer,
+        of_type,
+        key,
+        user,
+        audience,
+        route_id,
+        status,
+        parameter::instant(range.after.accepted_at),
+        parameter::text(range.after.notification_id.as_str()),
+        parameter::instant(range.since),
+        parameter::rows(MAX_EXAMINED),
+        parameter::rows(limit),
+    ])
 }
 
-/// Every condition except those of the range.
-fn matches<T: Iden + Copy + 'static>(record: T, filter: &NotificationFilter) -> Expr {
-    equals_if_given((record, Records::Producer), filter.producer.as_deref())
-        .and(equals_if_given((record, Records::NotificationType), filter.notification_type.as_deref()))
-        .and(equals_if_given((record, Records::IdempotencyKey), filter.idempotency_key.as_deref()))
-        .and(is_to(record, filter))
-        .and(has_status(record, filter.status))
+pub(super) fn with_ids(filter: &NotificationFilter, places: &[RecordCursor]) -> BoundStatement {
+    let [producer, of_type, key, user, audience, route_id, status] = conditions(filter);
+    let ids = parameter::texts(places.iter().map(|place| place.notification_id.as_str()));
+    let limit = parameter::rows(CHECKED_AT_ONCE);
+    WITH_IDS.bind([producer, of_type, key, user, audience, route_id, status, ids, limit])
 }
 
-fn is_to<T: Iden + Copy + 'static>(record: T, filter: &NotificationFilter) -> Expr {
+/// The first parameters of a statement with `matches_text`.
+fn conditions(filter: &NotificationFilter) -> [Parameter; 7] {
     let recipient = filter.recipient.as_deref();
     // No administrator has an empty address.
     let address = recipient.filter(|_| !filter.users_only).unwrap_or_default();
-    let route_id = format!("email:email:{address}");
-    let route = Query::select()
-        .expr(Expr::cust("true"))
-        .from(Routes::Table)
-        .and_where(Expr::col(Routes::NotificationId).eq(Expr::col((record, Records::NotificationId))))
-        .and_where(Expr::col(Routes::RouteId).eq(bind::text(route_id)))
-        .limit(1)
-        .take();
-    let to_administrators = Expr::col((record, Records::AudienceKind))
-        .eq(bind::text(domain::catalog::AudienceKind::AdminEmail.as_str()));
-    has_recipient(record, recipient).or(to_administrators.and(first(route)))
+    [
+        parameter::optional_text(filter.producer.as_deref()),
+        parameter::optional_text(filter.notification_type.as_deref()),
+        parameter::optional_text(filter.idempotency_key.as_deref()),
+        parameter::text(user_list(recipient)),
+        parameter::text(AudienceKind::AdminEmail.as_str()),
+        parameter::text(format!("email:email:{address}")),
+        parameter::optional_text(filter.status.map(RouteStatus::as_str)),
+    ]
 }
 
-fn has_status<T: Iden + Copy + 'static>(record: T, status: Option<RouteStatus>) -> Expr {
-    let statuses = || bind::texts(status.map(RouteStatus::as_str));
-    let route = Query::select()
-        .expr(Expr::cust("true"))
-        .from(Routes::Table)
-        .and_where(Expr::col(Routes::NotificationId).eq(Expr::col((record, Records::NotificationId))))
-        .and_where(Expr::col(Routes::Status).eq(any(statuses())))
-        .limit(1)
-        .take();
-    Expr::expr(Func::cust("cardinality").arg(statuses())).eq(Expr::cust("0")).or(first(route))
-}
-
-/// True if `select` has a row. Unlike `EXISTS`, the planner never turns this into a scan of all rows of the
-/// table.
-pub(super) fn first(select: SelectStatement) -> Expr {
-    let row = Expr::SubQuery(None, Box::new(SubQueryStatement::SelectStatement(select)));
-    Expr::expr(Func::coalesce([row, Expr::cust("false")]))
-}
-
-/// The numbers of routes, by the primary key; the caller limits the notifications by their recipients.
-pub(super) fn route_counts(ids: &[&str]) -> SelectStatement {
-    let routes = Query::select()
-        .columns([Routes::NotificationId, Routes::Status])
-        .from(Routes::Table)
-        .and_where(Expr::col(Routes::NotificationId).eq(any(bind::texts(ids))))
-        .limit(2 * MAX_PAGE_ROUTES as u64)
-        .take();
-    Query::select()
-        .columns([Routes::NotificationId, Routes::Status])
-        .expr_as(Func::count(Expr::col(sea_query::Asterisk)), Input::Routes)
-        .from_subquery(routes, Input::Table)
-        .group_by_columns([Routes::NotificationId, Routes::Status])
-        .take()
+pub(super) fn route_counts(ids: &[&str]) -> BoundStatement {
+    ROUTE_COUNTS.bind([parameter::texts(ids), parameter::rows(2 * MAX_PAGE_ROUTES)])
 }

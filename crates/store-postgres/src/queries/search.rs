@@ -12,16 +12,16 @@ use domain::query::{FilterFault, NotificationSummary, Page, PageLimit, SearchFil
 use domain::record::RecordCursor;
 use pg::sql::any;
 use pg::{PgError, PgPool, ServerError, Session, bind};
-use sea_query::{Asterisk, Expr, ExprTrait, IntoIden, Order, Query, SelectStatement, TableRef};
+use sea_query::{Asterisk, Expr, ExprTrait, Func, IntoIden, Order, Query, SelectStatement, TableRef};
 use state::query::Filter;
 use tokio::time::Instant;
 
 use self::hints::Hints;
 use self::names::{OnRecords, SearchNames};
 use super::candidates::{self, Candidates, Range};
-use super::notifications::{CHECKED_AT_ONCE, Found, count_routes_of, end_early, newest_first, parse, show};
+use super::notifications::{CHECKED_AT_ONCE, Found, count_routes_of, end_early, newest_first, parse};
 use crate::error::store_error;
-use crate::schema::Records;
+use crate::schema::{Input, Records};
 
 /// A snapshot, so that all statements of a search see the same rows.
 const BEGIN: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
@@ -137,8 +137,7 @@ impl Search<'_> {
 }
 
 /// Prepares a statement with every kind of name.
-pub(super) async fn prepare_all(session: &Session) -> Result<(), PgError> {
-    session.prepare(&candidates::with_record_ids(&[])).await?;
+pub(crate) async fn prepare_all(session: &Session) -> Result<(), PgError> {
     let every_kind = r#"{"producer": "", "occurred_at": {"$after": "2026-01-01T00:00:00Z"}, "recipient": "",
         "route.attempt_count": 1, "payload.x": {"$before": "2026-01-01T00:00:00Z"}}"#;
     let filter = Filter::parse(every_kind.as_bytes(), &SearchNames)
@@ -149,11 +148,26 @@ pub(super) async fn prepare_all(session: &Session) -> Result<(), PgError> {
     Ok(())
 }
 
+fn show(select: &mut SelectStatement) {
+    let shown = [
+        Records::NotificationId,
+        Records::NotificationType,
+        Records::Producer,
+        Records::AudienceKind,
+        Records::IdempotencyKey,
+        Records::AcceptedAt,
+        Records::OccurredAt,
+    ];
+    let recipients =
+        Func::cust("jsonb_array_length").arg(Expr::col((Records::Table, Records::RecipientUserIds)));
+    select.columns(shown.map(|column| (Records::Table, column))).expr_as(recipients, Input::Recipients);
+}
+
 /// The rows of `records` that match, without order and limits.
 fn matching(filter: &Filter, records: impl Into<TableRef>) -> SelectStatement {
     let target = OnRecords::of(filter);
     let mut select = Query::select();
-    show(&mut select, Records::Table);
+    show(&mut select);
     select.from(records).and_where(filter.to_expr(&target));
     target.join_payload(&mut select);
     select

@@ -6,15 +6,15 @@ use ambient::Timestamp;
 use domain::ports::{BlockedReport, StoreError, WorkerReport};
 use domain::query::{COUNT_CAP, CauseCounts, ChannelStatus, Counted, ReplicaStatus, StoreStatus};
 use domain::route::{Channel, RouteStatus};
-use pg::{PgError, Session, bind};
-use sea_query::{Expr, ExprTrait, Func, Iden, Order, Query, SelectStatement};
+use pg::parameter::{self, Parameter};
+use pg::{BoundStatement, Session, Statement};
+use sea_query::{Order, Query};
 use serde_json::Value;
 use tokio_postgres::Row;
 
-use super::candidates::is_unpublished;
 use crate::codec::{column, corrupt, count, instant};
 use crate::error::store_error;
-use crate::schema::{DeadLetters, Input, MalformedIntents, Replicas as R, Routes};
+use crate::schema::Replicas as R;
 use crate::{checkpoint, routes};
 
 /// The period for which causes are counted.
@@ -23,13 +23,13 @@ const CAUSES_OF_LAST: Duration = Duration::from_secs(24 * 3_600);
 const MAX_REPLICAS: u64 = 1_000;
 
 pub(super) async fn read(session: &Session, stream: &str, now: Timestamp) -> Result<StoreStatus, StoreError> {
-    let rows = session.query(&time()).await.map_err(store_error)?;
+    let rows = session.query(TIME.bind([])).await.map_err(store_error)?;
     let at = rows.first().map_or(Ok(now), |row| instant(row, "at", ""))?;
     let oldest = routes::first_due_of_each(session).await?;
-    let failing = counts_of(session, &failing()).await?;
+    let failing = counts_of(session, failing()).await?;
     let mut channels = Vec::new();
     for channel in Channel::ALL {
-        let due = session.query(&due(channel, now)).await.map_err(store_error)?;
+        let due = session.query(due(channel, now)).await.map_err(store_error)?;
         let due = due.first().map_or(Ok(0), |row| count(row, "routes", channel.as_str()))?;
         let failed = failing.counts.iter().find(|(name, _)| name == channel.as_str()).map_or(0, |(_, n)| *n);
         channels.push(ChannelStatus {
@@ -43,27 +43,13 @@ pub(super) async fn read(session: &Session, stream: &str, now: Timestamp) -> Res
         at,
         checkpoint: checkpoint::load(session, stream).await?,
         channels,
-        dead_letters: counts_of(session, &recent_dead_letters(at)).await?,
-        malformed_intents: counts_of(session, &recent_malformed(at)).await?,
+        dead_letters: counts_of(session, recent(&RECENT_DEAD_LETTERS, at)).await?,
+        malformed_intents: counts_of(session, recent(&RECENT_MALFORMED, at)).await?,
         replicas: replica_list(session).await?,
     })
 }
 
-pub(super) async fn prepare_all(session: &Session) -> Result<(), PgError> {
-    session.prepare(&time()).await?;
-    session.prepare(&due(Channel::Push, Timestamp::MIN)).await?;
-    session.prepare(&failing()).await?;
-    session.prepare(&recent_dead_letters(Timestamp::UNIX_EPOCH)).await?;
-    session.prepare(&recent_malformed(Timestamp::UNIX_EPOCH)).await?;
-    session.prepare(&replicas()).await?;
-    Ok(())
-}
-
-fn time() -> SelectStatement {
-    Query::select().expr_as(Expr::cust("clock_timestamp()"), Input::At).take()
-}
-
-async fn counts_of(session: &Session, statement: &SelectStatement) -> Result<CauseCounts, StoreError> {
+async fn counts_of(session: &Session, statement: BoundStatement) -> Result<CauseCounts, StoreError> {
     let mut counts = Vec::new();
     for row in session.query(statement).await.map_err(store_error)? {
         let cause: String = column(&row, "classification", "")?;
@@ -75,78 +61,83 @@ async fn counts_of(session: &Session, statement: &SelectStatement) -> Result<Cau
     Ok(CauseCounts { counts, capped })
 }
 
-/// A part of `routes_due_idx`, cut before it is counted.
-pub(super) fn due(channel: Channel, now: Timestamp) -> SelectStatement {
-    let some = Query::select()
-        .column(Routes::NextAttemptAt)
-        .from(Routes::Table)
-        .and_where(Expr::col(Routes::Channel).eq(bind::text(channel.as_str())))
-        .and_where(Expr::col(Routes::NextAttemptAt).lte(bind::instant(now)))
-        .limit(COUNT_CAP)
-        .take();
-    Query::select()
-        .expr_as(Func::count(Expr::col(sea_query::Asterisk)), Input::Routes)
-        .from_subquery(some, Input::Table)
-        .take()
+pg::statements! {
+    /// The time of the server.
+    TIME = "status.time", plan [], "SELECT clock_timestamp() AS at";
+
+    /// The number of due routes of a channel, cut before it is counted.
+    DUE = "status.due", plan ["routes_due_idx"], "
+        SELECT count(*) AS routes
+        FROM (
+            SELECT next_attempt_at FROM routes
+            WHERE channel = $1::text AND next_attempt_at <= $2::timestamptz
+            LIMIT $3::bigint
+        ) AS due";
+
+    /// The failing routes of each channel.
+    FAILING = "status.failing", plan ["routes_unpublished_idx"], "
+        SELECT channel AS classification, count(*) AS rows
+        FROM (
+            SELECT channel FROM routes
+            WHERE status = $1::text AND status IN ('failed', 'dead_letter', 'skipped')
+            LIMIT $2::bigint
+        ) AS failing
+        GROUP BY channel";
+
+    /// The open dead letters since a time, newest first, by classification.
+    RECENT_DEAD_LETTERS = "status.recent_dead_letters", plan ["dead_letters_open_idx"], "
+        SELECT failure_classification AS classification, count(*) AS rows
+        FROM (
+            SELECT failure_classification FROM dead_letters
+            WHERE discarded_at IS NULL AND created_at >= $1::timestamptz
+            ORDER BY created_at DESC
+            LIMIT $2::bigint
+        ) AS recent
+        GROUP BY failure_classification";
+
+    /// The malformed intents since a time, newest first, by code.
+    RECENT_MALFORMED = "status.recent_malformed_intents", plan ["malformed_intents_recorded_idx"], "
+        SELECT failure_code AS classification, count(*) AS rows
+        FROM (
+            SELECT failure_code FROM malformed_intents
+            WHERE recorded_at >= $1::timestamptz
+            ORDER BY recorded_at DESC
+            LIMIT $2::bigint
+        ) AS recent
+        GROUP BY failure_code";
 }
 
-/// The number of rows of `some` with each value of `cause`.
-fn by_cause(cause: impl Iden + Copy + 'static, mut some: SelectStatement) -> SelectStatement {
-    let some = some.expr_as(Expr::col(cause), Input::Classification).limit(COUNT_CAP).take();
-    Query::select()
-        .column(Input::Classification)
-        .expr_as(Func::count(Expr::col(sea_query::Asterisk)), Input::Rows)
-        .from_subquery(some, Input::Table)
-        .group_by_col(Input::Classification)
-        .take()
+fn cap() -> Parameter {
+    parameter::bigint(COUNT_CAP as i64)
 }
 
-/// A part of `routes_unpublished_idx`, by channel.
-pub(super) fn failing() -> SelectStatement {
-    let some = Query::select()
-        .from(Routes::Table)
-        .and_where(Expr::col(Routes::Status).eq(bind::text(RouteStatus::Failed.as_str())))
-        .and_where(is_unpublished())
-        .take();
-    by_cause(Routes::Channel, some)
+pub(super) fn due(channel: Channel, now: Timestamp) -> BoundStatement {
+    DUE.bind([parameter::text(channel.as_str()), parameter::instant(now), cap()])
 }
 
-/// A part of `dead_letters_open_idx`, the newest first.
-pub(super) fn recent_dead_letters(now: Timestamp) -> SelectStatement {
-    use DeadLetters as D;
-    let some = Query::select()
-        .from(D::Table)
-        .and_where(Expr::col(D::DiscardedAt).is_null())
-        .and_where(Expr::col(D::CreatedAt).gte(bind::instant(now - CAUSES_OF_LAST)))
-        .order_by(D::CreatedAt, Order::Desc)
-        .take();
-    by_cause(D::FailureClassification, some)
+pub(super) fn failing() -> BoundStatement {
+    FAILING.bind([parameter::text(RouteStatus::Failed.as_str()), cap()])
 }
 
-/// A part of `malformed_intents_recorded_idx`, the newest first.
-pub(super) fn recent_malformed(now: Timestamp) -> SelectStatement {
-    use MalformedIntents as M;
-    let some = Query::select()
-        .from(M::Table)
-        .and_where(Expr::col(M::RecordedAt).gte(bind::instant(now - CAUSES_OF_LAST)))
-        .order_by(M::RecordedAt, Order::Desc)
-        .take();
-    by_cause(M::FailureCode, some)
+/// [`RECENT_DEAD_LETTERS`] or [`RECENT_MALFORMED`].
+pub(super) fn recent(statement: &Statement, now: Timestamp) -> BoundStatement {
+    statement.bind([parameter::instant(now - CAUSES_OF_LAST), cap()])
 }
 
 async fn replica_list(session: &Session) -> Result<Vec<ReplicaStatus>, StoreError> {
-    let rows = session.query(&replicas()).await.map_err(store_error)?;
+    let rows = session.query(replicas()).await.map_err(store_error)?;
     rows.iter().map(replica).collect()
 }
 
 /// The replicas, by the primary key; the table has those of the last hour.
-pub(super) fn replicas() -> SelectStatement {
-    Query::select()
+pub(super) fn replicas() -> BoundStatement {
+    let select = Query::select()
         .columns([R::Replica, R::Version, R::StartedAt, R::SeenAt, R::LeaderOf, R::Workers])
         .from(R::Table)
         .order_by(R::Replica, Order::Asc)
         .limit(MAX_REPLICAS)
-        .take()
+        .take();
+    BoundStatement::built("replicas.list", &["replicas_pkey"], &select)
 }
 
 fn replica(row: &Row) -> Result<ReplicaStatus, StoreError> {

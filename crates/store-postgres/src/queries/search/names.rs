@@ -4,12 +4,12 @@ use domain::query::{SEARCH_NAMES, SearchName};
 use pg::bind;
 use sea_query::{
     CaseStatement, Expr, ExprTrait, Func, Iden, IntoColumnRef, JoinType, Query, SelectStatement,
+    SubQueryStatement,
 };
 use state::query::compile::{FilterTarget, Source};
 use state::query::expressions::{Member, Path, helper_name};
 use state::query::{Filter, NameKind, Names};
 
-use super::super::notifications::first;
 use crate::schema::{Input, Records, Routes, receipts_table};
 
 /// The names that a filter may use.
@@ -126,4 +126,11 @@ fn recipient() -> Expr {
     };
     let ((is_user, user), (is_address, address)) = (after("user:"), after("email:"));
     CaseStatement::new().case(is_user, user).case(is_address, address).into()
+}
+
+/// True if `select` has a row. Unlike `EXISTS`, the planner never turns this into a scan of all rows of the
+/// table.
+fn first(select: SelectStatement) -> Expr {
+    let row = Expr::SubQuery(None, Box::new(SubQueryStatement::SelectStatement(select)));
+    Expr::expr(Func::coalesce([row, Expr::cust("false")]))
 }
