@@ -44,8 +44,9 @@ pub struct ServerRecord {
     pub types: EventTypes,
     /// True if it was written for the current server, not for one before it.
     pub is_own: bool,
-    /// The time since which its relays have published to the same place as this publisher, so that later events
-    /// have this publisher's markers; `None` if its last relay published elsewhere, or if the time is unknown.
+    /// The time since which its relays have published to the same place as this publisher, so that later
+    /// events have this publisher's markers; `None` if its last relay published elsewhere, or if the time is
+    /// unknown.
     pub marked_since: Option<RawTimestamp>,
     /// The recorded progress.
     pub progress: Progress,

@@ -128,8 +128,8 @@ struct ServerMessage {
 /// The classes whose message may quote a value: data, integrity, check option, limits, raised by a trigger or
 /// function, configuration of a custom function, internal error.
 const QUOTES_VALUES: [&str; 7] = ["22", "23", "44", "54", "P0", "38", "XX"];
-/// The classes that concern the values of a statement, so that the same values fail again. `0A`, a feature that
-/// is not supported, is one of them unless it is a dead plan: a trigger may raise it.
+/// The classes that concern the values of a statement, so that the same values fail again. `0A`, a feature
+/// that is not supported, is one of them unless it is a dead plan: a trigger may raise it.
 const ABOUT_DATA: [&str; 6] = ["0A", "22", "23", "44", "54", "P0"];
 
 impl ServerError {
@@ -391,8 +391,8 @@ const LEAVE_UNUSABLE: [SqlState; 4] = [
 /// The function of PostgreSQL that finds that a plan is out of date.
 const DEAD_PLAN_ROUTINE: &str = "RevalidateCachedQuery";
 
-/// True if a prepared statement of the connection is permanently out of date, because the type of a column was
-/// changed.
+/// True if a prepared statement of the connection is permanently out of date, because the type of a column
+/// was changed.
 pub(crate) fn is_dead_plan(error: &tokio_postgres::Error) -> bool {
     let is_reported = |error: &DbError| error.routine() == Some(DEAD_PLAN_ROUTINE);
     error.code() == Some(&SqlState::FEATURE_NOT_SUPPORTED) && error.as_db_error().is_some_and(is_reported)

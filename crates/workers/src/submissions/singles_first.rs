@@ -33,8 +33,8 @@ impl SinglesFirst {
         Self { queue: queue.clone(), was_in_vain: AtomicBool::new(false), rests_until }
     }
 
-    /// Records that a group was accepted. While single intents arrive, the next one rests for as long: elements
-    /// take half of the time of the disks, which PostgreSQL and Redis may share.
+    /// Records that a group was accepted. While single intents arrive, the next one rests for as long:
+    /// elements take half of the time of the disks, which PostgreSQL and Redis may share.
     pub(super) fn accepted(&self, took: Duration) {
         *self.rests_until.lock().unwrap_or_else(PoisonError::into_inner) =
             Instant::now() + took.min(MAX_YIELD);

@@ -37,9 +37,9 @@ impl<S: Storage, P: Publisher, O: RelayObserver> Relay<S, P, O> {
         self.record_settled(work, outbox, server).await
     }
 
-    /// Returns the events to compare if one that must have a marker has none: the server was restored in place
-    /// while this relay did not see it. A look that takes long counts as such: the comparison runs beside the
-    /// claims.
+    /// Returns the events to compare if one that must have a marker has none: the server was restored in
+    /// place while this relay did not see it. A look that takes long counts as such: the comparison runs
+    /// beside the claims.
     pub(super) async fn lacks_marker(&self, server: &Server) -> Result<Option<Extent>, Outage> {
         let begun = Instant::now();
         let Some(extent) = self.of_markers(server).await? else { return Ok(None) };
