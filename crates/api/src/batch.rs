@@ -221,7 +221,7 @@ async fn decide<P: Ports>(api: Arc<Api<P>>, batch: ReceivedBatch) -> Result<Resp
         while in_progress.len() < MAX_ELEMENTS_IN_PROGRESS {
             // A postponed element whose key is free again comes first: elements after it may have the same
             // key.
-            let free = later.iter().position(|(_, scope)| !keys.contains(scope));
+            let free = later.iter().position(|(_, key)| !keys.contains(key));
             let place = match free.and_then(|at| later.remove(at)) {
                 Some((place, _)) => place,
                 None if next < count => {

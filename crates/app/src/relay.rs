@@ -191,6 +191,7 @@ impl<M: Mapping> Publisher for StreamPublisher<M> {
         server: &Server,
         types: &EventTypes,
         progress: Progress,
+        now: RawTimestamp,
     ) -> Result<RecordWrite, PublisherOutage> {
         let types = match types {
             EventTypes::All => None,
@@ -202,7 +203,8 @@ impl<M: Mapping> Publisher for StreamPublisher<M> {
                 OutboxProgress::Unfinished { since: since.as_server_micros(), comparison }
             }
         };
-        let new = NewOutboxRecord { types, destination: self.mapping.destination(), progress };
+        let (destination, now) = (self.mapping.destination(), now.as_server_micros());
+        let new = NewOutboxRecord { types, destination, progress, now };
         let recorded = self.streams.record_server(outbox, server.id.0, &server.seen, new).await;
         let is_written = recorded.map_err(outage("could not record which Redis server was compared"))?;
         Ok(if is_written { RecordWrite::Written } else { RecordWrite::Changed })

@@ -154,14 +154,15 @@ pub trait Publisher: Send + Sync + 'static {
         async { Ok(Server::lasting()) }
     }
 
-    /// Stores on the server how far it was compared with the events of these types in `outbox`, if it is
-    /// still the same server with the records in `server`.
+    /// Stores on the server, at the time `now` of the outbox, how far it was compared with the events of these
+    /// types in `outbox`, if it is still the same server with the records in `server`.
     fn record_server(
         &self,
         _outbox: &str,
         _server: &Server,
         _types: &EventTypes,
         _progress: Progress,
+        _now: RawTimestamp,
     ) -> impl Future<Output = Result<RecordWrite, PublisherOutage>> + Send {
         async { Ok(RecordWrite::Written) }
     }

@@ -25,8 +25,9 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::dsn::Dsn;
-use crate::error::{DeadlinePassed, OpenError, OpenFailure, OpenFailureCause};
+use crate::error::DeadlinePassed;
 use crate::hosts::{LastGood, SingleHost, hosts_of};
+use crate::open_error::{OpenError, OpenFailure, OpenFailureCause};
 use crate::pooler::{self, Comparison, Comparisons, Mark, OwnSession};
 use crate::{DsnError, PgError, options};
 

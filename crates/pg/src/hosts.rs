@@ -8,7 +8,7 @@ use tokio::net::lookup_host;
 use tokio_postgres::Config;
 use tokio_postgres::config::Host;
 
-use crate::error::OpenFailureCause;
+use crate::open_error::OpenFailureCause;
 
 /// The host that worked last, shared by all pools of one connection string.
 #[derive(Clone, Debug)]

@@ -23,6 +23,7 @@ mod explain;
 mod hosts;
 mod listen;
 mod migrate;
+mod open_error;
 mod options;
 pub mod parameter;
 mod pool;

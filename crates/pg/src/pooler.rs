@@ -24,7 +24,8 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::tls::{ChannelBinding, TlsConnect, TlsStream};
 use tokio_postgres::{Client, Config, SimpleQueryMessage};
 
-use crate::error::{OpenFailureCause, ServerError};
+use crate::error::ServerError;
+use crate::open_error::OpenFailureCause;
 
 /// A setting without a meaning for the server. Its value distinguishes a session from all others.
 const MARK: &str = "pg_client.mark";

@@ -39,28 +39,27 @@ impl AcceptanceStore for PgStore {
             return Ok(Known::default());
         }
         let session = self.session("look for known idempotency keys").await?;
-        let scopes = intents.iter().map(|(scope, _)| scope);
-        let by_scope = session.prepare(requests_of(scopes)).await.map_err(store_error)?;
+        let keys = intents.iter().map(|(key, _)| key);
+        let by_key = session.prepare(requests_of(keys)).await.map_err(store_error)?;
         let by_id = session
             .prepare(ids_taken(intents.iter().map(|(_, id)| id.to_string())))
             .await
             .map_err(store_error)?;
-        let (by_scope, by_id) = join(session.run(&by_scope), session.run(&by_id)).await;
+        let (by_key, by_id) = join(session.run(&by_key), session.run(&by_id)).await;
 
-        let requests = requests(&by_scope.map_err(store_error)?)?;
+        let requests = requests(&by_key.map_err(store_error)?)?;
         let taken: HashSet<String> = by_id
             .map_err(store_error)?
             .iter()
             .map(|row| column(row, "records.notification_id", ""))
             .collect::<Result<_, _>>()?;
         let mut taken_ids = HashMap::new();
-        for (scope, id) in intents {
-            if !requests.contains_key(scope) && taken.contains(&id.to_string()) {
+        for (key, id) in intents {
+            if !requests.contains_key(key) && taken.contains(&id.to_string()) {
                 taken_ids.insert(*id, records::next_suffix(&session, *id).await?);
             }
         }
-        let fingerprints =
-            requests.into_iter().map(|(scope, request)| (scope, request.fingerprint)).collect();
+        let fingerprints = requests.into_iter().map(|(key, request)| (key, request.fingerprint)).collect();
         Ok(Known { fingerprints, taken_ids })
     }
 
@@ -232,10 +231,10 @@ async fn check_taken(session: &Session, acceptances: &[&Acceptance]) -> Result<(
 
 /// True if a record has one of these keys or ids.
 async fn any_is_taken(session: &Session, acceptances: &[&Acceptance]) -> Result<bool, PgError> {
-    let scopes = acceptances.iter().map(|acceptance| &acceptance.record.idempotency_key);
+    let keys = acceptances.iter().map(|acceptance| &acceptance.record.idempotency_key);
     let ids = acceptances.iter().map(|acceptance| acceptance.record.notification_id.to_string());
-    let by_scope = session.query(requests_of(scopes)).await?;
-    Ok(!by_scope.is_empty() || !session.query(ids_taken(ids)).await?.is_empty())
+    let by_key = session.query(requests_of(keys)).await?;
+    Ok(!by_key.is_empty() || !session.query(ids_taken(ids)).await?.is_empty())
 }
 
 /// Copies the rows that do not exist yet. No other replica writes rows of the stream meanwhile: the

@@ -24,21 +24,21 @@ impl CheckpointStore for PgStore {
         entries: &[ProcessedTrace],
     ) -> Result<Option<EntryId>, StoreError> {
         let session = self.session("look for the outcomes of entries").await?;
-        let scopes = entries.iter().filter_map(|entry| entry.request.as_ref()).map(|(scope, _)| scope);
-        let by_scope = session.prepare(requests_of(scopes)).await.map_err(store_error)?;
+        let keys = entries.iter().filter_map(|entry| entry.request.as_ref()).map(|(key, _)| key);
+        let by_key = session.prepare(requests_of(keys)).await.map_err(store_error)?;
         let malformed =
             session.prepare(malformed_intents::known(stream, traces(entries))).await.map_err(store_error)?;
-        let (by_scope, malformed) = join(session.run(&by_scope), session.run(&malformed)).await;
+        let (by_key, malformed) = join(session.run(&by_key), session.run(&malformed)).await;
 
-        let requests = requests(&by_scope.map_err(store_error)?)?;
+        let requests = requests(&by_key.map_err(store_error)?)?;
         let malformed: HashSet<String> = malformed
             .map_err(store_error)?
             .iter()
             .map(|row| column(row, "malformed_intents.stream_entry_id", stream))
             .collect::<Result<_, _>>()?;
         let accepted = |entry: &ProcessedTrace| {
-            entry.request.as_ref().is_some_and(|(scope, fingerprint)| {
-                requests.get(scope).is_some_and(|found| {
+            entry.request.as_ref().is_some_and(|(key, fingerprint)| {
+                requests.get(key).is_some_and(|found| {
                     found.fingerprint == *fingerprint && is_id_of(&found.notification_id, entry.entry_id)
                 })
             })

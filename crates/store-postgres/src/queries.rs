@@ -120,12 +120,8 @@ impl Queries for PgQueries {
         malformed::get(&self.session("get malformed intents").await?, stream, entry_id).await
     }
 
-    async fn get_intent_trace(
-        &self,
-        stream: &str,
-        scope: &IdempotencyKey,
-    ) -> Result<IntentTrace, StoreError> {
-        intent_trace::get(&self.lookup("get the trace of an intent").await?, stream, scope).await
+    async fn get_intent_trace(&self, stream: &str, key: &IdempotencyKey) -> Result<IntentTrace, StoreError> {
+        intent_trace::get(&self.lookup("get the trace of an intent").await?, stream, key).await
     }
 
     async fn count_dead_letters(&self) -> Result<Causes<DeadLetterCause>, StoreError> {

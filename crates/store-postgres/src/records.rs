@@ -47,15 +47,15 @@ pub(crate) struct Request {
 pub(crate) fn requests(rows: &[Row]) -> Result<HashMap<IdempotencyKey, Request>, StoreError> {
     rows.iter()
         .map(|row| {
-            let scope = scope(row)?;
-            let fingerprint = column(row, "records.request_fingerprint", &scope.key)?;
-            let id: String = column(row, "records.notification_id", &scope.key)?;
-            Ok((scope, Request { notification_id: NotificationId::from(id), fingerprint }))
+            let key = key(row)?;
+            let fingerprint = column(row, "records.request_fingerprint", &key.key)?;
+            let id: String = column(row, "records.notification_id", &key.key)?;
+            Ok((key, Request { notification_id: NotificationId::from(id), fingerprint }))
         })
         .collect()
 }
 
-fn scope(row: &Row) -> Result<IdempotencyKey, StoreError> {
+fn key(row: &Row) -> Result<IdempotencyKey, StoreError> {
     let producer = column(row, "records.producer", "")?;
     let key = column(row, "records.idempotency_key", "")?;
     Ok(IdempotencyKey { producer, key })
@@ -67,15 +67,15 @@ pub(crate) fn accepted_requests(
 ) -> Result<HashMap<IdempotencyKey, AcceptedRequest>, StoreError> {
     rows.iter()
         .map(|row| {
-            let scope = scope(row)?;
-            let id: String = column(row, "records.notification_id", &scope.key)?;
+            let key = key(row)?;
+            let id: String = column(row, "records.notification_id", &key.key)?;
             let request = AcceptedRequest {
                 notification_id: NotificationId::from(id),
-                fingerprint: column(row, "records.request_fingerprint", &scope.key)?,
-                accepted_at: instant(row, "records.accepted_at", &scope.key)?,
-                routes: usize::try_from(count(row, "routes", &scope.key)?).unwrap_or(usize::MAX),
+                fingerprint: column(row, "records.request_fingerprint", &key.key)?,
+                accepted_at: instant(row, "records.accepted_at", &key.key)?,
+                routes: usize::try_from(count(row, "routes", &key.key)?).unwrap_or(usize::MAX),
             };
-            Ok((scope, request))
+            Ok((key, request))
         })
         .collect()
 }

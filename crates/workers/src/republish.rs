@@ -235,8 +235,9 @@ where
         };
         let saves: Vec<(SeenStream, Option<Timestamp>)> =
             seen.iter().map(|now| (now.seen.clone(), again(&now.seen))).collect();
-        self.store.save_outbound_streams(&saves).await?;
+        // Reported first: after a crash in between it is reported again.
         renamed.iter().chain(&renamed_meanwhile).for_each(report_renamed);
+        self.store.save_outbound_streams(&saves).await?;
         watch.known = seen.iter().map(|now| now.seen.clone()).collect();
         watch.change = None;
         let saved = self.load(seen).await?;

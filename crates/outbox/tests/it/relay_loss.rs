@@ -104,7 +104,7 @@ async fn a_relay_that_is_killed_during_a_comparison_leaves_its_beginning_to_the_
         panic!("it was settled: {server:?}");
     };
     let begun = Progress::Unfinished { since, comparison: 7 };
-    let recorded = stand.record_server("memory", &server, &EventTypes::All, begun).await;
+    let recorded = stand.record_server("memory", &server, &EventTypes::All, begun, since).await;
     assert_eq!(recorded.expect("it is there"), RecordWrite::Written);
     memory.add(6, "new").await;
     let (token, claimed) = memory.claim(1).await;

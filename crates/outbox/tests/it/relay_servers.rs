@@ -134,6 +134,7 @@ impl Publisher for Servers {
         server: &Server,
         types: &EventTypes,
         progress: Progress,
+        _: RawTimestamp,
     ) -> Result<RecordWrite, PublisherOutage> {
         self.with(|state| {
             if let Some(happens) = state.on_settle.take_if(|_| matches!(progress, Progress::Settled(_))) {

@@ -21,8 +21,8 @@ pub(super) async fn outcomes(
     stream: &str,
     entries: &[EntryTrace],
 ) -> Result<Vec<FoundOutcome>, StoreError> {
-    let scopes = entries.iter().filter_map(|entry| entry.key.as_ref());
-    let records = requests(&session.query(requests_of(scopes)).await.map_err(store_error)?)?;
+    let keys = entries.iter().filter_map(|entry| entry.key.as_ref());
+    let records = requests(&session.query(requests_of(keys)).await.map_err(store_error)?)?;
     let mut malformed: HashMap<String, Vec<MalformedTrace>> = HashMap::new();
     for row in session.query(malformed_of(stream, entries)).await.map_err(store_error)? {
         let id: String = column(&row, "malformed_intents.stream_entry_id", stream)?;
@@ -33,7 +33,7 @@ pub(super) async fn outcomes(
         malformed.entry(id).or_default().push(trace);
     }
     let found = |entry: &EntryTrace| {
-        let record = entry.key.as_ref().and_then(|scope| records.get(scope));
+        let record = entry.key.as_ref().and_then(|key| records.get(key));
         FoundOutcome {
             record: record.map(|record| (record.notification_id.clone(), record.fingerprint.clone())),
             malformed: malformed.remove(&entry.id.to_string()).unwrap_or_default(),

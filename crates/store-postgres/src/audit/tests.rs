@@ -52,13 +52,13 @@ async fn look_at_plans(statistics: bool) {
     let keys: Vec<RouteKey> = (1..=256).map(key).collect();
     let keys: Vec<&RouteKey> = keys.iter().collect();
     let traces: Vec<EntryTrace> = (1..=256).map(trace).collect();
-    let scopes = traces.iter().filter_map(|trace| trace.key.as_ref());
+    let request_keys = traces.iter().filter_map(|trace| trace.key.as_ref());
     let begin = RecordCursor::before(Timestamp::MIN);
     for (what, plan, index) in [
         ("sizes", plan(&session, records::sizes(&begin, Timestamp::MAX)).await, "records_listing_idx"),
         ("records", plan(&session, records::records_of(&ids)).await, "records_pkey"),
         ("routes", plan(&session, records::routes_of(&ids)).await, "routes_pkey"),
-        ("keys", plan(&session, requests_of(scopes)).await, "records_idempotency_unique"),
+        ("keys", plan(&session, requests_of(request_keys)).await, "records_idempotency_unique"),
         ("malformed", plan(&session, entries::malformed_of("s", &traces)).await, "malformed_intents_pkey"),
         ("states", plan(&session, entries::states_of(&keys)).await, "routes_pkey"),
         (

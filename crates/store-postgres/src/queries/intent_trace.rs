@@ -14,14 +14,14 @@ use crate::error::store_error;
 pub(super) async fn get(
     session: &Session,
     stream: &str,
-    scope: &IdempotencyKey,
+    key: &IdempotencyKey,
 ) -> Result<IntentTrace, StoreError> {
     let checkpoint = checkpoint::load(session, stream).await?.map(|checkpoint| checkpoint.last_entry_id);
-    let malformed = malformed::newest_with_key(session, scope).await?;
-    let with_key = candidates::with_key(std::slice::from_ref(&scope.producer), &scope.key);
+    let malformed = malformed::newest_with_key(session, key).await?;
+    let with_key = candidates::with_key(std::slice::from_ref(&key.producer), &key.key);
     let notification = match session.query(with_key).await.map_err(store_error)?.first() {
         Some(row) => {
-            let id: String = column(row, "records.notification_id", &scope.key)?;
+            let id: String = column(row, "records.notification_id", &key.key)?;
             detail::get(session, &id.into()).await?
         }
         None => None,

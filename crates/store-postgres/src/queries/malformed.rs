@@ -51,9 +51,9 @@ pub(super) async fn get(
 /// The newest row with this producer and key.
 pub(super) async fn newest_with_key(
     session: &Session,
-    scope: &IdempotencyKey,
+    key: &IdempotencyKey,
 ) -> Result<Option<MalformedSummary>, StoreError> {
-    let rows = session.query(with_key(scope)).await.map_err(store_error)?;
+    let rows = session.query(with_key(key)).await.map_err(store_error)?;
     rows.first().map(summary).transpose()
 }
 
@@ -169,6 +169,6 @@ fn raw_fields(key: &MalformedKey) -> BoundStatement {
     RAW_FIELDS.bind([&key.stream, &key.entry_id, &key.fields_fingerprint].map(parameter::text))
 }
 
-pub(super) fn with_key(scope: &IdempotencyKey) -> BoundStatement {
-    WITH_KEY.bind([&scope.producer, &scope.key].map(parameter::text))
+pub(super) fn with_key(key: &IdempotencyKey) -> BoundStatement {
+    WITH_KEY.bind([&key.producer, &key.key].map(parameter::text))
 }

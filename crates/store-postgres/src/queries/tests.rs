@@ -98,7 +98,7 @@ async fn look_at_plans(statistics: bool) {
     let discarded = DeadLetterFilter { discarded: true, ..letters.clone() };
     let malformed_filter = MalformedFilter::default();
     let rare_malformed = MalformedFilter { code: Some("rare".into()), ..malformed_filter.clone() };
-    let scope = IdempotencyKey { producer: "p".to_owned(), key: "8".to_owned() };
+    let key = IdempotencyKey { producer: "p".to_owned(), key: "8".to_owned() };
     let (few, page, examined, candidates) = (10, 50, MAX_EXAMINED as u64, MAX_CANDIDATES as u64);
     let cap = domain::query::COUNT_CAP;
     use notifications::listed as notifications;
@@ -248,7 +248,7 @@ async fn look_at_plans(statistics: bool) {
         ),
         (
             "malformed by key",
-            plan(&session, malformed::with_key(&scope)).await,
+            plan(&session, malformed::with_key(&key)).await,
             "malformed_intents_key_idx",
             few,
             BLOCKS,

@@ -7,7 +7,7 @@ use domain::record::IdempotencyKey;
 
 use super::*;
 
-fn scope(key: &str) -> IdempotencyKey {
+fn key_of(key: &str) -> IdempotencyKey {
     IdempotencyKey { producer: "game_master".into(), key: key.into() }
 }
 
@@ -148,7 +148,7 @@ async fn an_id_that_was_taken_never_gives_its_routes_to_another_record() {
 
     // Another lookup returns the next free number, for two keys in sequence.
     for (key, id) in [("another key", "1-0~1"), ("a third key", "1-0~2")] {
-        let asked = [(scope(key), EntryId::new(1, 0))];
+        let asked = [(key_of(key), EntryId::new(1, 0))];
         let known = world.store.find_known(&asked).await.expect("is there");
         let batch = decide_knowing([entry(1, key, 55)], &known, at(1));
         assert_eq!(batch.acceptances()[0].record.notification_id.as_str(), id);
@@ -161,14 +161,14 @@ async fn known_keys_come_with_their_fingerprints_and_hide_that_their_id_is_taken
     let world = World::new().await;
     let acceptances = world.accept([1, 2], at(0)).await;
     let asked = [
-        (scope("key-1"), EntryId::new(1, 0)),
-        (scope("key-9"), EntryId::new(9, 0)),
-        (scope("key-8"), EntryId::new(2, 0)),
+        (key_of("key-1"), EntryId::new(1, 0)),
+        (key_of("key-9"), EntryId::new(9, 0)),
+        (key_of("key-8"), EntryId::new(2, 0)),
     ];
     let known = world.store.find_known(&asked).await.expect("is there");
     assert_eq!(
         known.fingerprints,
-        HashMap::from([(scope("key-1"), acceptances[0].record.fingerprint.clone())])
+        HashMap::from([(key_of("key-1"), acceptances[0].record.fingerprint.clone())])
     );
     assert_eq!(known.taken_ids, HashMap::from([(EntryId::new(2, 0), 1)]));
 }

@@ -48,9 +48,9 @@ impl IdempotencyFixture for World {
         &self.store
     }
 
-    async fn expire(&self, scope: &IdempotencyKey) {
+    async fn expire(&self, key: &IdempotencyKey) {
         let sql = "UPDATE idempotency_keys SET expires_at = now() - interval '1 second' WHERE key = $1";
-        self.database.client().await.execute(sql, &[&scope.key]).await.expect("the statement is right");
+        self.database.client().await.execute(sql, &[&key.key]).await.expect("the statement is right");
     }
 }
 

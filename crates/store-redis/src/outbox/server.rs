@@ -77,6 +77,8 @@ pub struct NewOutboxRecord {
     pub destination: String,
     /// The progress of the comparison.
     pub progress: OutboxProgress,
+    /// The present time, by the clock of the outbox.
+    pub now: i64,
 }
 
 /// The server that appends now.
@@ -227,9 +229,9 @@ impl RedisOutboxStreams {
         const OPERATION: &str = "record which Redis server was compared with the outbox";
         let Some(watch) = &self.watch else { return Ok(true) };
         let Some(identity) = watch.identity(number) else { return Ok(false) };
-        let NewOutboxRecord { types, destination, progress } = new;
         let former = parse(seen);
-        let marked_since = marked_since(&former, &types, &destination, progress);
+        let marked_since = Some(marked_since(&former, &new));
+        let NewOutboxRecord { types, destination, progress, .. } = new;
         let server = identity.to_string();
         let records = with(&former, OutboxRecord { types, destination, marked_since, server, progress });
         let value = serde_json::to_vec(&records).map_err(|error| unavailable(OPERATION, error))?;
@@ -264,19 +266,12 @@ impl RedisOutboxStreams {
     }
 }
 
-/// Returns the time since which relays of these types have appended to this place: the recorded one, or the
-/// time of the first record of it that all is settled.
-fn marked_since(
-    records: &[OutboxRecord],
-    types: &Option<Vec<String>>,
-    destination: &str,
-    progress: OutboxProgress,
-) -> Option<i64> {
-    let is_same = |record: &&OutboxRecord| record.types == *types && record.destination == destination;
-    records.iter().find(is_same).and_then(|record| record.marked_since).or(match progress {
-        OutboxProgress::Settled(until) => Some(until),
-        OutboxProgress::Unfinished { .. } => None,
-    })
+/// Returns the time since which relays of the new record's types have appended to its destination: the recorded
+/// one, or the time of the new record, because a relay publishes only after its first record.
+fn marked_since(former: &[OutboxRecord], new: &NewOutboxRecord) -> i64 {
+    let is_same =
+        |record: &&OutboxRecord| (&record.types, &record.destination) == (&new.types, &new.destination);
+    former.iter().find(is_same).and_then(|record| record.marked_since).unwrap_or(new.now)
 }
 
 #[cfg(test)]
@@ -290,17 +285,20 @@ mod tests {
     }
 
     #[test]
-    fn markers_are_expected_since_the_first_settled_record_of_a_place() {
-        let settled = OutboxProgress::Settled(7);
-        let unfinished = OutboxProgress::Unfinished { since: 3, comparison: 1 };
-        let x = OutboxRecord { destination: "x".to_owned(), ..record(None, settled) };
-        assert_eq!(marked_since(&[], &None, "x", unfinished), None);
-        assert_eq!(marked_since(std::slice::from_ref(&x), &None, "x", settled), Some(7));
-        let marked = [OutboxRecord { marked_since: Some(5), ..x }];
-        assert_eq!(marked_since(&marked, &None, "x", settled), Some(5));
-        assert_eq!(marked_since(&marked, &None, "x", unfinished), Some(5));
-        assert_eq!(marked_since(&marked, &None, "y", settled), Some(7), "the place has changed");
-        assert_eq!(marked_since(&marked, &Some(vec![]), "x", settled), Some(7), "other types");
+    fn markers_are_expected_since_the_first_record_of_the_types_and_their_destination() {
+        let new = |types: Option<&[&str]>, destination: &str| {
+            let OutboxRecord { types, progress, .. } = record(types, OutboxProgress::Settled(9));
+            NewOutboxRecord { types, destination: destination.to_owned(), progress, now: 9 }
+        };
+        let unknown =
+            OutboxRecord { destination: "x".to_owned(), ..record(None, OutboxProgress::Settled(7)) };
+        let marked = OutboxRecord { marked_since: Some(5), ..unknown.clone() };
+        assert_eq!(marked_since(&[], &new(None, "x")), 9);
+        assert_eq!(marked_since(&[unknown], &new(None, "x")), 9, "an older version wrote it");
+        let former = [marked];
+        assert_eq!(marked_since(&former, &new(None, "x")), 5);
+        assert_eq!(marked_since(&former, &new(None, "y")), 9, "the destination has changed");
+        assert_eq!(marked_since(&former, &new(Some(&[]), "x")), 9, "other types");
     }
 
     #[test]

@@ -302,5 +302,5 @@ async fn large_entries_are_read_in_small_pages_and_one_that_is_larger_than_any_e
 }
 
 fn record(types: Option<Vec<String>>, progress: OutboxProgress) -> NewOutboxRecord {
-    NewOutboxRecord { types, destination: String::new(), progress }
+    NewOutboxRecord { types, destination: String::new(), progress, now: 0 }
 }

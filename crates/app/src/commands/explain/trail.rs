@@ -191,11 +191,11 @@ impl<'a> Trail<'a> {
     }
 
     /// The records that hold these keys.
-    async fn holders(&self, scopes: BTreeSet<IdempotencyKey>) -> Result<Vec<Record>, Failure> {
+    async fn holders(&self, keys: BTreeSet<IdempotencyKey>) -> Result<Vec<Record>, Failure> {
         let mut holders = Vec::new();
-        let known = scopes.iter().filter(|scope| !scope.producer.is_empty() && !scope.key.is_empty());
-        for scope in known.take(MAX_HOLDERS) {
-            holders.extend(self.records_with_key(Some(&scope.producer), &scope.key).await?);
+        let known = keys.iter().filter(|key| !key.producer.is_empty() && !key.key.is_empty());
+        for key in known.take(MAX_HOLDERS) {
+            holders.extend(self.records_with_key(Some(&key.producer), &key.key).await?);
         }
         Ok(holders)
     }

@@ -54,7 +54,9 @@ impl<S: Storage, P: Publisher, O: RelayObserver> Relay<S, P, O> {
         let since = extent.since;
         if joined.is_none_or(|(_, recorded)| since < recorded) {
             let progress = Progress::Unfinished { since, comparison: id };
-            if self.publisher.record_server(outbox, server, types, progress).await? == RecordWrite::Changed {
+            if self.publisher.record_server(outbox, server, types, progress, now).await?
+                == RecordWrite::Changed
+            {
                 return Ok(());
             }
         }

@@ -253,6 +253,16 @@ mod tests {
     }
 
     #[test]
+    fn markers_are_expected_of_a_relay_in_its_first_comparison_after_one_that_published_elsewhere() {
+        let mut server = server(&[(only(&["a"]), 20), (EventTypes::All, 0)]);
+        server.records[0].marked_since = None;
+        server.records[1].marked_since = Some(at(30));
+        server.records[1].progress = Progress::Unfinished { since: at(1), comparison: 7 };
+        let extent = Extent::of_markers(&server, &only(&["a"]), at(10)).expect("a recent record");
+        assert!(!extent.has(&event("a", 29)) && extent.has(&event("a", 30)));
+    }
+
+    #[test]
     fn without_records_everything_is_compared_from_the_window_on() {
         let FromRecords::Part(others) = FromRecords::read(&server(&[]), &EventTypes::All, at(99)) else {
             panic!("there is none")

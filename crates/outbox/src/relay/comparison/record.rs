@@ -98,7 +98,7 @@ impl<S: Storage, P: Publisher, O: RelayObserver> Relay<S, P, O> {
     ) -> Result<RecordWrite, Outage> {
         let until = self.storage.now().await?;
         let (types, progress) = (&self.compared, Progress::Settled(until));
-        let recorded = self.publisher.record_server(outbox, server, types, progress).await?;
+        let recorded = self.publisher.record_server(outbox, server, types, progress, until).await?;
         if recorded == RecordWrite::Written {
             work.recorded(server.id, until);
         }

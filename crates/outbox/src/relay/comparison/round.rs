@@ -180,7 +180,7 @@ impl<S: Storage, P: Publisher, O: RelayObserver> Relay<S, P, O> {
             // Another relay has found that less is left to compare.
             Some(recorded) if !is_last && recorded > since => comparison.recorded = recorded,
             Some(_) => {
-                let recorded = self.publisher.record_server(outbox, &server, types, progress).await?;
+                let recorded = self.publisher.record_server(outbox, &server, types, progress, until).await?;
                 if recorded == RecordWrite::Changed {
                     return Ok(Step::Changed);
                 }
