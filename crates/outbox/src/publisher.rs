@@ -154,8 +154,8 @@ pub trait Publisher: Send + Sync + 'static {
         async { Ok(Server::lasting()) }
     }
 
-    /// Stores on the server, at the time `now` of the outbox, how far it was compared with the events of these
-    /// types in `outbox`, if it is still the same server with the records in `server`.
+    /// Stores on the server, at the time `now` of the outbox, how far it was compared with the events of
+    /// these types in `outbox`, if it is still the same server with the records in `server`.
     fn record_server(
         &self,
         _outbox: &str,

@@ -266,8 +266,8 @@ impl RedisOutboxStreams {
     }
 }
 
-/// Returns the time since which relays of the new record's types have appended to its destination: the recorded
-/// one, or the time of the new record, because a relay publishes only after its first record.
+/// Returns the time since which relays of the new record's types have appended to its destination: the
+/// recorded one, or the time of the new record, because a relay publishes only after its first record.
 fn marked_since(former: &[OutboxRecord], new: &NewOutboxRecord) -> i64 {
     let is_same =
         |record: &&OutboxRecord| (&record.types, &record.destination) == (&new.types, &new.destination);
