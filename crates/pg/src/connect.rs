@@ -25,10 +25,10 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::dsn::Dsn;
-use crate::error::DeadlinePassed;
 use crate::hosts::{LastGood, SingleHost, hosts_of};
 use crate::open_error::{OpenError, OpenFailure, OpenFailureCause};
 use crate::pooler::{self, Comparison, Comparisons, Mark, OwnSession};
+use crate::server_error::DeadlinePassed;
 use crate::{DsnError, PgError, options};
 
 /// The time limit of one attempt to open a connection, unless `connect_timeout` sets another.

@@ -1,15 +1,12 @@
-//! Errors of PostgreSQL, classified for the caller and without the data that the server quotes.
-//!
-//! The server describes a rejected row in full: DETAIL contains the row or its key, and the message of a data
-//! error quotes the value. Both may be personal data, so an error keeps the SQLSTATE and the names of
-//! constraint, table and column, and the message only if it cannot quote a value ([`ServerError`]).
+//! Errors of PostgreSQL, classified for the caller.
 
 use std::error::Error;
-use std::fmt;
 
 use tokio_postgres::error::{DbError, SqlState};
 
+use crate::ServerError;
 use crate::open_error::{OpenError, OpenFailureCause};
+use crate::server_error::DeadlinePassed;
 
 type BoxError = Box<dyn Error + Send + Sync>;
 
@@ -87,7 +84,7 @@ impl PgError {
     /// The constraint or unique index that was violated.
     pub fn constraint(&self) -> Option<&str> {
         match self {
-            Self::Refused { source, .. } => source.0.constraint.as_deref(),
+            Self::Refused { source, .. } => source.constraint(),
             Self::Unavailable { .. } | Self::TimedOut { .. } | Self::Locked { .. } => None,
         }
     }
@@ -100,105 +97,15 @@ impl PgError {
     /// The SQLSTATE, if the server sent one.
     pub fn sql_state(&self) -> Option<&SqlState> {
         match self {
-            Self::Refused { source, .. } | Self::Locked { source, .. } => Some(&source.0.state),
+            Self::Refused { source, .. } | Self::Locked { source, .. } => Some(source.state()),
             Self::Unavailable { source, .. } | Self::TimedOut { source, .. } => {
                 let server = source.downcast_ref::<ServerError>();
                 let refused = || source.downcast_ref::<OpenError>().and_then(OpenError::server);
-                server.or_else(refused).map(|error| &error.0.state)
+                server.or_else(refused).map(ServerError::state)
             }
         }
     }
 }
-
-/// The error of the server without values: SQLSTATE, constraint, table and column, and the message if it can
-/// contain only names.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct ServerError(Box<ServerMessage>);
-
-/// Boxed, so that results stay small.
-#[derive(Clone, PartialEq, Eq, Debug)]
-struct ServerMessage {
-    state: SqlState,
-    message: Option<String>,
-    constraint: Option<String>,
-    table: Option<String>,
-    column: Option<String>,
-    /// The name of the statement, or empty.
-    statement: &'static str,
-}
-
-/// The classes whose message may quote a value: data, integrity, check option, limits, raised by a trigger or
-/// function, configuration of a custom function, internal error.
-const QUOTES_VALUES: [&str; 7] = ["22", "23", "44", "54", "P0", "38", "XX"];
-/// The classes that concern the values of a statement, so that the same values fail again. `0A`, a feature
-/// that is not supported, is one of them unless it is a dead plan: a trigger may raise it.
-const ABOUT_DATA: [&str; 6] = ["0A", "22", "23", "44", "54", "P0"];
-
-impl ServerError {
-    pub(crate) fn new(error: &DbError) -> Self {
-        Self::of_statement("", error)
-    }
-
-    fn of_statement(statement: &'static str, error: &DbError) -> Self {
-        // A function can raise any text under any code; only the context shows that a function raised it.
-        let quotes = error.where_().is_some()
-            || QUOTES_VALUES.contains(&error.code().code().get(..2).unwrap_or_default());
-        Self(Box::new(ServerMessage {
-            state: error.code().clone(),
-            message: (!quotes).then(|| error.message().to_owned()),
-            constraint: error.constraint().map(str::to_owned),
-            table: error.table().map(str::to_owned),
-            column: error.column().map(str::to_owned),
-            statement,
-        }))
-    }
-
-    fn find(error: &(dyn Error + 'static)) -> Option<Self> {
-        let mut cause = Some(error);
-        while let Some(error) = cause {
-            if let Some(driver) = error.downcast_ref::<tokio_postgres::Error>() {
-                return driver.as_db_error().map(Self::new);
-            }
-            cause = error.source();
-        }
-        None
-    }
-
-    fn code(&self) -> &str {
-        self.0.state.code()
-    }
-
-    fn is_about_data(&self) -> bool {
-        ABOUT_DATA.contains(&self.code().get(..2).unwrap_or_default())
-    }
-}
-
-impl fmt::Display for ServerError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ServerMessage { message, constraint, table, column, .. } = &*self.0;
-        if let Some(message) = message {
-            write!(f, "{message} ")?;
-        }
-        write!(f, "(SQLSTATE {}", self.code())?;
-        for (what, name) in [("constraint", constraint), ("table", table), ("column", column)] {
-            if let Some(name) = name {
-                write!(f, ", {what} {name}")?;
-            }
-        }
-        write!(f, "{})", OfStatement(self.0.statement))
-    }
-}
-
-/// The name of a statement as the last part of a list, or nothing.
-struct OfStatement(&'static str);
-
-impl fmt::Display for OfStatement {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0.is_empty() { Ok(()) } else { write!(f, ", statement {}", self.0) }
-    }
-}
-
-impl Error for ServerError {}
 
 /// True if an error is, or was caused by, a pooler that cannot be used as it is configured: waiting does not
 /// help.
@@ -219,7 +126,7 @@ pub fn is_late(error: &(dyn Error + 'static)) -> bool {
     let mut cause = Some(error);
     while let Some(error) = cause {
         let slow = [SqlState::QUERY_CANCELED, SqlState::LOCK_NOT_AVAILABLE];
-        let cancelled = |error: &ServerError| slow.contains(&error.0.state);
+        let cancelled = |error: &ServerError| slow.contains(error.state());
         let slow_to_open = |OpenError(failures): &OpenError| {
             use OpenFailureCause::{Late, NoSession, NotShown};
             failures.iter().any(|failure| matches!(failure.cause, Late(_) | NoSession(_) | NotShown(_)))
@@ -240,21 +147,6 @@ pub fn is_late(error: &(dyn Error + 'static)) -> bool {
 #[derive(Debug, thiserror::Error)]
 #[error("no connection was free within {0:?}")]
 pub(crate) struct NoneFree(pub(crate) std::time::Duration);
-
-/// A deadline passed.
-#[derive(Debug, thiserror::Error)]
-#[error("no response within {allowed:?}{}", OfStatement(.statement))]
-pub(crate) struct DeadlinePassed {
-    pub(crate) allowed: std::time::Duration,
-    /// The name of the statement, or empty.
-    pub(crate) statement: &'static str,
-}
-
-impl DeadlinePassed {
-    pub(crate) fn new(allowed: std::time::Duration) -> Self {
-        Self { allowed, statement: "" }
-    }
-}
 
 /// Codes after which a connection is no longer what it was: the server became a standby; a prepared statement
 /// is missing, or another one has its name; the protocol is out of step.

@@ -17,6 +17,7 @@
 
 pub mod bind;
 mod connect;
+mod connections;
 mod dsn;
 mod error;
 mod explain;
@@ -33,6 +34,7 @@ mod raw_timestamp;
 pub mod rights;
 pub mod row;
 mod run;
+mod server_error;
 mod session;
 mod session_settings;
 mod slow;
@@ -42,7 +44,7 @@ mod version;
 
 pub use connect::OPEN_TIMEOUT;
 pub use dsn::{Dsn, DsnError};
-pub use error::{PgError, ServerError, is_late, is_unusable_pooler};
+pub use error::{PgError, is_late, is_unusable_pooler};
 pub use explain::{check_plan, explain_analyze};
 pub use listen::{Listener, MAX_CHANNEL_BYTES, listen};
 pub use migrate::{MIGRATION_LOCK_TIMEOUT, Migration, MigrationSettings, migrate};
@@ -51,6 +53,7 @@ pub use prepared::{PostgresBinderRef, Prepared};
 pub use raw_timestamp::RawTimestamp;
 pub use run::MAX_PREPARED;
 pub use sea_query_postgres::PostgresValues;
+pub use server_error::ServerError;
 pub use session::{MAX_GIVEN_UP, Session};
 pub use session_settings::SessionSettings;
 pub use slow::{SLOW_STATEMENT, SLOW_STATEMENT_INTERVAL};

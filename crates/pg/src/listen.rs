@@ -15,7 +15,7 @@ use tokio_postgres::Client;
 use tokio_postgres::types::{ToSql, Type};
 
 use crate::connect::{Connector, Opened};
-use crate::error::DeadlinePassed;
+use crate::server_error::DeadlinePassed;
 use crate::session_settings::session_config;
 use crate::{Dsn, PgError, SessionSettings};
 

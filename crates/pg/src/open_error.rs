@@ -4,7 +4,7 @@ use std::error::Error;
 use std::fmt;
 
 use crate::ServerError;
-use crate::error::DeadlinePassed;
+use crate::server_error::DeadlinePassed;
 
 /// None of the hosts of a connection string accepted a connection. Contains each host with its cause.
 #[derive(Debug)]

@@ -24,7 +24,7 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::tls::{ChannelBinding, TlsConnect, TlsStream};
 use tokio_postgres::{Client, Config, SimpleQueryMessage};
 
-use crate::error::ServerError;
+use crate::ServerError;
 use crate::open_error::OpenFailureCause;
 
 /// A setting without a meaning for the server. Its value distinguishes a session from all others.

@@ -6,7 +6,7 @@ use futures_util::TryStreamExt;
 use futures_util::future::try_join_all;
 use tokio_postgres::Row;
 
-use crate::pool::PooledClient;
+use crate::connections::PooledClient;
 use crate::prepared::Prepared;
 use crate::statement::{BoundStatement, Statement};
 use crate::{PgError, Session};

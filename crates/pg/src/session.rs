@@ -11,8 +11,9 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tokio_postgres::SimpleQueryMessage;
 
 use crate::PgError;
-use crate::error::{DeadlinePassed, is_dead_plan, leaves_connection_usable};
-use crate::pool::{Connections, PooledClient};
+use crate::connections::{Connections, PooledClient};
+use crate::error::{is_dead_plan, leaves_connection_usable};
+use crate::server_error::DeadlinePassed;
 use crate::slow;
 
 /// The time that the client waits longer than the server, so that the server's own error arrives first.

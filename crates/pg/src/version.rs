@@ -6,7 +6,7 @@ use tokio::time::timeout;
 use tokio_postgres::SimpleQueryMessage;
 
 use crate::connect::{Connector, Opened};
-use crate::error::DeadlinePassed;
+use crate::server_error::DeadlinePassed;
 use crate::{Dsn, PgError};
 
 /// The time limit of the server's response once the connection is open.
