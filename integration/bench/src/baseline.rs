@@ -23,8 +23,7 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Statement};
 
 use self::publish::{ChannelPublisher, Completer};
-use crate::contender::Servers;
-use crate::testbed::{INTENTS, MAIL, PUSH, connect_postgres, connect_redis};
+use crate::testbed::{INTENTS, MAIL, PUSH, Servers, connect_postgres, connect_redis};
 
 const BATCH: usize = 1_000;
 /// The time for which a read blocks. It exceeds the time between any two intents of a run.

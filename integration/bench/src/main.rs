@@ -12,6 +12,7 @@ mod baseline;
 mod capacity;
 mod chart;
 mod contender;
+mod contender_process;
 mod directory;
 mod figure;
 mod growth;
@@ -205,7 +206,7 @@ impl Options {
 async fn main() -> anyhow::Result<()> {
     let mut arguments = std::env::args().skip(1).peekable();
     if arguments.next_if(|argument| argument == contender::FLAG).is_some() {
-        return contender::serve(&arguments.next().unwrap_or_default()).await;
+        return contender_process::serve(&arguments.next().unwrap_or_default()).await;
     }
     let options = Options::parse();
     let scale = if options.smoke { SMOKE } else { FULL };

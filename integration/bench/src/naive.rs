@@ -8,8 +8,7 @@ use redis::streams::{StreamId, StreamReadReply};
 use tokio::sync::mpsc;
 use tokio_postgres::{Client, Statement};
 
-use crate::contender::Servers;
-use crate::testbed::{INTENTS, MAIL, PUSH, connect_postgres, connect_redis};
+use crate::testbed::{INTENTS, MAIL, PUSH, Servers, connect_postgres, connect_redis};
 
 const LEASE_MILLIS: u64 = 5_000;
 const INSERT_RECORD: &str = "INSERT INTO records (notification_id, notification_type, producer, audience_kind,

@@ -159,3 +159,11 @@ pub(crate) async fn connect_postgres(dsn: &str) -> anyhow::Result<tokio_postgres
     client.batch_execute(&format!("SET search_path = {SCHEMA}, public; SET jit = off")).await?;
     Ok(client)
 }
+
+/// The addresses of the servers that a contender uses.
+pub(crate) struct Servers {
+    /// `host:port`.
+    pub(crate) redis: String,
+    /// The connection string of the database.
+    pub(crate) postgres: String,
+}

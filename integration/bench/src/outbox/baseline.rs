@@ -18,8 +18,7 @@ use tokio_postgres::{Client, Statement};
 
 use super::events::PRODUCER;
 use crate::baseline;
-use crate::contender::Servers;
-use crate::testbed::{INTENTS, connect_redis};
+use crate::testbed::{INTENTS, Servers, connect_redis};
 
 /// The default batch of the relay.
 const BATCH: i64 = 500;
