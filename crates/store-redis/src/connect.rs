@@ -272,7 +272,7 @@ const OUTAGES: [&str; 13] = [
 /// Parts of the error texts with which Redis reports that this connection may not use a command or a key: a
 /// permission that the user lacks, or a command that was renamed. Every command of the kind fails, whatever
 /// its arguments.
-const MISSING_PERMISSIONS: [&str; 7] = [
+const MISSING_PERMISSIONS: [&str; 8] = [
     "NOPERM",
     "has no permissions to",
     "can't run this command",
@@ -280,6 +280,8 @@ const MISSING_PERMISSIONS: [&str; 7] = [
     "ACL failure in script",
     "unknown command",
     "Unknown Redis command called from script",
+    // A long command on a connection that was opened before a password was set.
+    "Protocol error: unauthenticated",
 ];
 
 /// True if an error text of Redis is about its own state or the connection's permissions, and not about the
@@ -363,6 +365,8 @@ mod tests {
             "ERR The user executing the script can't access at least one of the keys mentioned in the command arguments",
             "ERR unknown command 'EVALSHA', with args beginning with: ",
             "ERR Unknown Redis command called from script script: 1f, on @user_script:5.",
+            "ERR Protocol error: unauthenticated multibulk length",
+            "ERR Protocol error: unauthenticated bulk length",
         ] {
             assert!(is_outage(text), "{text}");
         }
