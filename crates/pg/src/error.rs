@@ -55,8 +55,8 @@ pub enum PgError {
 
 impl PgError {
     /// Classifies a driver's error. Classes 22 (data), 23 (integrity), 44 (check option), 54 (limits) and P0
-    /// (raised by a trigger) become `Refused`, 57014 (cancelled) `TimedOut`, 55P03 (lock not available)
-    /// `Locked`, all others `Unavailable`.
+    /// (raised by a trigger), and whatever else a function raises about a row, become `Refused`, 57014
+    /// (cancelled) `TimedOut`, 55P03 (lock not available) `Locked`, all others `Unavailable`.
     pub(crate) fn from_driver(
         operation: &'static str,
         statement: &'static str,

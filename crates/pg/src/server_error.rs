@@ -22,6 +22,8 @@ struct ServerMessage {
     constraint: Option<String>,
     table: Option<String>,
     column: Option<String>,
+    /// True if it was raised within a function, such as that of a trigger.
+    is_raised: bool,
     /// The name of the statement, or empty.
     statement: &'static str,
 }
@@ -32,6 +34,9 @@ const QUOTES_VALUES: [&str; 7] = ["22", "23", "44", "54", "P0", "38", "XX"];
 /// The classes that concern the values of a statement, so that the same values fail again. `0A`, a feature
 /// that is not supported, is one of them unless it is a dead plan: a trigger may raise it.
 const ABOUT_DATA: [&str; 6] = ["0A", "22", "23", "44", "54", "P0"];
+/// The classes that concern the state of the server or of the transaction, wherever they are raised:
+/// connection, transaction, role, rollback, resources, object in use, intervention, system.
+const ABOUT_STATE: [&str; 8] = ["08", "25", "28", "40", "53", "55", "57", "58"];
 
 impl ServerError {
     pub(crate) fn new(error: &DbError) -> Self {
@@ -40,14 +45,15 @@ impl ServerError {
 
     pub(crate) fn of_statement(statement: &'static str, error: &DbError) -> Self {
         // A function can raise any text under any code; only the context shows that a function raised it.
-        let quotes = error.where_().is_some()
-            || QUOTES_VALUES.contains(&error.code().code().get(..2).unwrap_or_default());
+        let is_raised = error.where_().is_some();
+        let quotes = is_raised || QUOTES_VALUES.contains(&error.code().code().get(..2).unwrap_or_default());
         Self(Box::new(ServerMessage {
             state: error.code().clone(),
             message: (!quotes).then(|| error.message().to_owned()),
             constraint: error.constraint().map(str::to_owned),
             table: error.table().map(str::to_owned),
             column: error.column().map(str::to_owned),
+            is_raised,
             statement,
         }))
     }
@@ -75,8 +81,11 @@ impl ServerError {
         self.0.constraint.as_deref()
     }
 
+    /// True if the same values fail again: the error concerns them, or a function of a trigger raised it for
+    /// a row, under whatever code.
     pub(crate) fn is_about_data(&self) -> bool {
-        ABOUT_DATA.contains(&self.code().get(..2).unwrap_or_default())
+        let class = self.code().get(..2).unwrap_or_default();
+        ABOUT_DATA.contains(&class) || self.0.is_raised && !ABOUT_STATE.contains(&class)
     }
 }
 
