@@ -56,7 +56,8 @@ pub enum PgError {
 impl PgError {
     /// Classifies a driver's error. Classes 22 (data), 23 (integrity), 44 (check option), 54 (limits) and P0
     /// (raised by a trigger), and whatever else a function raises about a row, become `Refused`, 57014
-    /// (cancelled) `TimedOut`, 55P03 (lock not available) `Locked`, all others `Unavailable`.
+    /// (cancelled) `TimedOut`, 55P03 (lock not available) `Locked`, or `TimedOut` if a function waited for the
+    /// lock; all others become `Unavailable`.
     pub(crate) fn from_driver(
         operation: &'static str,
         statement: &'static str,
@@ -66,6 +67,8 @@ impl PgError {
         let server = ServerError::of_statement(statement, error);
         match server.code() {
             "57014" => Self::TimedOut { operation, source: server.into() },
+            // A lock that a trigger waits for is that of one row of the statement.
+            "55P03" if server.is_raised() => Self::TimedOut { operation, source: server.into() },
             "55P03" => Self::Locked { operation, source: server },
             _ if server.is_about_data() && !is_dead_plan(&source) => {
                 Self::Refused { operation, source: server }

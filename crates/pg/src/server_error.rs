@@ -34,6 +34,9 @@ const QUOTES_VALUES: [&str; 7] = ["22", "23", "44", "54", "P0", "38", "XX"];
 /// The classes that concern the values of a statement, so that the same values fail again. `0A`, a feature
 /// that is not supported, is one of them unless it is a dead plan: a trigger may raise it.
 const ABOUT_DATA: [&str; 6] = ["0A", "22", "23", "44", "54", "P0"];
+/// The part of an error's context that names a function of a procedural language, such as PL/pgSQL. The server
+/// translates the rest.
+const FUNCTION_CONTEXT: &str = "PL/";
 /// The classes that concern the state of the server or of the transaction, wherever they are raised:
 /// connection, transaction, role, rollback, resources, object in use, intervention, system.
 const ABOUT_STATE: [&str; 8] = ["08", "25", "28", "40", "53", "55", "57", "58"];
@@ -53,7 +56,7 @@ impl ServerError {
             constraint: error.constraint().map(str::to_owned),
             table: error.table().map(str::to_owned),
             column: error.column().map(str::to_owned),
-            is_raised,
+            is_raised: error.where_().is_some_and(|context| context.contains(FUNCTION_CONTEXT)),
             statement,
         }))
     }
@@ -81,11 +84,16 @@ impl ServerError {
         self.0.constraint.as_deref()
     }
 
+    /// True if it was raised within a function, such as that of a trigger.
+    pub(crate) fn is_raised(&self) -> bool {
+        self.0.is_raised
+    }
+
     /// True if the same values fail again: the error concerns them, or a function of a trigger raised it for
     /// a row, under whatever code.
     pub(crate) fn is_about_data(&self) -> bool {
         let class = self.code().get(..2).unwrap_or_default();
-        ABOUT_DATA.contains(&class) || self.0.is_raised && !ABOUT_STATE.contains(&class)
+        ABOUT_DATA.contains(&class) || self.is_raised() && !ABOUT_STATE.contains(&class)
     }
 }
 

@@ -67,6 +67,9 @@ async fn an_error_of_a_trigger_refuses_the_row_whatever_its_code_and_closes_no_c
         let error = one.execute_batch(&raise).await.expect_err("it is raised");
         assert!(matches!(error, PgError::Refused { .. }), "{error:?}");
     }
+    let late = "DO $$ BEGIN RAISE 'no' USING ERRCODE = 'lock_not_available'; END $$";
+    let late = one.execute_batch(late).await.expect_err("it is raised");
+    assert!(matches!(late, PgError::TimedOut { .. }), "{late:?}");
     let missing = two.execute_batch("SELECT FROM missing_table").await.expect_err("there is no such table");
     assert!(matches!(missing, PgError::Unavailable { .. }), "{missing:?}");
     drop((one, two));
