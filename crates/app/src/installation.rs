@@ -6,7 +6,7 @@
 use ambient::Tokens;
 use anyhow::{Context, bail};
 use store_postgres::{Installation, PgStore};
-use store_redis::{RedisClient, claim_stream, installation_key};
+use store_redis::installation_key;
 
 /// The configured stream is not the one that the schema serves.
 #[derive(Debug, thiserror::Error)]
@@ -19,14 +19,13 @@ pub(crate) struct WrongStream {
     stored: String,
 }
 
-/// Assigns `stream` and the schema to each other. Fails if one of them is already assigned elsewhere; the
-/// error is [`WrongStream`] if it is the schema.
-pub(crate) async fn claim(
+/// Assigns `stream` to the schema at its first start, and returns the installation of the schema. Fails with
+/// [`WrongStream`] if the schema serves another stream.
+pub(crate) async fn of_schema(
     postgres: &PgStore,
-    redis: &RedisClient,
     tokens: &impl Tokens,
     stream: &str,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<Installation> {
     let proposed = Installation {
         id: format!("{:032x}", u128::from_be_bytes(tokens.next())),
         intents_stream: stream.to_owned(),
@@ -35,15 +34,19 @@ pub(crate) async fn claim(
     if ours.intents_stream != stream {
         bail!(WrongStream { configured: stream.to_owned(), stored: ours.intents_stream });
     }
-    let serving = claim_stream(redis, stream, &ours.id).await.context("the stream cannot be claimed")?;
-    if serving != ours.id {
+    Ok(ours)
+}
+
+/// Fails unless `serving`, the installation that has claimed the stream in Redis, is that of the schema.
+pub(crate) fn check_claim(ours: &Installation, serving: &str) -> anyhow::Result<()> {
+    let Installation { id, intents_stream: stream } = ours;
+    if serving != id {
         bail!(
-            "another installation ({serving}; this schema is {}) serves the stream {stream} on this Redis; \
+            "another installation ({serving}; this schema is {id}) serves the stream {stream} on this Redis; \
              if it is gone, delete the key {} in Redis and start again",
-            ours.id,
             installation_key(stream),
         );
     }
-    tracing::info!(installation = ours.id, stream, "this installation serves the stream");
+    tracing::info!(installation = id, stream, "this installation serves the stream");
     Ok(())
 }

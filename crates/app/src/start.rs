@@ -86,12 +86,26 @@ pub(crate) async fn connect(config: &Config) -> anyhow::Result<Backends> {
     let dsn = &config.postgres.dsn;
     let needs = checks.until_in_time(|| postgres.check_needs()).await;
     needs.with_context(|| format!("PostgreSQL at {dsn} lacks something that the service needs"))?;
-    let stream = &config.intents.stream;
-    checks.until_in_time(|| installation::claim(&postgres, &redis, &RandomTokens, stream)).await?;
+    claim_stream(config, &postgres, &redis, &checks).await?;
     let locks = open_locks(config)?;
     let tables = checks.until_in_time(|| locks.check_schema()).await;
     tables.with_context(|| format!("the tables of the locks at {dsn} could not be checked"))?;
     Ok(Backends { redis, pool, postgres, locks, checks })
+}
+
+/// Assigns the intents stream and the schema to each other.
+async fn claim_stream(
+    config: &Config,
+    postgres: &PgStore,
+    redis: &RedisClient,
+    checks: &DependencyStart,
+) -> anyhow::Result<()> {
+    let stream = &config.intents.stream;
+    let of_schema = || installation::of_schema(postgres, &RandomTokens, stream);
+    let ours = checks.until_in_time(of_schema).await?;
+    let checks = DependencyStart { dependency: "Redis", ..*checks };
+    let serving = checks.until_answered(|| store_redis::claim_stream(redis, stream, &ours.id)).await;
+    installation::check_claim(&ours, &serving.context("the stream cannot be claimed")?)
 }
 
 /// Creates a Redis client, and waits until Redis responds.

@@ -71,6 +71,17 @@ async fn a_check_that_takes_too_long_is_made_again() {
 }
 
 #[tokio::test]
+async fn a_redis_that_stands_still_while_a_start_claims_the_stream_is_asked_again() {
+    let world = World::new().await;
+    let slow = Proxy::start(world.redis.port()).await;
+    let delayed = slow.delay_request(b"notification:installations:", Duration::from_secs(3));
+    let service = world.service_via(slow.port(), world.database.port()).start().await;
+    delayed.reached(BOUND).await;
+    let waited = service.logged("waiting for a dependency").expect("it is logged");
+    assert_eq!(waited["dependency"], "Redis", "{waited}");
+}
+
+#[tokio::test]
 async fn a_table_that_another_transaction_has_locked_at_the_start_is_waited_for() {
     let world = World::new().await;
     let holder = world.database.client().await;
