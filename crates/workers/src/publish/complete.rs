@@ -2,8 +2,8 @@
 //!
 //! One row that cannot be written does not delay another. A statement that is refused as a whole is repeated
 //! in halves, and the completion of the row that remains is deferred ([`super::deferred`]). The completions
-//! of a statement that takes too long are deferred together: they are retried beside the loop of the channel,
-//! which continues. During an outage this code waits: until the completions of a chunk are committed or
+//! of a statement that takes too long, or that waits for a lock other than of its rows, are deferred
+//! together: they are retried beside the loop of the channel, which continues. During an outage this code waits: until the completions of a chunk are committed or
 //! deferred, the channel takes no new work.
 
 use std::collections::{HashMap, VecDeque};
@@ -204,10 +204,12 @@ impl<P: Ports> RoutePublisher<P> {
                     shared.pause_after(&error).await?;
                     parts.push_front((part, confirmed_at));
                 }
-                Some(Cause::TimedOut) => {
-                    shared.batch_limit().failed(part.len());
+                Some(cause @ (Cause::TimedOut | Cause::Locked)) => {
+                    if cause == Cause::TimedOut {
+                        shared.batch_limit().failed(part.len());
+                    }
                     shared.mark_failed(&error);
-                    committed.deferred.extend(part.into_iter().map(|change| (change, Cause::TimedOut)));
+                    committed.deferred.extend(part.into_iter().map(|change| (change, cause.clone())));
                 }
                 Some(cause) => match part.split_off(part.len() / 2) {
                     half if part.is_empty() => {

@@ -16,7 +16,7 @@ use tokio::time::timeout;
 
 use super::*;
 use crate::dispatch::{Dispatcher, Receiver, dispatch};
-use crate::fixtures::{World, WorldPorts, acknowledged, down, refused, route, timed_out};
+use crate::fixtures::{World, WorldPorts, acknowledged, down, locked, refused, route, timed_out};
 
 const BOUND: Duration = Duration::from_secs(20);
 /// The TTL of leases and locks that another replica holds.

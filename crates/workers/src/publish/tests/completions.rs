@@ -95,6 +95,24 @@ async fn rows_whose_completion_takes_too_long_delay_their_channel_by_a_second_ea
     timeout(BOUND, running).await.expect("it stops").expect("it does not panic");
 }
 
+// INV-09
+#[tokio::test(start_paused = true)]
+async fn rows_whose_completion_waits_for_a_lock_of_a_trigger_delay_their_channel_by_one_statement() {
+    let fixture = Fixture::default();
+    fixture.world.script.on("complete_routes_published", |_| Effect::Fail(locked("complete")));
+    let (publisher, receiver, _dispatcher) = fixture.publisher();
+    let (health, stop) = (publisher.health.clone(), CancellationToken::new());
+    fixture.put((1..=80).map(|n| route(n, 0)));
+    let running = tokio::spawn(publisher.run(receiver, stop.clone()));
+    fixture.until(|_| health.status().deferred == 80).await;
+    let calls = fixture.world.script.calls_of("complete_routes_published");
+    assert_eq!(calls.iter().map(|call| call.elements.len()).collect::<Vec<_>>(), [80]);
+    fixture.allow_completions();
+    fixture.until(|world| world.database.live_count() == 0).await;
+    stop.cancel();
+    timeout(BOUND, running).await.expect("it stops").expect("it does not panic");
+}
+
 #[tokio::test(start_paused = true)]
 async fn completions_that_take_too_long_are_made_smaller_and_grow_again() {
     let fixture = Fixture::default();
