@@ -12,8 +12,9 @@ use domain::ports::{OutboundState, ReadLimit, StoreError, StreamEntry, StreamRea
 use redis::{Script, Value, cmd};
 
 use crate::blocking::BlockingConnection;
+use crate::connect::MAX_COPY_TIME;
 use crate::connect::{RedisClient, ScriptCall, TimedOut, unexpected};
-use crate::intents::{FIRST_IN_RANGE, MAX_COPY_TIME, entries};
+use crate::intents::{FIRST_IN_RANGE, entries};
 use crate::stream_state::{self, entry_id, parse_state};
 
 /// The time that a read may take beyond the operation timeout: it may return megabytes, and nothing waits for

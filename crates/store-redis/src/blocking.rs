@@ -4,6 +4,7 @@
 //! it is taken out of its slot while a command waits: if the caller drops the wait, the connection is dropped
 //! as well, because Redis continues to block on it. The next command then opens another.
 
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use domain::ports::StoreError;
 use redis::{Cmd, Value};
 use tokio::time::{Instant, timeout};
 
-use crate::connect::{RedisClient, TimedOut, redis_error, unavailable};
+use crate::connect::{MAX_COPY_TIME, RedisClient, TimedOut, redis_error, unavailable};
 use crate::socket::Connection;
 
 /// The largest reply after which a connection is used again: the client library keeps a buffer of that size.
@@ -118,7 +119,9 @@ impl BlockingConnection {
     }
 }
 
-/// The reply to `command` within `limit`; `None` if it exceeds `max_bytes`: the connection is then broken.
+/// The reply to `command`; `None` if it exceeds `max_bytes`: the connection is then broken. Its first byte, and
+/// each next one, arrives within `limit`, and all of it within [`MAX_COPY_TIME`] more: a large reply takes its
+/// time on a slow network.
 pub(crate) async fn ask_within(
     operation: &'static str,
     connection: &mut Connection,
@@ -127,10 +130,18 @@ pub(crate) async fn ask_within(
     limit: Duration,
 ) -> Result<Option<Value>, StoreError> {
     connection.allow(max_bytes);
-    match timeout(limit, command.query_async::<Value>(&mut connection.commands)).await {
-        Ok(Ok(reply)) => Ok(Some(reply)),
-        _ if connection.exceeded() => Ok(None),
-        Ok(Err(error)) => Err(redis_error(operation, error)),
-        Err(_) => Err(unavailable(operation, TimedOut(limit))),
+    let (begun, mut received) = (Instant::now(), 0);
+    let mut commands = connection.commands.clone();
+    let mut asking = pin!(command.query_async::<Value>(&mut commands));
+    loop {
+        match timeout(limit, asking.as_mut()).await {
+            Ok(Ok(reply)) => return Ok(Some(reply)),
+            _ if connection.exceeded() => return Ok(None),
+            Ok(Err(error)) => return Err(redis_error(operation, error)),
+            Err(_) if connection.received() > received && begun.elapsed() < MAX_COPY_TIME => {
+                received = connection.received();
+            }
+            Err(_) => return Err(unavailable(operation, TimedOut(limit))),
+        }
     }
 }

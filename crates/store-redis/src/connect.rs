@@ -247,6 +247,10 @@ impl<'a> ScriptCall<'a> {
     }
 }
 
+/// The longest that Redis may take to copy an entry of any size, or its reply to arrive. Finding the id of an
+/// entry copies it, too.
+pub(crate) const MAX_COPY_TIME: Duration = Duration::from_secs(30);
+
 /// A deadline passed.
 #[derive(Debug, thiserror::Error)]
 #[error("no response within {0:?}")]

@@ -19,15 +19,13 @@ use redis::{Script, Value, cmd};
 use tokio::time::Instant;
 
 use crate::blocking::{BlockingConnection, ask_within};
-use crate::connect::{RedisClient, ScriptCall, millis, unavailable, unexpected};
+use crate::connect::{MAX_COPY_TIME, RedisClient, ScriptCall, millis, unavailable, unexpected};
 use crate::server;
 use crate::socket::Connection;
 use crate::stream_state::{self, entry_id, parse_state};
 
 pub(crate) const FIRST_IN_RANGE: &str = include_str!("scripts/first_in_range.lua");
 const LOOK: &str = include_str!("scripts/look_at_entry.lua");
-/// The longest that Redis may take to copy an entry of any size. Finding the id of an entry copies it, too.
-pub(crate) const MAX_COPY_TIME: Duration = Duration::from_secs(30);
 const INSPECT: &str = include_str!("scripts/inspect_stream.lua");
 
 /// The intents stream at one key. Clones share the reader's connection.

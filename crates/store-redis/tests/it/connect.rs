@@ -105,6 +105,21 @@ async fn a_black_holed_connection_is_unavailable_within_the_timeout_and_heals() 
 }
 
 #[tokio::test]
+async fn a_large_entry_on_a_slow_network_is_read_although_it_takes_longer_than_the_timeout() {
+    let world = World::new().await;
+    let value = "x".repeat(2 * 1024 * 1024);
+    world.ask::<String>(&["XADD", "slow", "5-1", "n", &value]).await;
+    let proxy = Proxy::start(world.redis.port()).await;
+    let stream = RedisIntentStream::new(&client_of(&proxy.addr(), SHORT_TIMEOUT), "slow".to_owned());
+    // Pieces of at most 64 KiB.
+    proxy.delay(SHORT_TIMEOUT / 8);
+    let (begun, limit) = (Instant::now(), ReadLimit { entries: 1, bytes: 64 * 1024 * 1024 });
+    let read = stream.read(EntryId::ZERO, limit, Duration::from_millis(1)).await.expect("it arrives");
+    assert!(matches!(read, StreamRead::Entries(entries) if entries.len() == 1));
+    assert!(begun.elapsed() > 2 * SHORT_TIMEOUT, "{:?}", begun.elapsed());
+}
+
+#[tokio::test]
 async fn answers_that_are_lost_make_a_call_unavailable_though_it_was_carried_out() {
     let world = World::new().await;
     let proxy = Proxy::start(world.redis.port()).await;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use ambient::Clock;
 use domain::accept;
 use domain::checkpoint::LARGE_COPY_INTERVAL;
-use domain::entry::{EntryId, RawEntry};
+use domain::entry::{EntryId, LargeEntry, RawEntry};
 use domain::policy::Policy;
 use domain::ports::{IntentStream, ReadLimit, StoreError, StreamRead};
 use tokio::time::{Instant, sleep_until};
@@ -37,7 +37,7 @@ pub(super) struct EntryReader<'a, P: Ports> {
     settings: &'a IntakeSettings,
     window: ReadWindow,
     misses: u32,
-    /// The time at which the last look at an entry that is too large began, if it failed.
+    /// The time at which the last look at an entry began that did not lead to its outcome.
     looked_at: Option<Instant>,
 }
 
@@ -61,9 +61,28 @@ impl<'a, P: Ports> EntryReader<'a, P> {
         after: EntryId,
         block: Duration,
     ) -> Result<Vec<UnprocessedEntry>, StoreError> {
-        match self.read_whole(after, block).await? {
-            Some(entries) => Ok(entries),
-            None => Ok(self.look_at_large(after).await?.into_iter().collect()),
+        match self.read_whole(after, block).await {
+            Ok(Some(entries)) => Ok(entries),
+            Ok(None) => Ok(self.look_at_large(after).await?.into_iter().collect()),
+            Err(error) => Ok(vec![self.look_after_failure(after, error).await?]),
+        }
+    }
+
+    /// Returns the next entry if reading it alone failed with `error` because it is too large: Redis responds,
+    /// but cannot copy the entry in time. Redis copies the entry for this look, too.
+    async fn look_after_failure(
+        &mut self,
+        after: EntryId,
+        error: StoreError,
+    ) -> Result<UnprocessedEntry, StoreError> {
+        let may_look = self.looked_at.is_none_or(|at| at.elapsed() >= LARGE_COPY_INTERVAL);
+        if !self.window.is_narrow() || !may_look || self.intents.server().await.is_err() {
+            return Err(error);
+        }
+        self.looked_at = Some(Instant::now());
+        match self.intents.look_at_large(after).await? {
+            Some(entry) if entry.bytes > MAX_ENTRY_BYTES as u64 => Ok(self.decode_large(&entry)),
+            _ => Err(error),
         }
     }
 
@@ -106,11 +125,13 @@ impl<'a, P: Ports> EntryReader<'a, P> {
     /// Returns the next entry, decoded by its size alone.
     pub(super) async fn look_after(&self, after: EntryId) -> Result<Option<UnprocessedEntry>, StoreError> {
         let found = self.intents.look_at_large(after).await?;
+        Ok(found.map(|entry| self.decode_large(&entry)))
+    }
+
+    fn decode_large(&self, entry: &LargeEntry) -> UnprocessedEntry {
         let read_at = Instant::now();
-        Ok(found.map(|entry| {
-            let decoded = accept::decode_large(&self.settings.stream, &entry, self.clock.now());
-            UnprocessedEntry { decoded, read_at }
-        }))
+        let decoded = accept::decode_large(&self.settings.stream, entry, self.clock.now());
+        UnprocessedEntry { decoded, read_at }
     }
 
     /// Returns the entries that are already in the stream after `after`, up to a full transaction or to an
@@ -134,7 +155,7 @@ impl<'a, P: Ports> EntryReader<'a, P> {
 
     /// Narrows the next read, because the failed one may have been too large.
     pub(super) fn failed(&mut self) {
-        self.window.count = (self.window.count / 2).clamp(1, FIRST_COUNT);
+        self.window.count = 1;
     }
 
     /// Records that a read returned nothing. Returns the entry that it should have returned, if the stream
@@ -198,6 +219,11 @@ impl ReadWindow {
         }
         let average = entries.iter().map(|entry| entry.fields.cost()).sum::<usize>() / entries.len();
         self.count = (READ_COST / average.max(1)).min(self.count * 4).clamp(1, LARGEST_COUNT);
+    }
+
+    /// True if the next read requests one entry.
+    fn is_narrow(&self) -> bool {
+        self.count == 1
     }
 
     /// Requests one entry next time. Returns false if the last read already requested one.

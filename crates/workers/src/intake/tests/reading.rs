@@ -164,3 +164,32 @@ async fn entries_that_are_old_but_not_processed_and_the_last_processed_one_are_n
     let left: Vec<u64> = world.intents.ids().iter().map(|id| id.millis).collect();
     assert_eq!(left, [2, 3, 4]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_entry_that_redis_cannot_copy_in_time_is_malformed_by_its_size_alone() {
+    let world = world();
+    world.intents.put(large(1, 65 * 1024 * 1024));
+    world.script.on("read", |_| Effect::Fail(down("read")));
+    run_until(&world, 9, |world, _| world.durable() == Some(id(1))).await;
+    let rows = world.database.malformed();
+    let codes: Vec<&str> = rows.iter().map(|row| row.rejection.code.as_str()).collect();
+    assert_eq!((codes, world.script.count("read")), (vec!["entry_too_large"], 2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_entry_that_can_be_read_waits_for_its_read_and_is_looked_at_twice_a_minute() {
+    let world = world();
+    stream(&world, [1]);
+    world.script.on("read", |_| Effect::Fail(down("read")));
+    let intake = intake(&world, 9);
+    let stop = CancellationToken::new();
+    let running = tokio::spawn(intake.run(stop.clone()));
+    let started = Instant::now();
+    world.script.until(Duration::from_secs(120), || started.elapsed() > Duration::from_secs(50)).await;
+    assert_eq!((world.durable(), world.script.count("look_at_large")), (None, 2));
+    world.script.off("read");
+    world.script.until(Duration::from_secs(120), || world.durable() == Some(id(1))).await;
+    assert_eq!((numbers(&world), world.database.malformed().len()), (vec![1], 0));
+    stop.cancel();
+    running.await.expect("it does not panic");
+}
