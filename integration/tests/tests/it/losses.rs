@@ -192,8 +192,8 @@ async fn entries_below_the_checkpoint_that_a_slow_clock_gave_are_accepted() {
     world.settled(43).await;
     let cut = wait_for("the loss is reported", BOUND, async || {
         service.logged(
-            "the stream was cut short: Redis lost its newest entries; those up to the checkpoint have their outcomes, \
-             later ones before the next entry, if there were any, are lost",
+            "the stream was cut short: Redis lost its newest entries; those up to the checkpoint have their outcomes; \
+             entries that producers added after it and that were not read, if there were any, are lost",
         )
     })
     .await;

@@ -9,7 +9,7 @@ use crate::restore::{Snapshot, world_with_snapshots};
 use crate::world::*;
 
 const CUT: &str = "the stream was cut short: Redis lost its newest entries; those up to the checkpoint have their \
-                   outcomes, later ones before the next entry, if there were any, are lost";
+                   outcomes; entries that producers added after it and that were not read, if there were any, are lost";
 const AGE: &str = "notification_intent_stream_oldest_unprocessed_age_seconds";
 
 /// A service whose Redis lost the intents 3 to 5, which are accepted. No intent was sent since.

@@ -90,21 +90,20 @@ impl<P: Ports> CheckpointKeeper<'_, P> {
             known_id.unwrap_or(EntryId::ZERO).max(if is_recent { oldest } else { EntryId::ZERO });
         let loss = CheckpointLoss { processed, last, resume_after };
         if self.reported_loss.replace(loss) != Some(loss) {
-            self.report_loss(loss, known_id, next);
+            self.report_loss(loss, known_id);
         }
         Ok(AfterLoss { resume_after, witness: known.filter(|(id, _)| *id == resume_after) })
     }
 
-    fn report_loss(&self, loss: CheckpointLoss, known: Option<EntryId>, next: Option<EntryId>) {
+    /// Reports the range that may be lost. It has no end: the clock of the new server may be behind, so that
+    /// lost entries have higher ids than new ones.
+    fn report_loss(&self, loss: CheckpointLoss, known: Option<EntryId>) {
         let stream = self.settings.stream.as_str();
         let CheckpointLoss { processed, last, resume_after } = loss;
         match known {
-            Some(_) => {
-                let before = next.map(tracing::field::display);
-                tracing::warn!(stream, %resume_after, after = %processed, before,
-                    "the stream was cut short: Redis lost its newest entries; those up to the checkpoint have their outcomes, later \
-                     ones before the next entry, if there were any, are lost");
-            }
+            Some(_) => tracing::warn!(stream, %resume_after, after = %processed,
+                "the stream was cut short: Redis lost its newest entries; those up to the checkpoint have their outcomes; entries \
+                 that producers added after it and that were not read, if there were any, are lost"),
             None => tracing::warn!(stream, checkpoint = %processed, last_generated = %last, %resume_after,
                 "the stream was recreated; reading it from the beginning"),
         }
