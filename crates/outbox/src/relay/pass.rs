@@ -235,8 +235,9 @@ impl<S: Storage, P: Publisher, O: RelayObserver> Relay<S, P, O> {
         Ok(ClaimOutcome::Nothing(PassEnd::Idle { due_in }))
     }
 
-    /// Halves the next claim after the table rejected a claim or took too long for it. If the claim was for
-    /// one event, that event is set aside, and with it the later ones of its key.
+    /// Halves the next claim after the table rejected a claim. After one that took too long the next is for one
+    /// event, because each further one may take as long, and the first event is the most likely cause. If the
+    /// claim was for one event, that event is set aside, and with it the later ones of its key.
     async fn narrow(
         &self,
         work: &mut LoopState,
@@ -245,7 +246,7 @@ impl<S: Storage, P: Publisher, O: RelayObserver> Relay<S, P, O> {
     ) -> Result<(), OutboxError> {
         let is_late = matches!(error, OutboxError::Postgres(PgError::TimedOut { .. }));
         if request.limit > 1 {
-            work.limit = request.limit / 2;
+            work.limit = if is_late { 1 } else { request.limit / 2 };
             // The server itself may be slow, so the relay reports that it waits.
             return if is_late { Err(error) } else { Ok(()) };
         }

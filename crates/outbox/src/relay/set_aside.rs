@@ -12,7 +12,7 @@ const MIN_PAUSE: Duration = Duration::from_secs(60);
 /// The longest pause.
 const MAX_PAUSE: Duration = Duration::from_secs(3_600);
 /// The most events that are set aside.
-const MAX_SET_ASIDE: usize = 1_000;
+const MAX_SET_ASIDE: usize = 5_000;
 
 /// The events that are set aside, each with the end and the length of its pause.
 #[derive(Debug, Default)]
