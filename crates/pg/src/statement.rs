@@ -39,9 +39,23 @@ impl Statement {
         self.name
     }
 
+    /// The text.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// The statement on tables whose names the caller chooses: each first text of a pair is replaced with the
+    /// second, for example `{jobs}` with `"my_jobs"`.
+    #[must_use]
+    pub fn with_names(&self, names: &[(&str, &str)]) -> Self {
+        let replace = |text: String, (placeholder, name): &(&str, &str)| text.replace(placeholder, name);
+        Self::composed(self.name, self.plan, names.iter().fold(self.text.clone().into_owned(), replace))
+    }
+
     /// The statement with its parameters `$1`, `$2`, … in their order, which [`crate::parameter`] makes.
-    pub fn bind<const N: usize>(&self, parameters: [Parameter; N]) -> BoundStatement {
-        BoundStatement { statement: self.clone(), values: Values::Parameters(parameters.into()) }
+    pub fn bind(&self, parameters: impl IntoIterator<Item = Parameter>) -> BoundStatement {
+        let values = Values::Parameters(parameters.into_iter().collect());
+        BoundStatement { statement: self.clone(), values }
     }
 }
 
