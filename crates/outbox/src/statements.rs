@@ -55,8 +55,8 @@ fn types_of(parameters: &mut Parameters, types: &EventTypes) -> String {
     }
 }
 
-/// Every statement on the table, with each of its optional conditions. The texts are composed, because the name
-/// of the table and the conditions vary.
+/// Every statement on the table, with each of its optional conditions. The texts are composed, because the
+/// name of the table and the conditions vary.
 pub(crate) fn registry(table: &TableName) -> Vec<Statement> {
     let (at, id) = (RawTimestamp::NEG_INFINITY, Uuid::nil());
     let (types, token) = (EventTypes::Only(Vec::new()), ClaimToken(String::new()));

@@ -44,7 +44,8 @@ impl Parameter {
         Self::encode(of_type, &elements.into_iter().collect::<Vec<T>>())
     }
 
-    pub(crate) fn of_type(&self) -> Type {
+    /// The SQL type.
+    pub fn of_type(&self) -> Type {
         self.of_type.clone()
     }
 }
@@ -77,7 +78,8 @@ impl ToSql for Parameter {
 pub struct Parameters(Vec<Parameter>);
 
 impl Parameters {
-    /// Adds a parameter and returns its place in the text, with its type: `$1::text`.
+    /// Adds a parameter and returns its place in the text, with its type: `$1::text`. The text must contain
+    /// it, because the server takes the type of a parameter from its cast.
     pub fn add(&mut self, parameter: Parameter) -> String {
         let of_type = match parameter.of_type.kind() {
             Kind::Array(element) => format!("{element}[]"),

@@ -32,7 +32,7 @@ pub(crate) fn of_store() -> Vec<Statement> {
         step_down::STATEMENTS,
     ];
     let of_keys = [complete(&[]), complete_free(&[])].map(|bound| bound.statement().clone());
-    [lists.concat(), of_keys.into()].concat()
+    [lists.concat(), of_keys.into(), state::statements_in(&receipts::TABLE)].concat()
 }
 
 /// The statements that run with the settings [`crate::QUERY_SESSION`].
