@@ -7,11 +7,11 @@
 
 use std::borrow::Cow;
 
-use sea_query_postgres::PostgresValues;
+use sea_query::{PostgresQueryBuilder, QueryStatementWriter};
+use sea_query_postgres::{PostgresBinder, PostgresValues};
 use tokio_postgres::types::{ToSql, Type};
 
 use crate::parameter::Parameter;
-use crate::prepared::{PostgresBinderRef, SharedText};
 
 /// The text of a statement with its name. The text is the same for every size of batch, must contain no input
 /// from outside, and casts each parameter to its type: `$1::text[]`.
@@ -70,8 +70,6 @@ pub struct BoundStatement {
 pub(crate) enum Values {
     Parameters(Vec<Parameter>),
     Built(PostgresValues),
-    /// The values of a [`crate::sql::Written`], one of which is the text at this index.
-    Shared(PostgresValues, usize, SharedText),
 }
 
 impl BoundStatement {
@@ -79,9 +77,9 @@ impl BoundStatement {
     pub fn built(
         name: &'static str,
         plan: &'static [&'static str],
-        statement: &impl PostgresBinderRef,
+        statement: &(impl QueryStatementWriter + PostgresBinder),
     ) -> Self {
-        let (text, values) = statement.build_ref();
+        let (text, values) = statement.build_postgres(PostgresQueryBuilder);
         Self { statement: Statement::composed(name, plan, text), values: Values::Built(values) }
     }
 
@@ -97,13 +95,6 @@ impl BoundStatement {
                 parameters.iter().map(|parameter| parameter as &(dyn ToSql + Sync)).collect()
             }
             Values::Built(values) => values.as_params(),
-            Values::Shared(values, index, text) => {
-                let mut params = values.as_params();
-                if let Some(param) = params.get_mut(*index) {
-                    *param = text;
-                }
-                params
-            }
         }
     }
 
@@ -115,22 +106,8 @@ impl BoundStatement {
                 .iter()
                 .map(|parameter| (parameter as &(dyn ToSql + Sync), parameter.of_type()))
                 .collect(),
-            Values::Built(_) | Values::Shared(..) => {
-                self.params().into_iter().map(|value| (value, Type::UNKNOWN)).collect()
-            }
+            Values::Built(_) => self.params().into_iter().map(|value| (value, Type::UNKNOWN)).collect(),
         }
-    }
-}
-
-/// A statement that has no name yet.
-impl<T: PostgresBinderRef> From<&T> for BoundStatement {
-    fn from(statement: &T) -> Self {
-        let (text, values) = statement.build_ref();
-        let values = match statement.shared() {
-            None => Values::Built(values),
-            Some((index, text)) => Values::Shared(values, index, SharedText(text)),
-        };
-        Self { statement: Statement::composed("", &[], text), values }
     }
 }
 
