@@ -13,14 +13,14 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use pg::rights::missing_rights;
-use pg::{PgError, PgPool, PostgresBinderRef, Session, row};
+use pg::{BoundStatement, PgError, PgPool, Session, Statement, row};
 use tokio_postgres::Row;
 use tokio_postgres::types::FromSql;
 
 use self::found::{FoundKey, read};
 pub use self::in_transaction::{complete_free_in, complete_in};
 use crate::schema::{required_rights, schema_sql};
-use crate::statements::ClaimCommit;
+use crate::statements::{CLAIM, CLAIM_ASYNCHRONOUSLY, STATEMENTS};
 use crate::{
     Claim, ClaimId, ClaimRequest, CompletionRequest, Guarded, IdempotencyError, KeyLookup, LockTtl, Store,
     statements,
@@ -43,14 +43,14 @@ const SETUP_LOCK: i64 = 0x69_64_65_6d_70_6b_65_79;
 #[derive(Clone, Debug)]
 pub struct PostgresStore {
     pool: PgPool,
-    claim_commit: ClaimCommit,
+    claim: Statement,
 }
 
 impl PostgresStore {
     /// Creates a store on the table that [`PostgresStore::setup_schema`] or a migration with
     /// [`crate::schema_sql`] has created.
     pub fn new(pool: PgPool) -> Self {
-        Self { pool, claim_commit: ClaimCommit::default() }
+        Self { pool, claim: CLAIM }
     }
 
     /// Makes claims that do not wait for the disk, for handlers that store their response in the transaction
@@ -58,7 +58,7 @@ impl PostgresStore {
     /// and has no effect.
     #[must_use]
     pub fn with_asynchronous_claims(self) -> Self {
-        Self { claim_commit: ClaimCommit::Asynchronous, ..self }
+        Self { claim: CLAIM_ASYNCHRONOUSLY, ..self }
     }
 
     /// Creates the table if it is missing, and checks that an existing one can be used. Several processes may
@@ -79,14 +79,7 @@ impl PostgresStore {
     /// rights to run it.
     pub async fn check_schema(&self) -> Result<(), IdempotencyError> {
         let session = self.pool.session("check the table of idempotency keys").await?.checking();
-        session.prepare(&statements::lookup(&[])).await?;
-        session.prepare(&statements::claim(&[], self.claim_commit)).await?;
-        session.prepare(&statements::complete_free(&[])).await?;
-        session.prepare(&statements::complete(&[])).await?;
-        session.prepare(&statements::abandon(&[])).await?;
-        session.prepare(&statements::extend(&[], LockTtl::default())).await?;
-        session.prepare(&statements::begin_again([].into_iter())).await?;
-        session.prepare(&statements::sweep(1)).await?;
+        session.prepare_all(STATEMENTS).await?;
         match missing_rights(&session, &required_rights()).await?.first() {
             None => Ok(()),
             Some(missing) => Err(IdempotencyError::NoRights(missing.table.to_owned())),
@@ -99,7 +92,7 @@ impl Store for PostgresStore {
         let mut claims = Vec::with_capacity(keys.len());
         for batch in keys.chunks(MAX_CLAIM_BATCH) {
             let session = self.pool.session("look up idempotency keys").await?;
-            let rows = session.query(&statements::lookup(batch)).await?;
+            let rows = session.query(statements::lookup(batch)).await?;
             let by_key = by_key(&rows)?;
             begin_again(&session, &by_key).await?;
             for lookup in batch {
@@ -122,7 +115,7 @@ impl Store for PostgresStore {
         for batch in groups.chunks(MAX_CLAIM_BATCH) {
             let firsts: Vec<&ClaimRequest> = batch.iter().map(|group| &requests[group[0]]).collect();
             let session = self.pool.session("claim idempotency keys").await?;
-            for (found, group) in find(&session, &firsts, self.claim_commit).await?.into_iter().zip(batch) {
+            for (found, group) in find(&session, &firsts, &self.claim).await?.into_iter().zip(batch) {
                 let first = &requests[group[0]];
                 for &position in group {
                     claims[position] = found.for_request(&requests[position], first, position == group[0]);
@@ -153,7 +146,7 @@ impl Store for PostgresStore {
 
     async fn sweep(&self, limit: u64) -> Result<u64, IdempotencyError> {
         let session = self.pool.session("sweep expired idempotency keys").await?;
-        Ok(session.execute(&statements::sweep(limit)).await?)
+        Ok(session.execute(statements::sweep(limit)).await?)
     }
 }
 
@@ -165,15 +158,15 @@ fn key_of(id: &ClaimId) -> (&str, &str) {
 async fn find(
     session: &Session,
     requests: &[&ClaimRequest],
-    commit: ClaimCommit,
+    claim: &Statement,
 ) -> Result<Vec<FoundKey>, IdempotencyError> {
-    match ask(session, requests, commit).await {
+    match ask(session, requests, claim).await {
         Err(IdempotencyError::Postgres(PgError::Locked { .. })) => {}
         answer => return answer,
     }
     let mut found = Vec::with_capacity(requests.len());
     for request in requests {
-        let one = alone(session, requests.len(), ask(session, &[request], commit)).await?;
+        let one = alone(session, requests.len(), ask(session, &[request], claim)).await?;
         found.push(one.and_then(|found| found.into_iter().next()).unwrap_or(FoundKey::Busy));
     }
     Ok(found)
@@ -183,13 +176,13 @@ async fn find(
 async fn ask(
     session: &Session,
     requests: &[&ClaimRequest],
-    commit: ClaimCommit,
+    claim: &Statement,
 ) -> Result<Vec<FoundKey>, IdempotencyError> {
     let mut found = vec![FoundKey::Busy; requests.len()];
     let mut open: Vec<usize> = (0..requests.len()).collect();
     for _ in 0..MAX_CLAIM_ROUNDS {
         let asked: Vec<&ClaimRequest> = open.iter().map(|position| requests[*position]).collect();
-        let rows = session.query(&statements::claim(&asked, commit)).await?;
+        let rows = session.query(statements::claim(claim, &asked)).await?;
         let by_key = by_key(&rows)?;
         begin_again(session, &by_key).await?;
         for &position in &open {
@@ -223,24 +216,24 @@ async fn begin_again(session: &Session, found: &HashMap<(&str, &str), &Row>) -> 
     if ahead.is_empty() {
         return Ok(());
     }
-    session.execute(&statements::begin_again(ahead.into_iter())).await?;
+    session.execute(statements::begin_again(ahead.into_iter())).await?;
     Ok(())
 }
 
 /// Changes claims with the statement that `build` makes of them. If some are locked, each is tried alone.
-async fn change<'a, T, Q: PostgresBinderRef>(
+async fn change<'a, T>(
     session: &Session,
     elements: &'a [T],
-    build: impl Fn(&[&'a T]) -> Q,
+    build: impl Fn(&[&'a T]) -> BoundStatement,
 ) -> Result<Vec<Guarded>, IdempotencyError> {
     let all: Vec<&T> = elements.iter().collect();
-    match session.query(&build(&all)).await {
+    match session.query(build(&all)).await {
         Err(PgError::Locked { .. }) => {}
         answer => return outcomes(&answer?, elements.len()),
     }
     let mut changed = Vec::with_capacity(elements.len());
     for element in all {
-        let one = async { outcomes(&session.query(&build(&[element])).await?, 1) };
+        let one = async { outcomes(&session.query(build(&[element])).await?, 1) };
         let one = alone(session, elements.len(), one).await?;
         changed.push(one.and_then(|outcomes| outcomes.into_iter().next()).unwrap_or(Guarded::Busy));
     }
@@ -319,13 +312,11 @@ mod tests {
             fingerprint: Fingerprint::new("f").expect("a fingerprint"),
             lock_ttl: LockTtl::default(),
         };
-        for (key, commit, expected) in
-            [("sync", ClaimCommit::Synchronous, "on"), ("async", ClaimCommit::Asynchronous, "off")]
-        {
+        for (key, claim, expected) in [("sync", CLAIM, "on"), ("async", CLAIM_ASYNCHRONOUSLY, "off")] {
             let session = pool.session("test").await.expect("a connection");
             session.begin().await.expect("begins");
             let request = request(key);
-            let rows = session.query(&statements::claim(&[&request], commit)).await.expect("claims");
+            let rows = session.query(statements::claim(&claim, &[&request])).await.expect("claims");
             assert_eq!(rows.len(), 1, "{key} was free");
             assert_eq!(session.raw("SHOW synchronous_commit").await.expect("shows"), [expected]);
             session.commit().await.expect("commits");

@@ -1,22 +1,6 @@
 //! The table: its name, its columns and the SQL that creates it.
 
 use pg::rights::RequiredRights;
-use sea_query::Iden;
-
-#[derive(Iden, Clone, Copy)]
-pub(crate) enum IdempotencyKeys {
-    Table,
-    Scope,
-    Key,
-    State,
-    Token,
-    Fingerprint,
-    ResponseStatus,
-    ResponseHeaders,
-    ResponseBody,
-    ExpiresAt,
-    CreatedAt,
-}
 
 /// The values of the column `state`.
 pub(crate) const PENDING: &str = "pending";

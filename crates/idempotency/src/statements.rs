@@ -1,25 +1,15 @@
-//! SQL of the keys, built here and run elsewhere. Each text is the same for every batch size, so that it is
-//! prepared once for each connection.
+//! SQL of the keys. The text is the same for every batch size.
 //!
 //! Every statement that waits for rows locks them in the order of the primary key, by bytes, so that
 //! concurrent batches never deadlock. All times are the server's `now()`, the beginning of the transaction.
 //! So a statement that waited for a row compares with a time before the wait, which frees no key too early.
 
-use pg::bind;
-use pg::sql::unnest;
-use sea_query::{
-    CommonTableExpression, DeleteStatement, Expr, ExprTrait, Iden, InsertStatement, IntoIden, LockBehavior,
-    LockType, OnConflict, Order, Query, SelectStatement, SubQueryStatement, TableRef, UnionType,
-    UpdateStatement, WithClause,
-};
-use tokio_postgres::types::ToSql;
+use std::collections::HashSet;
 
-mod held;
+use pg::parameter::{self, Parameter};
+use pg::{BoundStatement, Statement};
 
-pub use self::held::complete;
-pub(crate) use self::held::{abandon, extend};
-use crate::schema::{COMPLETED, IdempotencyKeys as Keys, PENDING};
-use crate::{ClaimRequest, CompletionRequest, FreeCompletion, KeyLookup};
+use crate::{ClaimId, ClaimRequest, CompletionRequest, FreeCompletion, KeyLookup, LockTtl};
 
 /// The planner settings that these statements need: each row is reached by an index, with a plan that does
 /// not depend on statistics, which are taken while the table is nearly empty.
@@ -32,217 +22,203 @@ pub const PLANNER_PARAMETERS: &[(&str, &str)] = &[
     ("enable_mergejoin", "off"),
 ];
 
-/// The parameters of a statement as rows, one for each element.
-#[derive(Iden, Clone, Copy)]
-pub(crate) enum Given {
-    Table,
-    Position,
-    Scope,
-    Key,
-    Token,
-    Fingerprint,
-    TtlMs,
-    Status,
-    Headers,
-    Body,
+/// The condition that the key of a row `k` is among the parameters. They are compared and sorted by bytes,
+/// like the columns.
+macro_rules! is_given {
+    () => {
+        "k.scope = given.scope AND k.key = given.key"
+    };
 }
 
-const PRIMARY_KEY: [Keys; 2] = [Keys::Scope, Keys::Key];
-/// The columns outside the primary key.
-const CONTENT: [Keys; 8] = [
-    Keys::State,
-    Keys::Token,
-    Keys::Fingerprint,
-    Keys::ResponseStatus,
-    Keys::ResponseHeaders,
-    Keys::ResponseBody,
-    Keys::ExpiresAt,
-    Keys::CreatedAt,
-];
-
-/// The steps of a statement.
-#[derive(Iden, Clone, Copy)]
-enum ClaimStep {
-    Claimed,
-    Locked,
-    Deleted,
-}
-
-/// The names of the columns that a statement computes.
-#[derive(Iden, Clone, Copy)]
-enum ClaimColumn {
-    FreeInMs,
-    IsAhead,
-}
-
-fn now() -> Expr {
-    Expr::cust("now()")
-}
-
-fn from_now(ttl_ms: Expr) -> Expr {
-    Expr::cust_with_exprs("now() + $1 * interval '1 millisecond'", [ttl_ms])
-}
-
-/// Returns an expression compared and sorted by bytes, like the columns.
-fn by_bytes<S: ToSql + AsRef<str>>(texts: impl Iterator<Item = S>) -> Expr {
-    Expr::cust_with_exprs("$1 COLLATE \"C\"", [unnest(bind::texts(texts))])
-}
-
-/// Returns the condition that a row's key is among the parameters.
-fn is_given() -> Expr {
-    Expr::col((Keys::Table, Keys::Scope))
-        .equals((Given::Table, Given::Scope))
-        .and(Expr::col((Keys::Table, Keys::Key)).equals((Given::Table, Given::Key)))
-}
-
-fn is_live() -> Expr {
-    Expr::col((Keys::Table, Keys::ExpiresAt)).gte(now())
-}
-
-/// Returns the condition that a claim was made by a clock that was ahead of the server's present one, by more
+/// The condition that a claim `k` was made by a clock that was ahead of the server's present one, by more
 /// than clocks of replicas may differ.
-fn is_ahead() -> Expr {
-    Expr::col((Keys::Table, Keys::State))
-        .eq(bind::text(PENDING))
-        .and(Expr::cust("idempotency_keys.created_at > now() + interval '1 second'"))
+macro_rules! is_ahead {
+    () => {
+        "(k.state = 'pending' AND k.created_at > now() + interval '1 second')"
+    };
 }
 
-/// Restarts claims made by a clock that was ahead: they begin now and end when their holders expect it, not
-/// when the clock has caught up. Skips claims that another transaction has locked: another request restarts
-/// them too, or the holder ends its claim.
-pub(crate) fn begin_again<'a>(keys: impl Iterator<Item = (&'a str, &'a str)> + Clone) -> UpdateStatement {
-    let given = Query::select()
-        .expr_as(by_bytes(keys.clone().map(|(owner, _)| owner)), Given::Scope)
-        .expr_as(by_bytes(keys.map(|(_, key)| key)), Given::Key)
-        .take();
-    let ahead = Query::select()
-        .column((Given::Table, sea_query::Asterisk))
-        .from_subquery(given, Given::Table)
-        .inner_join(Keys::Table, is_given())
-        .and_where(is_ahead())
-        .lock_with_tables_behavior(LockType::Update, [Keys::Table], LockBehavior::SkipLocked)
-        .take();
-    let column = |column: Keys| Expr::col((Keys::Table, column));
-    Query::update()
-        .table(Keys::Table)
-        .value(Keys::ExpiresAt, now().add(column(Keys::ExpiresAt).sub(column(Keys::CreatedAt))))
-        .value(Keys::CreatedAt, now())
-        .from(TableRef::SubQuery(ahead.into(), Given::Table.into_iden()))
-        .and_where(is_given())
-        .take()
+/// The given keys that are claimed or completed.
+macro_rules! live {
+    () => {
+        concat!(
+            "SELECT k.scope, k.key, k.state, k.fingerprint,
+                ceil(extract(epoch FROM k.expires_at - now()) * 1000)::bigint AS free_in_ms, ",
+            is_ahead!(),
+            " AS is_ahead, k.response_status, k.response_headers, k.response_body
+            FROM given JOIN idempotency_keys k ON ",
+            is_given!(),
+            " WHERE k.expires_at >= now()"
+        )
+    };
 }
 
-fn step(name: impl IntoIden, query: impl Into<SubQueryStatement>) -> CommonTableExpression {
-    CommonTableExpression::new().table_name(name).query(query).to_owned()
+/// Inserts the given keys that are absent, and takes over expired ones. Also resets the columns that are not
+/// inserted, so that nothing is left of an expired response.
+macro_rules! insert_free {
+    ($columns:literal, $values:literal) => {
+        concat!(
+            "INSERT INTO idempotency_keys AS k (scope, key, token, fingerprint, expires_at, created_at, ",
+            $columns,
+            ") SELECT scope, key, token, fingerprint, now() + ttl_ms * interval '1 millisecond', now(), ",
+            $values,
+            " FROM given
+            WHERE NOT EXISTS (SELECT 1 FROM idempotency_keys k WHERE ",
+            is_given!(),
+            " AND k.expires_at >= now())
+            ORDER BY scope, key
+            ON CONFLICT (scope, key) DO UPDATE SET state = excluded.state, token = excluded.token,
+                fingerprint = excluded.fingerprint, response_status = excluded.response_status,
+                response_headers = excluded.response_headers, response_body = excluded.response_body,
+                expires_at = excluded.expires_at, created_at = excluded.created_at
+            WHERE k.expires_at < now()
+            RETURNING k.scope, k.key"
+        )
+    };
 }
 
-/// The durability of a claim's commit.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub enum ClaimCommit {
-    /// The claim waits until its commit is on disk.
-    #[default]
-    Synchronous,
-    /// The claim does not wait: a crash of the server may lose the most recent claims.
-    Asynchronous,
-}
-
-/// Claims the free keys, and reads the others. The keys of `requests` are distinct.
+/// Claims the free keys, and reads the others. The keys are distinct.
 ///
 /// Returns a row for each key that was claimed, with only owner and key, and a row for each key that was live
 /// when the statement began. There is no row for a key that another transaction changed meanwhile: the caller
 /// tries again. A live key is only read, whatever other transactions do with it.
-pub(crate) fn claim(requests: &[&ClaimRequest], commit: ClaimCommit) -> SelectStatement {
-    let given = Query::select()
-        .expr_as(by_bytes(requests.iter().map(|request| request.id.owner.as_str())), Given::Scope)
-        .expr_as(by_bytes(requests.iter().map(|request| request.id.key.as_str())), Given::Key)
-        .expr_as(by_bytes(requests.iter().map(|request| request.id.token.to_text())), Given::Token)
-        .expr_as(by_bytes(requests.iter().map(|request| request.fingerprint.as_str())), Given::Fingerprint)
-        .expr_as(
-            unnest(bind::bigints(requests.iter().map(|request| request.lock_ttl.as_millis()))),
-            Given::TtlMs,
+macro_rules! claim {
+    ($condition:literal) => {
+        concat!(
+            "
+        WITH given AS (
+            SELECT unnest($1::text[]) COLLATE \"C\" AS scope, unnest($2::text[]) COLLATE \"C\" AS key,
+                unnest($3::text[]) COLLATE \"C\" AS token, unnest($4::text[]) COLLATE \"C\" AS fingerprint,
+                unnest($5::bigint[]) AS ttl_ms
+        ),
+        claimed AS (",
+            insert_free!("state", "'pending'"),
+            ")
+        SELECT scope, key, NULL::text AS state, NULL::text AS fingerprint, NULL::bigint AS free_in_ms,
+            NULL::boolean AS is_ahead, NULL::int AS response_status, NULL::bytea AS response_headers,
+            NULL::bytea AS response_body
+        FROM claimed ",
+            $condition,
+            "
+        UNION ALL ",
+            live!()
         )
-        .take();
-    let claimed = Query::select()
-        .columns([(ClaimStep::Claimed, Keys::Scope), (ClaimStep::Claimed, Keys::Key)])
-        .expr_as(Expr::cust("NULL::text"), Keys::State)
-        .expr_as(Expr::cust("NULL::text"), Keys::Fingerprint)
-        .expr_as(Expr::cust("NULL::bigint"), ClaimColumn::FreeInMs)
-        .expr_as(Expr::cust("NULL::boolean"), ClaimColumn::IsAhead)
-        .expr_as(Expr::cust("NULL::int"), Keys::ResponseStatus)
-        .expr_as(Expr::cust("NULL::bytea"), Keys::ResponseHeaders)
-        .expr_as(Expr::cust("NULL::bytea"), Keys::ResponseBody)
-        .from(ClaimStep::Claimed)
-        .conditions(
-            commit == ClaimCommit::Asynchronous,
-            // Evaluated once for the statement, before its rows; the setting ends with the transaction.
-            |claimed| {
-                let set = "(SELECT set_config('synchronous_commit', 'off', true)) IS NOT NULL";
-                claimed.and_where(Expr::cust(set));
-            },
-            |_| {},
-        )
-        .take();
-    let mut statement = claimed;
-    statement.union(UnionType::All, live()).with_cte(
-        WithClause::new()
-            .cte(step(Given::Table, given))
-            .cte(step(ClaimStep::Claimed, insert_free()))
-            .to_owned(),
-    );
-    statement.take()
+    };
 }
 
-/// Reads the given keys that are claimed or completed, by the primary key.
-fn live() -> SelectStatement {
-    Query::select()
-        .columns([
-            (Keys::Table, Keys::Scope),
-            (Keys::Table, Keys::Key),
-            (Keys::Table, Keys::State),
-            (Keys::Table, Keys::Fingerprint),
-        ])
-        .expr_as(
-            Expr::cust("ceil(extract(epoch FROM idempotency_keys.expires_at - now()) * 1000)::bigint"),
-            ClaimColumn::FreeInMs,
+/// Locks the given claims that are pending under their token until the transaction ends. `$columns` are
+/// further columns of the parameters.
+macro_rules! locked {
+    ($columns:literal) => {
+        concat!(
+            "SELECT given.* FROM (
+                SELECT unnest($1::bigint[]) AS position, unnest($2::text[]) COLLATE \"C\" AS scope,
+                    unnest($3::text[]) COLLATE \"C\" AS key, unnest($4::text[]) COLLATE \"C\" AS token",
+            $columns,
+            ") AS given
+            JOIN idempotency_keys k ON ",
+            is_given!(),
+            " WHERE k.token = given.token AND k.state = 'pending'
+            ORDER BY k.scope, k.key
+            FOR UPDATE OF k"
         )
-        .expr_as(is_ahead(), ClaimColumn::IsAhead)
-        .columns([
-            (Keys::Table, Keys::ResponseStatus),
-            (Keys::Table, Keys::ResponseHeaders),
-            (Keys::Table, Keys::ResponseBody),
-        ])
-        .from(Given::Table)
-        .inner_join(Keys::Table, is_given())
-        .and_where(is_live())
-        .take()
+    };
 }
 
-/// Reads the keys that are claimed or completed, by the primary key; no row for a free key.
-pub(crate) fn lookup(keys: &[KeyLookup]) -> SelectStatement {
-    let given = Query::select()
-        .expr_as(by_bytes(keys.iter().map(|lookup| lookup.owner.as_str())), Given::Scope)
-        .expr_as(by_bytes(keys.iter().map(|lookup| lookup.key.as_str())), Given::Key)
-        .take();
-    let mut statement = live();
-    statement.with_cte(WithClause::new().cte(step(Given::Table, given)).to_owned());
-    statement
+pg::statements! {
+    /// Reads the keys that are claimed or completed; no row for a free key.
+    LOOKUP = "idempotency.lookup", plan ["idempotency_keys_pkey"], concat!("
+        WITH given AS (
+            SELECT unnest($1::text[]) COLLATE \"C\" AS scope, unnest($2::text[]) COLLATE \"C\" AS key
+        ) ", live!());
+
+    /// Claims keys, and waits until the commit is on disk.
+    CLAIM = "idempotency.claim", plan ["idempotency_keys_pkey"], claim!("");
+
+    /// Claims keys without waiting for the disk: a crash of the server may lose the most recent claims. The
+    /// condition is evaluated once for the statement, before its rows; the setting ends with the transaction.
+    CLAIM_ASYNCHRONOUSLY = "idempotency.claim_asynchronously", plan ["idempotency_keys_pkey"],
+        claim!("WHERE (SELECT set_config('synchronous_commit', 'off', true)) IS NOT NULL");
+
+    /// Restarts claims made by a clock that was ahead: they begin now and end when their holders expect it,
+    /// not when the clock has caught up. Skips claims that another transaction has locked: another request
+    /// restarts them too, or the holder ends its claim.
+    BEGIN_AGAIN = "idempotency.begin_again", plan ["idempotency_keys_pkey"], concat!("
+        UPDATE idempotency_keys AS k SET expires_at = now() + (k.expires_at - k.created_at), created_at = now()
+        FROM (
+            SELECT given.* FROM (
+                SELECT unnest($1::text[]) COLLATE \"C\" AS scope, unnest($2::text[]) COLLATE \"C\" AS key
+            ) AS given
+            JOIN idempotency_keys k ON ", is_given!(), " WHERE ", is_ahead!(), "
+            FOR UPDATE OF k SKIP LOCKED
+        ) AS given
+        WHERE ", is_given!());
+
+    /// Stores the responses of free keys; returns owner and key of those. Waits for a transaction that is
+    /// taking one of them, and then skips that key. The keys are distinct.
+    COMPLETE_FREE = "idempotency.complete_free", plan ["idempotency_keys_pkey"], concat!("
+        WITH given AS (
+            SELECT unnest($1::text[]) COLLATE \"C\" AS scope, unnest($2::text[]) COLLATE \"C\" AS key,
+                unnest($3::text[]) COLLATE \"C\" AS token, unnest($4::text[]) COLLATE \"C\" AS fingerprint,
+                unnest($5::bigint[]) AS status, unnest($6::bytea[]) AS headers, unnest($7::bytea[]) AS body,
+                unnest($8::bigint[]) AS ttl_ms
+        ) ",
+        insert_free!(
+            "state, response_status, response_headers, response_body",
+            "'completed', status::int, headers, body"
+        ));
+
+    /// Stores the responses of the claims that the caller still holds; returns their positions.
+    COMPLETE = "idempotency.complete", plan ["idempotency_keys_pkey"], concat!("
+        UPDATE idempotency_keys AS k
+        SET state = 'completed', response_status = given.status::int, response_headers = given.headers,
+            response_body = given.body, expires_at = now() + given.ttl_ms * interval '1 millisecond'
+        FROM (", locked!(", unnest($5::bigint[]) AS status, unnest($6::bytea[]) AS headers,
+                    unnest($7::bytea[]) AS body, unnest($8::bigint[]) AS ttl_ms"), "
+        ) AS given
+        WHERE ", is_given!(), "
+        RETURNING given.position");
+
+    /// Sets the end of the claims that the caller still holds to a time from now; returns their positions.
+    EXTEND = "idempotency.extend", plan ["idempotency_keys_pkey"], concat!("
+        UPDATE idempotency_keys AS k SET expires_at = now() + $5::bigint * interval '1 millisecond'
+        FROM (", locked!(""), ") AS given
+        WHERE ", is_given!(), "
+        RETURNING given.position");
+
+    /// Deletes the claims that the caller still holds; returns their positions.
+    ABANDON = "idempotency.abandon", plan ["idempotency_keys_pkey"], concat!("
+        WITH locked AS (", locked!(""), "),
+        deleted AS (DELETE FROM idempotency_keys WHERE (scope, key) IN (SELECT scope, key FROM locked))
+        SELECT position FROM locked");
+
+    /// Deletes expired keys, the oldest first; skips keys that another transaction has locked.
+    SWEEP = "idempotency.sweep", plan ["idempotency_keys_expires_at_idx", "idempotency_keys_pkey"], "
+        DELETE FROM idempotency_keys WHERE (scope, key) IN (
+            SELECT scope, key FROM idempotency_keys WHERE expires_at < now()
+            ORDER BY expires_at
+            LIMIT $1::bigint
+            FOR UPDATE SKIP LOCKED
+        )";
 }
 
-/// Returns the given keys that are free, in the order of the primary key.
-fn free() -> SelectStatement {
-    let live = Query::select()
-        .column((Keys::Table, Keys::Key))
-        .from(Keys::Table)
-        .and_where(is_given())
-        .and_where(is_live())
-        .take();
-    Query::select()
-        .columns([Given::Scope, Given::Key])
-        .from(Given::Table)
-        .and_where(Expr::exists(live).not())
-        .order_by(Given::Scope, Order::Asc)
-        .order_by(Given::Key, Order::Asc)
-        .take()
+pub(crate) fn lookup(keys: &[KeyLookup]) -> BoundStatement {
+    LOOKUP.bind([
+        parameter::texts(keys.iter().map(|lookup| lookup.owner.as_str())),
+        parameter::texts(keys.iter().map(|lookup| lookup.key.as_str())),
+    ])
+}
+
+/// [`CLAIM`] or [`CLAIM_ASYNCHRONOUSLY`].
+pub(crate) fn claim(claim: &Statement, requests: &[&ClaimRequest]) -> BoundStatement {
+    let fingerprints = parameter::texts(requests.iter().map(|request| request.fingerprint.as_str()));
+    let ttls = parameter::bigints(requests.iter().map(|request| request.lock_ttl.as_millis()));
+    claim.bind(ids(requests.iter().map(|request| &request.id)).into_iter().chain([fingerprints, ttls]))
+}
+
+pub(crate) fn begin_again<'a>(keys: impl Iterator<Item = (&'a str, &'a str)> + Clone) -> BoundStatement {
+    let owners = parameter::texts(keys.clone().map(|(owner, _)| owner));
+    BEGIN_AGAIN.bind([owners, parameter::texts(keys.map(|(_, key)| key))])
 }
 
 /// Stores the responses of the free keys, by the primary key; returns owner and key of those. Waits for a
@@ -251,97 +227,102 @@ fn free() -> SelectStatement {
 /// For a transaction of the caller, [`pg::Session::prepare`] it and run it with [`pg::Session::change`]:
 /// unless it changes as many rows as there are completions, one of the keys is taken.
 /// [`crate::complete_free_in`] returns which.
-pub fn complete_free(completions: &[FreeCompletion]) -> InsertStatement {
+pub fn complete_free(completions: &[FreeCompletion]) -> BoundStatement {
     let each = || completions.iter().map(|free| &free.completion);
-    let given = Query::select()
-        .expr_as(by_bytes(each().map(|completion| completion.id.owner.as_str())), Given::Scope)
-        .expr_as(by_bytes(each().map(|completion| completion.id.key.as_str())), Given::Key)
-        .expr_as(by_bytes(each().map(|completion| completion.id.token.to_text())), Given::Token)
-        .expr_as(by_bytes(completions.iter().map(|free| free.fingerprint.as_str())), Given::Fingerprint)
-        .take();
-    let given = with_answers(given, each);
-    let mut rows = free();
-    rows.expr(bind::text(COMPLETED))
-        .columns([Given::Token, Given::Fingerprint])
-        .expr(Expr::col(Given::Status).cast_as("int"))
-        .columns([Given::Headers, Given::Body])
-        .expr(from_now(Expr::col(Given::TtlMs)))
-        .expr(now());
-    let mut insert = insert(PRIMARY_KEY.into_iter().chain(CONTENT), rows);
-    insert.with_cte(WithClause::new().cte(step(Given::Table, given)).to_owned());
-    insert
+    let fingerprints = parameter::texts(completions.iter().map(|free| free.fingerprint.as_str()));
+    let ids = ids(each().map(|completion| &completion.id));
+    COMPLETE_FREE.bind(ids.into_iter().chain([fingerprints]).chain(answers(each())))
 }
 
-/// Adds the responses and their retention TTLs to the parameters.
-fn with_answers<'a, I: Iterator<Item = &'a CompletionRequest>>(
-    mut given: SelectStatement,
-    completions: impl Fn() -> I,
-) -> SelectStatement {
-    let answers = || completions().map(|completion| &completion.answer);
-    let ttls = completions().map(|completion| completion.retention_ttl.as_millis());
-    given
-        .expr_as(unnest(bind::bigints(answers().map(|answer| answer.status.into()))), Given::Status)
-        .expr_as(unnest(bind::byteas(answers().map(|answer| &*answer.headers))), Given::Headers)
-        .expr_as(unnest(bind::byteas(answers().map(|answer| &*answer.body))), Given::Body)
-        .expr_as(unnest(bind::bigints(ttls)), Given::TtlMs)
-        .take()
+/// Stores the responses of the claims that the caller still holds, by the primary key; returns the positions
+/// in `completions` of those that were completed.
+///
+/// For a transaction of the caller, [`pg::Session::prepare`] it and run it with [`pg::Session::change`]:
+/// unless it changes as many rows as there are completions, one of them is fenced. [`crate::complete_in`]
+/// returns which.
+pub fn complete(completions: &[CompletionRequest]) -> BoundStatement {
+    let (positions, held) = held(completions.iter().map(|completion| &completion.id));
+    COMPLETE.bind(held.into_iter().chain(answers(positions.iter().map(|position| &completions[*position]))))
 }
 
-/// Inserts the given keys that are absent, and takes over expired ones.
-fn insert_free() -> InsertStatement {
-    let mut rows = free();
-    rows.expr(bind::text(PENDING))
-        .columns([Given::Token, Given::Fingerprint])
-        .expr(from_now(Expr::col(Given::TtlMs)))
-        .expr(now());
-    insert(
-        [
-            Keys::Scope,
-            Keys::Key,
-            Keys::State,
-            Keys::Token,
-            Keys::Fingerprint,
-            Keys::ExpiresAt,
-            Keys::CreatedAt,
-        ],
-        rows,
-    )
+pub(crate) fn extend(ids: &[&ClaimId], lock_ttl: LockTtl) -> BoundStatement {
+    let ttl = parameter::bigint(lock_ttl.as_millis());
+    EXTEND.bind(held(ids.iter().copied()).1.into_iter().chain([ttl]))
 }
 
-/// Inserts `rows`, which have these columns, and takes over expired keys.
-fn insert(columns: impl IntoIterator<Item = Keys>, rows: SelectStatement) -> InsertStatement {
-    // Also resets the columns that are not inserted, so that nothing is left of an expired response.
-    let taken_over = OnConflict::columns(PRIMARY_KEY)
-        .update_columns(CONTENT)
-        .action_and_where(Expr::col((Keys::Table, Keys::ExpiresAt)).lt(now()))
-        .to_owned();
-    let mut insert = Query::insert();
-    insert
-        .into_table(Keys::Table)
-        .columns(columns)
-        .on_conflict(taken_over)
-        .returning(Query::returning().columns([(Keys::Table, Keys::Scope), (Keys::Table, Keys::Key)]));
-    // Cannot fail: each caller has an expression for each of its columns.
-    insert.select_from(rows).expect("as many expressions as columns");
-    insert
+pub(crate) fn abandon(ids: &[&ClaimId]) -> BoundStatement {
+    ABANDON.bind(held(ids.iter().copied()).1)
 }
 
-/// Deletes expired keys, the oldest first, by the index on `expires_at`; skips keys that another transaction
-/// has locked.
-pub(crate) fn sweep(limit: u64) -> DeleteStatement {
-    let expired = Query::select()
-        .columns([Keys::Scope, Keys::Key])
-        .from(Keys::Table)
-        .and_where(Expr::col(Keys::ExpiresAt).lt(now()))
-        .order_by(Keys::ExpiresAt, Order::Asc)
-        .limit(limit)
-        .lock_with_behavior(LockType::Update, LockBehavior::SkipLocked)
-        .take();
-    Query::delete()
-        .from_table(Keys::Table)
-        .and_where(Expr::tuple([Expr::col(Keys::Scope), Expr::col(Keys::Key)]).in_subquery(expired))
-        .take()
+pub(crate) fn sweep(limit: u64) -> BoundStatement {
+    SWEEP.bind([parameter::bigint(i64::try_from(limit).unwrap_or(i64::MAX))])
+}
+
+/// The owner, key and token of each claim.
+fn ids<'a>(ids: impl Iterator<Item = &'a ClaimId> + Clone) -> [Parameter; 3] {
+    [
+        parameter::texts(ids.clone().map(|id| id.owner.as_str())),
+        parameter::texts(ids.clone().map(|id| id.key.as_str())),
+        parameter::texts(ids.map(|id| id.token.to_text())),
+    ]
+}
+
+/// The position, owner, key and token of each claim, and the positions. If several claims are equal, only the
+/// first is included.
+fn held<'a>(all: impl Iterator<Item = &'a ClaimId>) -> (Vec<usize>, Vec<Parameter>) {
+    let mut seen = HashSet::new();
+    let distinct = all.enumerate().filter(|(_, id)| seen.insert(*id));
+    let (positions, distinct): (Vec<usize>, Vec<&ClaimId>) = distinct.unzip();
+    let numbers = parameter::bigints(positions.iter().map(|position| *position as i64));
+    let parameters = [numbers].into_iter().chain(ids(distinct.into_iter())).collect();
+    (positions, parameters)
+}
+
+/// The responses with their retention TTLs.
+fn answers<'a>(completions: impl Iterator<Item = &'a CompletionRequest> + Clone) -> [Parameter; 4] {
+    let answers = || completions.clone().map(|completion| &completion.answer);
+    [
+        parameter::bigints(answers().map(|answer| answer.status.into())),
+        parameter::byteas(answers().map(|answer| &*answer.headers)),
+        parameter::byteas(answers().map(|answer| &*answer.body)),
+        parameter::bigints(completions.clone().map(|completion| completion.retention_ttl.as_millis())),
+    ]
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use std::time::Duration;
+
+    use local_servers::{Postgres, PostgresOptions};
+    use pg::{Dsn, PgPool, PoolSettings, SessionSettings, check_plan};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn every_statement_has_the_plan_that_it_claims() {
+        let server = Postgres::start(PostgresOptions { durable: false, settings: Vec::new() }).await;
+        let server = server.expect("PostgreSQL starts");
+        server.execute("postgres", crate::schema_sql()).await.expect("the table");
+        let dsn = Dsn::parse(&server.superuser_dsn("postgres")).expect("a connection string");
+        let settings = PoolSettings {
+            max_connections: 1,
+            operation_timeout: Duration::from_secs(60),
+            session: SessionSettings { application_name: "test", parameters: PLANNER_PARAMETERS },
+        };
+        let pool = PgPool::new(&dsn, settings).expect("a pool");
+        let session = pool.session("explain").await.expect("connects");
+        for statement in STATEMENTS {
+            assert_eq!(check_plan(&session, statement).await, Ok(()));
+        }
+    }
+
+    // I-13
+    #[test]
+    fn every_time_is_the_servers() {
+        for statement in STATEMENTS {
+            let text = statement.text();
+            assert!(text.contains("now()") || statement == &ABANDON, "{text}");
+            assert!(!text.contains("timestamptz"), "{text}");
+        }
+    }
+}

@@ -55,9 +55,5 @@ pub use manager::{DEFAULT_TTL, Lease, LockManager, LockOptions, MAX_TTL, PURGE_B
 pub use outcome::{Acquisition, Extension, GrantedLock, LockInfo, Release};
 pub use retry::{Backoff, Retry, RetryJitter};
 pub use schema::{MAX_TABLE_NAME_BYTES, TableNames, schema_sql};
-pub use statements::PLANNER_PARAMETERS;
+pub use statements::{PLANNER_PARAMETERS, TIME_TOLERANCE_MS};
 pub use telemetry::{LockEvent, LockObserver, LockOperation, LockOutcome, Reason};
-
-/// The time for which a lease stays live after its end, in milliseconds. Not configurable, because all
-/// clients must agree on it.
-pub const TIME_TOLERANCE_MS: i64 = 1000;

@@ -14,8 +14,7 @@ use crate::guard::{Guard, RenewalSchedule};
 use crate::key::LockKey;
 use crate::retry::Retry;
 use crate::schema::TableNames;
-use crate::statements::{Selector, Statements};
-use crate::store::LockStore;
+use crate::store::{LockStore, Selector};
 use crate::telemetry::{EventSink, LockObserver, LockOperation};
 use crate::{Acquisition, Extension, GrantedLock, LockError, LockId, LockInfo, Release};
 
@@ -78,8 +77,7 @@ impl LockManager {
     }
 
     fn build(pool: PgPool, names: TableNames, telemetry: EventSink) -> Self {
-        let statements = Statements::new(&names);
-        let store = Arc::new(LockStore { pool, names, statements, telemetry, same_ttl: false });
+        let store = Arc::new(LockStore { pool, names, telemetry, same_ttl: false });
         Self { store, tokens: Arc::new(RandomTokens), jitter: Arc::new(RandomJitter), abort: None }
     }
 

@@ -1,7 +1,7 @@
 //! The two tables: their names, their columns and the SQL that creates them.
 
+use pg::Statement;
 use pg::rights::RequiredRights;
-use sea_query::{DynIden, Iden};
 
 use crate::LockError;
 
@@ -44,12 +44,10 @@ impl TableNames {
         Ok(Self { locks: locks.to_owned(), fence_counters: fence_counters.to_owned() })
     }
 
-    pub(crate) fn locks(&self) -> DynIden {
-        DynIden::from(self.locks.clone())
-    }
-
-    pub(crate) fn fence_counters(&self) -> DynIden {
-        DynIden::from(self.fence_counters.clone())
+    /// Returns the statement on these tables.
+    pub(crate) fn of(&self, statement: &Statement) -> Statement {
+        let [locks, fence_counters] = [&self.locks, &self.fence_counters].map(|name| format!("\"{name}\""));
+        statement.with_names(&[("{locks}", &locks), ("{fence_counters}", &fence_counters)])
     }
 
     /// Returns the rights that the statements need on each table.
@@ -63,23 +61,6 @@ impl TableNames {
 }
 
 pub(crate) const DELETE: &str = "DELETE";
-
-#[derive(Iden, Clone, Copy)]
-pub(crate) enum Locks {
-    Key,
-    LockId,
-    ExpiresAtMs,
-    AcquiredAtMs,
-    Fence,
-    UserKey,
-}
-
-#[derive(Iden, Clone, Copy)]
-pub(crate) enum FenceCounters {
-    FenceKey,
-    Fence,
-    KeyDebug,
-}
 
 /// Returns the SQL that creates both tables if they do not exist, for a migration or for
 /// [`crate::LockManager::setup_schema`].

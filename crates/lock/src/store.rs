@@ -8,18 +8,19 @@
 
 use std::time::Duration;
 
-use futures_util::future::try_join_all;
 use pg::rights::{RequiredRights, missing_rights};
-use pg::{PgError, PgPool, row};
-use sea_query::SelectStatement;
+use pg::{BoundStatement, PgError, PgPool, Statement, parameter, row};
 use tokio::time::Instant;
 use tokio_postgres::Row;
 use tokio_postgres::types::FromSql;
 
-use crate::fence::{FENCE_MAX, FENCE_WARN};
+use crate::fence::{FENCE_DIGITS, FENCE_MAX, FENCE_WARN};
 use crate::key::{LockKey, hash_key};
 use crate::schema::{DELETE, TableNames, schema_sql};
-use crate::statements::{LeaseLength, Selector, Statements};
+use crate::statements::{
+    BEGIN_AGAIN, ENSURE_COUNTER, EXTEND, GRANT, LEASE_END, LOCK_COUNTER, LOCK_KEY, LOCK_ROW, LOOKUP_ID,
+    LOOKUP_KEY, PEEK, PURGE, PURGE_AFTER_MS, RAISE_COUNTER, RELEASE, STATEMENTS,
+};
 use crate::telemetry::{EventSink, LockEvent, LockOperation, LockOutcome, Reason};
 use crate::{Extension, GrantedLock, LockError, LockId, LockInfo, Release};
 
@@ -39,12 +40,18 @@ pub(crate) enum Attempt {
     Unknown(LockError),
 }
 
+/// The selector of a row of the locks.
+#[derive(Clone, Copy)]
+pub(crate) enum Selector<'a> {
+    Key(&'a LockKey),
+    Id(&'a LockId),
+}
+
 /// The locks in two tables of one database.
 #[derive(Clone)]
 pub(crate) struct LockStore {
     pub(crate) pool: PgPool,
     pub(crate) names: TableNames,
-    pub(crate) statements: Statements,
     pub(crate) telemetry: EventSink,
     /// True if all clients acquire a key for the same time.
     pub(crate) same_ttl: bool,
@@ -73,11 +80,13 @@ impl LockStore {
 
     async fn try_acquire(&self, key: &LockKey, id: &LockId, ttl_ms: i64) -> Result<Attempt, LockError> {
         let session = self.pool.session("acquire a lock").await?;
-        let length = if self.same_ttl { LeaseLength::Millis(ttl_ms) } else { LeaseLength::OfGrant };
-        let found = session.query(&self.statements.peek_ahead(key, length)).await?;
+        let row = || parameter::text(&key.storage);
+        let counter = || parameter::text(&key.fence);
+        let length = || parameter::optional_bigint(self.same_ttl.then_some(ttl_ms));
+        let found = session.query(self.names.of(&PEEK).bind([row(), length()])).await?;
         if is_live(&found)? {
             if found.first().map_or(Ok(false), |row| column(row, "is_ahead"))? {
-                match session.execute(&self.statements.begin_again(key, length)).await {
+                match session.execute(self.names.of(&BEGIN_AGAIN).bind([row(), length()])).await {
                     // Its holder changes the lease, or another client restarts it too.
                     Ok(_) | Err(PgError::Locked { .. }) => {}
                     Err(error) => return Err(error.into()),
@@ -85,11 +94,21 @@ impl LockStore {
             }
             return Ok(Attempt::Locked);
         }
-        let advisory = session.prepare(&self.statements.lock_key(key)).await?;
-        let ensure = session.prepare(&self.statements.ensure_counter(key)).await?;
-        let counter = session.prepare(&self.statements.lock_counter(key)).await?;
-        let holder = session.prepare(&self.statements.lock_row(key)).await?;
-        let grant = session.prepare(&self.statements.grant(key, id, ttl_ms)).await?;
+        let advisory = session.prepare(LOCK_KEY.bind([row()])).await?;
+        let ensure = self.names.of(&ENSURE_COUNTER).bind([counter(), parameter::text(&key.user)]);
+        let ensure = session.prepare(ensure).await?;
+        let lock_counter = session.prepare(self.names.of(&LOCK_COUNTER).bind([counter()])).await?;
+        let lock_row = session.prepare(self.names.of(&LOCK_ROW).bind([row()])).await?;
+        let grant = self.names.of(&GRANT).bind([
+            counter(),
+            parameter::bigint(FENCE_MAX as i64),
+            row(),
+            parameter::text(id.as_str()),
+            parameter::bigint(ttl_ms),
+            parameter::bigint(FENCE_DIGITS as i64),
+            parameter::text(&key.user),
+        ]);
+        let grant = session.prepare(grant).await?;
         // The lease begins here at the latest; if the server grants it later, it also ends later.
         let asked_at = Instant::now();
         let (begun, alone, ensured, counter, holder, granted, committed) = tokio::join!(
@@ -97,8 +116,8 @@ impl LockStore {
             session.begin(),
             session.run(&advisory),
             session.run(&ensure),
-            session.run(&counter),
-            session.run(&holder),
+            session.run(&lock_counter),
+            session.run(&lock_row),
             session.run(&grant),
             session.commit(),
         );
@@ -128,7 +147,8 @@ impl LockStore {
     }
 
     pub(crate) async fn extend(&self, id: &LockId, ttl_ms: i64) -> Result<Extension, LockError> {
-        let changed = self.change("extend a lock", &self.statements.extend(id, ttl_ms)).await;
+        let extend = self.names.of(&EXTEND).bind([parameter::text(id.as_str()), parameter::bigint(ttl_ms)]);
+        let changed = self.change("extend a lock", extend).await;
         self.report(LockOperation::Extend, id, &changed);
         Ok(match changed? {
             Ok(expires_at_ms) => Extension::Extended { expires_at_ms },
@@ -137,7 +157,8 @@ impl LockStore {
     }
 
     pub(crate) async fn release(&self, id: &LockId) -> Result<Release, LockError> {
-        let changed = self.change("release a lock", &self.statements.release(id)).await;
+        let release = self.names.of(&RELEASE).bind([parameter::text(id.as_str())]);
+        let changed = self.change("release a lock", release).await;
         self.report(LockOperation::Release, id, &changed);
         Ok(match changed? {
             Ok(_) => Release::Released,
@@ -160,7 +181,7 @@ impl LockStore {
     async fn change(
         &self,
         operation: &'static str,
-        change: &SelectStatement,
+        change: BoundStatement,
     ) -> Result<Result<i64, Reason>, LockError> {
         let session = self.pool.session(operation).await?;
         let rows = session.query(change).await?;
@@ -211,7 +232,11 @@ impl LockStore {
 
     async fn find(&self, which: Selector<'_>) -> Result<Option<LockInfo>, LockError> {
         let session = self.pool.session("look up a lock").await?;
-        let rows = session.query(&self.statements.lookup(which)).await?;
+        let lookup = match which {
+            Selector::Key(key) => self.names.of(&LOOKUP_KEY).bind([parameter::text(&key.storage)]),
+            Selector::Id(id) => self.names.of(&LOOKUP_ID).bind([parameter::text(id.as_str())]),
+        };
+        let rows = session.query(lookup).await?;
         let Some(row) = rows.first() else { return Ok(None) };
         Ok(Some(LockInfo {
             key_hash: hash_key(column(row, "user_key")?),
@@ -225,19 +250,27 @@ impl LockStore {
 
     pub(crate) async fn expired_at_ms(&self, key: &LockKey) -> Result<Option<i64>, LockError> {
         let session = self.pool.session("look up an expired lock").await?;
-        let rows = session.query(&self.statements.lease_end(key)).await?;
+        let lease_end = self.names.of(&LEASE_END).bind([parameter::text(&key.storage)]);
+        let rows = session.query(lease_end).await?;
         let Some(row) = rows.first().filter(|_| !is_live(&rows).unwrap_or(false)) else { return Ok(None) };
         column(row, "expires_at_ms").map(Some)
     }
 
     pub(crate) async fn purge(&self, limit: u64) -> Result<u64, LockError> {
         let session = self.pool.session("purge expired locks").await?;
-        Ok(session.execute(&self.statements.purge(limit)).await?)
+        let limit = parameter::bigint(i64::try_from(limit).unwrap_or(i64::MAX));
+        let purge = self.names.of(&PURGE).bind([parameter::bigint(PURGE_AFTER_MS), limit]);
+        Ok(session.execute(purge).await?)
     }
 
     pub(crate) async fn raise_counter(&self, key: &LockKey, floor: i64) -> Result<u64, LockError> {
         let session = self.pool.session("raise a fence counter").await?;
-        let rows = session.query(&self.statements.raise_counter(key, floor)).await?;
+        let raise = self.names.of(&RAISE_COUNTER).bind([
+            parameter::text(&key.fence),
+            parameter::bigint(floor),
+            parameter::text(&key.user),
+        ]);
+        let rows = session.query(raise).await?;
         let fence: i64 = rows.first().map_or(Ok(floor), |row| column(row, "fence"))?;
         u64::try_from(fence).map_err(|_| LockError::Corrupt("fence"))
     }
@@ -256,36 +289,8 @@ impl LockStore {
 
     pub(crate) async fn check_schema(&self) -> Result<(), LockError> {
         let session = self.pool.session("check the tables of the locks").await?.checking();
-        let (key, id) = (LockKey::parse("check")?, LockId::from_bytes([0; 16]));
-        let statements = &self.statements;
-        let inserts = [
-            statements.ensure_counter(&key),
-            statements.grant(&key, &id, 1),
-            statements.raise_counter(&key, 0),
-        ];
-        let selects = [
-            statements.lock_counter(&key),
-            statements.lock_key(&key),
-            statements.peek_ahead(&key, LeaseLength::OfGrant),
-            statements.peek_ahead(&key, LeaseLength::Millis(1)),
-            statements.extend(&id, 1),
-            statements.release(&id),
-            statements.peek(&key),
-            statements.lock_row(&key),
-            statements.lease_end(&key),
-            statements.lookup(Selector::Key(&key)),
-            statements.lookup(Selector::Id(&id)),
-        ];
-        let updates = [LeaseLength::OfGrant, LeaseLength::Millis(1)];
-        let updates = updates.map(|length| statements.begin_again(&key, length));
-        let purge = statements.purge(1);
-        // Prepared concurrently: one after the other would take too long if the server is far away.
-        tokio::try_join!(
-            try_join_all(inserts.iter().map(|statement| session.prepare(statement))),
-            try_join_all(updates.iter().map(|statement| session.prepare(statement))),
-            try_join_all(selects.iter().map(|statement| session.prepare(statement))),
-            session.prepare(&purge),
-        )?;
+        let statements: Vec<Statement> = STATEMENTS.iter().map(|each| self.names.of(each)).collect();
+        session.prepare_all(&statements).await?;
         let missing = missing_rights(&session, &self.names.required_rights()).await?;
         if missing.is_empty() {
             return Ok(());

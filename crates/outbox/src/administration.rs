@@ -8,8 +8,7 @@ use std::ops::Range;
 
 use ambient::Timestamp;
 use bytes::Bytes;
-use pg::sql::Written;
-use pg::{PgPool, RawTimestamp, Session};
+use pg::{BoundStatement, PgPool, RawTimestamp, Session};
 use tokio_postgres::Row;
 use uuid::Uuid;
 
@@ -128,7 +127,7 @@ impl Administration {
 
     /// Checks the table like [`crate::PostgresStorage::check`].
     pub async fn check(&self) -> Result<Checked, OutboxError> {
-        let session = self.pool.session("check the outbox table").await?;
+        let session = self.pool.session("check the outbox table").await?.checking();
         check::check(&session, &self.table).await
     }
 
@@ -154,7 +153,7 @@ impl Administration {
     /// Counts all events of all types, without a cap.
     pub async fn stats(&self) -> Result<Stats, OutboxError> {
         let session = self.pool.session("count events of the outbox").await?;
-        let rows = session.query(&statements::stats(&self.table)).await?;
+        let rows = session.query(statements::stats(&self.table)).await?;
         read_stats(&session, &rows)
     }
 
@@ -172,7 +171,7 @@ impl Administration {
         let session = self.pool.session("prune the outbox").await?;
         let cutoff = cutoff(&session, age.as_duration()).await?;
         if dry_run {
-            return count(&session.query(&statements::count_prunable(&self.table, which, cutoff)).await?);
+            return count(&session.query(statements::count_prunable(&self.table, which, cutoff)).await?);
         }
         drop(session);
         let times = RawTimestamp::NEG_INFINITY..cutoff;
@@ -186,13 +185,13 @@ impl Administration {
         &self,
         operation: &'static str,
         times: Range<RawTimestamp>,
-        build: impl Fn(Chunk) -> Written,
+        build: impl Fn(Chunk) -> BoundStatement,
     ) -> Result<u64, OutboxError> {
         let mut chunk = Chunk { from: times.start, cutoff: times.end, limit: MAX_CHUNK };
         let mut total = 0;
         loop {
             let session = self.pool.session(operation).await?;
-            let rows = session.query(&build(chunk)).await?;
+            let rows = session.query(build(chunk)).await?;
             let changed = count(&rows)?;
             total += changed;
             let last = rows.first().map(|row| column::<Option<RawTimestamp>>(row, "last")).transpose()?;
@@ -213,13 +212,13 @@ impl Administration {
         let all = RawTimestamp::NEG_INFINITY..=RawTimestamp::INFINITY;
         let limit = limit.min(MAX_LISTED);
         let statement = statements::list_done(&self.table, Prunable::Dead, event_type, &all, limit);
-        session.query(&statement).await?.iter().map(read).collect()
+        session.query(statement).await?.iter().map(read).collect()
     }
 
     /// Returns the event, whatever its status.
     pub async fn get_event(&self, event_id: Uuid) -> Result<Option<EventDetail>, OutboxError> {
         let session = self.pool.session("read an event of the outbox").await?;
-        let rows = session.query(&statements::get(&self.table, event_id, MAX_SHOWN_BYTES)).await?;
+        let rows = session.query(statements::get(&self.table, event_id, MAX_SHOWN_BYTES)).await?;
         let detail = |row| {
             let payload: Option<&[u8]> = column(row, "payload")?;
             Ok(EventDetail {
@@ -243,8 +242,8 @@ impl Administration {
         let mut outcomes = Vec::with_capacity(event_ids.len());
         for chunk in event_ids.chunks(MAX_CHUNK as usize) {
             let session = self.pool.session("requeue events of the outbox").await?;
-            let changed = ids(&session.query(&statements::requeue(&self.table, chunk)).await?)?;
-            let existing = ids(&session.query(&statements::existing(&self.table, chunk)).await?)?;
+            let changed = ids(&session.query(statements::requeue(&self.table, chunk)).await?)?;
+            let existing = ids(&session.query(statements::existing(&self.table, chunk)).await?)?;
             outcomes.extend(chunk.iter().map(|id| match (changed.contains(id), existing.contains(id)) {
                 (true, _) => Requeued::Done,
                 (false, true) => Requeued::NotDead,
@@ -256,7 +255,7 @@ impl Administration {
 }
 
 async fn cutoff(session: &Session, age: std::time::Duration) -> Result<RawTimestamp, OutboxError> {
-    let rows = session.query(&statements::cutoff(age)).await?;
+    let rows = session.query(statements::cutoff(age)).await?;
     let row = rows.first().ok_or_else(|| pg::PgError::unavailable(session.operation(), "no row"))?;
     column(row, "cutoff")
 }

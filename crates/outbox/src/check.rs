@@ -1,11 +1,11 @@
 //! Checks that a relay can work with a table, and that its indexes make it fast.
 
-use pg::sql::Written;
-use pg::{Session, bind};
+use pg::Session;
+use pg::parameter::{self, Parameter};
 
 use crate::row_id::column;
 use crate::schema::{COLUMNS, INDEXES, TableIndex};
-use crate::{OutboxError, TableName};
+use crate::{OutboxError, TableName, statements};
 
 /// The rights on the table that a relay needs.
 const RIGHTS: [&str; 3] = ["SELECT", "UPDATE", "DELETE"];
@@ -34,22 +34,49 @@ const IDENTITY_FUNCTION: &str = "pg_control_system()";
 /// Checks that the role may read the identity of the outbox, which a relay needs to compare delivered events
 /// with its publisher.
 pub(crate) async fn check_identity(session: &Session) -> Result<(), OutboxError> {
-    let text = "SELECT has_function_privilege($1, 'EXECUTE') AS found";
-    let rows = session.query_once(&Written::new(text, [bind::text(IDENTITY_FUNCTION)])).await?;
+    let rows = session.query_once(FUNCTION_RIGHT.bind([parameter::text(IDENTITY_FUNCTION)])).await?;
     match rows.first().map(|row| column::<bool>(row, "found")).transpose()? {
         Some(true) => Ok(()),
         _ => Err(OutboxError::NoFunctionRight(IDENTITY_FUNCTION)),
     }
 }
 
+pg::statements! {
+    /// Finds out if the role may call a function.
+    FUNCTION_RIGHT = "outbox.function_right", plan [], "
+        SELECT has_function_privilege($1::text, 'EXECUTE') AS found";
+
+    /// Finds out if a table exists.
+    TABLE_EXISTS = "outbox.table_exists", plan [], "SELECT to_regclass($1::text) IS NOT NULL AS found";
+
+    /// Lists the indexes of a table.
+    INDEXES_OF = "outbox.indexes_of", plan ["pg_index_indrelid_index"], "
+        SELECT c.relname::text AS name, i.indisvalid AND i.indisready AS valid,
+               coalesce(pg_get_expr(i.indpred, i.indrelid), '') AS predicate,
+               ARRAY(SELECT pg_get_indexdef(i.indexrelid, n, true) FROM generate_series(1, i.indnkeyatts) n ORDER BY n) AS columns
+        FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
+        WHERE i.indrelid = to_regclass($1::text)";
+
+    /// Lists columns with the types that they have in a table.
+    MISSING_COLUMNS = "outbox.missing_columns", plan ["pg_attribute_relid_att"], "
+        SELECT n.name, format_type(a.atttypid, NULL) AS found
+        FROM unnest($2::text[]) WITH ORDINALITY AS n (name, place)
+        LEFT JOIN pg_attribute a ON a.attrelid = to_regclass($1::text) AND a.attname = n.name AND NOT a.attisdropped
+        ORDER BY n.place";
+
+    /// Lists the rights on a table that the role lacks.
+    MISSING_RIGHTS = "outbox.missing_rights", plan [], "
+        SELECT n.name FROM unnest($2::text[]) WITH ORDINALITY AS n (name, place)
+        WHERE NOT has_table_privilege(to_regclass($1::text), n.name) ORDER BY n.place";
+}
+
 /// The name as a text parameter that the server resolves to the table.
-fn name(table: &TableName) -> sea_query::Expr {
-    bind::text(table.quoted())
+fn name(table: &TableName) -> Parameter {
+    parameter::text(table.quoted())
 }
 
 pub(crate) async fn check(session: &Session, table: &TableName) -> Result<Checked, OutboxError> {
-    let exists = Written::new("SELECT to_regclass($1) IS NOT NULL AS found", [name(table)]);
-    let rows = session.query_once(&exists).await?;
+    let rows = session.query_once(TABLE_EXISTS.bind([name(table)])).await?;
     if !rows.first().map(|row| column::<bool>(row, "found")).transpose()?.unwrap_or(false) {
         return Err(OutboxError::NoTable(table.to_string()));
     }
@@ -61,6 +88,7 @@ pub(crate) async fn check(session: &Session, table: &TableName) -> Result<Checke
     if !rights.is_empty() {
         return Err(OutboxError::NoRights { table: table.to_string(), rights: rights.join(", ") });
     }
+    session.prepare_all(&statements::registry(table)).await?;
     let found = found_indexes(session, table).await?;
     let missing = INDEXES.iter().filter(|index| !found.iter().any(|found| found.is_valid(index)));
     let statement = |index: &TableIndex| {
@@ -113,13 +141,7 @@ impl FoundIndex {
 }
 
 async fn found_indexes(session: &Session, table: &TableName) -> Result<Vec<FoundIndex>, OutboxError> {
-    let text = "
-        SELECT c.relname::text AS name, i.indisvalid AND i.indisready AS valid,
-               coalesce(pg_get_expr(i.indpred, i.indrelid), '') AS predicate,
-               ARRAY(SELECT pg_get_indexdef(i.indexrelid, n, true) FROM generate_series(1, i.indnkeyatts) n ORDER BY n) AS columns
-        FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
-        WHERE i.indrelid = to_regclass($1)";
-    let rows = session.query_once(&Written::new(text, [name(table)])).await?;
+    let rows = session.query_once(INDEXES_OF.bind([name(table)])).await?;
     let read = |row| {
         Ok(FoundIndex {
             name: column(row, "name")?,
@@ -133,13 +155,8 @@ async fn found_indexes(session: &Session, table: &TableName) -> Result<Vec<Found
 
 /// The columns that are missing or have another type.
 async fn missing_columns(session: &Session, table: &TableName) -> Result<Vec<String>, OutboxError> {
-    let text = "
-        SELECT n.name, format_type(a.atttypid, NULL) AS found
-        FROM unnest($2) WITH ORDINALITY AS n (name, place)
-        LEFT JOIN pg_attribute a ON a.attrelid = to_regclass($1) AND a.attname = n.name AND NOT a.attisdropped
-        ORDER BY n.place";
-    let names = bind::texts(COLUMNS.iter().map(|(name, _)| *name));
-    let rows = session.query_once(&Written::new(text, [name(table), names])).await?;
+    let names = parameter::texts(COLUMNS.iter().map(|(name, _)| *name));
+    let rows = session.query_once(MISSING_COLUMNS.bind([name(table), names])).await?;
     let mut missing = Vec::new();
     for (row, (name, expected)) in rows.iter().zip(COLUMNS) {
         match column::<Option<String>>(row, "found")? {
@@ -152,9 +169,6 @@ async fn missing_columns(session: &Session, table: &TableName) -> Result<Vec<Str
 }
 
 async fn missing_rights(session: &Session, table: &TableName) -> Result<Vec<String>, OutboxError> {
-    let text = "
-        SELECT n.name FROM unnest($2) WITH ORDINALITY AS n (name, place)
-        WHERE NOT has_table_privilege(to_regclass($1), n.name) ORDER BY n.place";
-    let rows = session.query_once(&Written::new(text, [name(table), bind::texts(RIGHTS)])).await?;
+    let rows = session.query_once(MISSING_RIGHTS.bind([name(table), parameter::texts(RIGHTS)])).await?;
     rows.iter().map(|row| column(row, "name")).collect()
 }

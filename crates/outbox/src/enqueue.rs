@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 
 use ambient::Timestamp;
 use bytes::Bytes;
-use pg::sql::Written;
-use pg::{PgError, Session, bind};
+use pg::{PgError, Session, Statement, parameter};
 use tokio_postgres::GenericClient;
 use uuid::Uuid;
 
@@ -62,18 +61,15 @@ fn insert(table: &TableName) -> String {
 /// Writes the event in the transaction that is open on `session`. The event is published if and only if that
 /// transaction is committed.
 pub async fn enqueue(session: &Session, table: &TableName, event: &NewEvent) -> Result<(), PgError> {
-    let statement = Written::new(
-        insert(table),
-        [
-            bind::text(event.event_id.to_string()),
-            bind::text(&event.event_type),
-            bind::text(&event.partition_key),
-            bind::bytea(event.payload.to_vec()),
-            bind::text(event.headers_json()),
-            bind::text(event.available_at_text()),
-        ],
-    );
-    session.execute(&statement).await.map(drop)
+    let statement = Statement::composed("outbox.enqueue", &[], insert(table)).bind([
+        parameter::text(event.event_id.to_string()),
+        parameter::text(&event.event_type),
+        parameter::text(&event.partition_key),
+        parameter::bytea(&event.payload),
+        parameter::text(event.headers_json()),
+        parameter::text(event.available_at_text()),
+    ]);
+    session.execute(statement).await.map(drop)
 }
 
 /// Does the same as [`enqueue`] for a producer with its own connection: in `transaction`, a

@@ -14,8 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use pg::sql::Written;
-use pg::{PgError, PgPool, RawTimestamp, Session};
+use pg::{BoundStatement, PgError, PgPool, RawTimestamp, Session};
 use tokio::time::Instant;
 use tokio_postgres::Row;
 use uuid::Uuid;
@@ -60,7 +59,7 @@ impl PostgresStorage {
     /// Checks that a relay can work with the table: its columns and the rights of the role. Returns the
     /// statements that create missing indexes.
     pub async fn check(&self) -> Result<Checked, OutboxError> {
-        let session = self.pool.session("check the outbox table").await?;
+        let session = self.pool.session("check the outbox table").await?.checking();
         let checked = check::check(&session, &self.table).await?;
         self.remember(checked.indexes);
         Ok(checked)
@@ -90,7 +89,7 @@ impl PostgresStorage {
     ) -> Result<(Session, Vec<Row>), OutboxError> {
         let claiming = if self.indexes().await?.key_order { Claiming::ByKeyIndex } else { Claiming::ByScan };
         let session = self.pool.session("claim events of the outbox").await?;
-        let claim = session.prepare(&statements::claim(&self.table, claiming, purpose, request)).await?;
+        let claim = session.prepare(statements::claim(&self.table, claiming, purpose, request)).await?;
         let begin = statements::claim_begin(&self.table, claiming);
         let (begun, rows, committed) =
             tokio::join!(biased; session.begin_with(&begin), session.run(&claim), session.commit());
@@ -108,14 +107,14 @@ impl PostgresStorage {
         operation: &'static str,
         token: &ClaimToken,
         event_ids: &[Uuid],
-        build: impl Fn(LockedRows) -> Written,
+        build: impl Fn(LockedRows) -> BoundStatement,
     ) -> Result<Vec<Marked>, OutboxError> {
         if event_ids.is_empty() {
             return Ok(Vec::new());
         }
         let session = self.pool.session(operation).await?;
-        let rows = match wait_and_mark(&session, &build(LockedRows::Wait)).await {
-            Err(PgError::Locked { .. }) => session.query(&build(LockedRows::Skip)).await,
+        let rows = match wait_and_mark(&session, build(LockedRows::Wait)).await {
+            Err(PgError::Locked { .. }) => session.query(build(LockedRows::Skip)).await,
             done => done,
         };
         let applied = ids(&rows?)?;
@@ -123,7 +122,7 @@ impl PostgresStorage {
         let busy = if missing.is_empty() {
             HashSet::new()
         } else {
-            ids(&session.query(&statements::still_held(&self.table, token, &missing)).await?)?
+            ids(&session.query(statements::still_held(&self.table, token, &missing)).await?)?
         };
         let outcome = |id: &Uuid| match (applied.contains(id), busy.contains(id)) {
             (true, _) => Marked::Applied,
@@ -135,7 +134,7 @@ impl PostgresStorage {
 }
 
 /// Marks events in a transaction that is sent as a whole.
-async fn wait_and_mark(session: &Session, statement: &Written) -> Result<Vec<Row>, PgError> {
+async fn wait_and_mark(session: &Session, statement: BoundStatement) -> Result<Vec<Row>, PgError> {
     let prepared = session.prepare(statement).await?;
     let begin = statements::mark_begin(MARK_LOCK_TIMEOUT);
     let (begun, rows, committed) =
@@ -153,7 +152,7 @@ impl Storage for PostgresStorage {
         after: Option<&Position>,
     ) -> Result<Option<Duration>, OutboxError> {
         let session = self.pool.session("look for due events of the outbox").await?;
-        let rows = session.query(&statements::due_in(&self.table, types, after)).await?;
+        let rows = session.query(statements::due_in(&self.table, types, after)).await?;
         let millis = rows.first().map(|row| column::<i64>(row, "due_in_ms")).transpose()?;
         Ok(millis.map(|millis| Duration::from_millis(millis.max(0).unsigned_abs())))
     }
@@ -212,7 +211,7 @@ impl Storage for PostgresStorage {
 
     async fn now(&self) -> Result<RawTimestamp, OutboxError> {
         let session = self.pool.session("read the clock of the outbox").await?;
-        let rows = session.query(&statements::cutoff(Duration::ZERO)).await?;
+        let rows = session.query(statements::cutoff(Duration::ZERO)).await?;
         column(one(&session, &rows)?, "cutoff")
     }
 
@@ -240,14 +239,14 @@ impl Storage for PostgresStorage {
 
     async fn oldest_claim_until(&self, time: RawTimestamp) -> Result<Option<RawTimestamp>, OutboxError> {
         let session = self.pool.session("look for earlier claims of the outbox").await?;
-        let rows = session.query(&statements::oldest_claim_until(&self.table, time)).await?;
+        let rows = session.query(statements::oldest_claim_until(&self.table, time)).await?;
         rows.first().map(|row| column(row, "locked_at")).transpose()
     }
 
     async fn stats(&self, types: &EventTypes, limit: u64) -> Result<Stats, OutboxError> {
         let with_dead = self.indexes().await?.dead;
         let session = self.pool.session("count events of the outbox").await?;
-        let rows = session.query(&statements::stats_capped(&self.table, types, limit, with_dead)).await?;
+        let rows = session.query(statements::stats_capped(&self.table, types, limit, with_dead)).await?;
         let mut stats = read_stats(&session, &rows)?;
         if !with_dead {
             stats.dead = self.count_dead_by_blocks(&session, types).await?.min(limit);

@@ -27,10 +27,13 @@ pub(crate) use mark::{LockedRows, deliver, fail, mark_begin, release, still_held
 pub(crate) use reap::{begin_again, expired_leases, reap};
 pub(crate) use stats::{count_dead_of_blocks, stats, stats_capped};
 
-use pg::bind;
-use sea_query::Expr;
+use std::time::Duration;
 
-use crate::EventTypes;
+use pg::parameter::{self, Parameters};
+use pg::{RawTimestamp, Statement};
+use uuid::Uuid;
+
+use crate::{BatchClaim, ClaimToken, EventTypes, Position, ReapRequest, TableName, check};
 
 /// The planner settings that the statements need.
 pub const PLANNER_PARAMETERS: &[(&str, &str)] = &[
@@ -42,24 +45,77 @@ pub const PLANNER_PARAMETERS: &[(&str, &str)] = &[
     ("enable_mergejoin", "off"),
 ];
 
-/// The parameters of a statement that is being built.
-#[derive(Debug, Default)]
-struct Parameters(Vec<Expr>);
-
-impl Parameters {
-    /// Adds a parameter and returns its placeholder.
-    fn add(&mut self, value: Expr) -> String {
-        self.0.push(value);
-        format!("${}", self.0.len())
-    }
-
-    /// Returns the condition that the row `e` is of these types.
-    fn types(&mut self, types: &EventTypes) -> String {
-        match types {
-            EventTypes::All => "true".to_owned(),
-            EventTypes::Only(names) => format!("e.event_type = ANY({})", self.add(bind::texts(names))),
+/// Returns the condition that the row `e` is of these types.
+fn types_of(parameters: &mut Parameters, types: &EventTypes) -> String {
+    match types {
+        EventTypes::All => "true".to_owned(),
+        EventTypes::Only(names) => {
+            format!("e.event_type = ANY ({})", parameters.add(parameter::texts(names)))
         }
     }
+}
+
+/// Every statement on the table, with each of its optional conditions. The texts are composed, because the
+/// name of the table and the conditions vary.
+pub(crate) fn registry(table: &TableName) -> Vec<Statement> {
+    let (at, id) = (RawTimestamp::NEG_INFINITY, Uuid::nil());
+    let (types, token) = (EventTypes::Only(Vec::new()), ClaimToken(String::new()));
+    let request = BatchClaim {
+        token: token.clone(),
+        types: types.clone(),
+        after: Some(Position { available_at: at, created_at: at, event_id: id }),
+        limit: 1,
+        max_bytes: 1,
+        max_event_bytes: 1,
+        max_attempts: 1,
+        passes_reaped: true,
+        set_aside: Vec::new(),
+    };
+    let lease_timeout = Duration::ZERO;
+    let reaping = ReapRequest { types: types.clone(), lease_timeout, limit: 1, except: Vec::new() };
+    let mut all = vec![
+        due_in(table, &types, request.after.as_ref()),
+        still_held(table, &token, &[]),
+        expired_leases(table, &reaping),
+        reap(table, &reaping, &[]),
+        begin_again(table, &reaping),
+        identity(table),
+        newest_delivered(table, &types, Some(at), 1),
+        newest_delivered_by_key(table, &types, Some(id), 1),
+        list_delivered(table, &types, at, Some((at, id)), 1),
+        list_delivered_by_key(table, &types, at, Some(id), 1),
+        blocks(table),
+        oldest_claim_until(table, at),
+        stats_capped(table, &types, 1, true),
+        count_dead_of_blocks(table, &types, 0..1),
+        stats(table),
+        get(table, id, 0),
+        requeue(table, &[]),
+        existing(table, &[]),
+        cutoff(Duration::ZERO),
+    ];
+    for claiming in [Claiming::ByKeyIndex, Claiming::ByScan] {
+        all.extend([Purpose::Take, Purpose::Look].map(|purpose| claim(table, claiming, purpose, &request)));
+    }
+    for locks in [LockedRows::Wait, LockedRows::Skip] {
+        all.push(deliver(table, &token, &[], locks));
+        all.push(release(table, &token, &[], locks));
+        all.push(fail(table, &token, &[], locks));
+    }
+    for which in [Prunable::Delivered, Prunable::Dead] {
+        let (cutoff, times) = (at, at..=at);
+        all.extend([
+            count_prunable(table, which, cutoff),
+            prune(table, which, Chunk { from: at, cutoff, limit: 1 }),
+            list_done(table, which, Some(""), &times, 1),
+            list_requeueable(table, which, Some(""), &times, &[], 1),
+            count_done(table, which, Some(""), &times),
+            requeue_as_read(table, which, &[]),
+            still_as_read(table, which, &[]),
+        ]);
+    }
+    let all = all.into_iter().map(|bound| bound.statement().clone());
+    all.chain(check::STATEMENTS.iter().cloned()).collect()
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use crate::{Event, OutboxError, RelayId};
 
 /// The value of `locked_by` under one claim, `<relay id>#<nonce>`, unique to the claim.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct ClaimToken(String);
+pub struct ClaimToken(pub(crate) String);
 
 impl ClaimToken {
     /// Creates the token of one claim of `relay`; `nonce` must never have been used before.

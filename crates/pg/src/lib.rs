@@ -10,7 +10,7 @@
 //! - [`Statement`] is a named statement with the plan that it needs, listed by [`statements!`]; [`parameter`]
 //!   makes its parameters, [`Prepared`] is such a statement, ready to run, and [`check_plan`] compares its
 //!   plan with its claim.
-//! - [`bind`] makes the parameters of the query builder, [`sql`] statements on batches of them.
+//! - [`bind`] makes the parameters of statements of the query builder.
 //! - [`row`] reads columns by name; [`listen()`] receives the notifications of a channel.
 //! - [`rights`] lists the rights that the role lacks; [`server_version`] reads the version of the server;
 //!   [`migrate()`] applies migrations under an advisory lock.
@@ -38,7 +38,6 @@ mod server_error;
 mod session;
 mod session_settings;
 mod slow;
-pub mod sql;
 mod statement;
 mod version;
 
@@ -49,10 +48,9 @@ pub use explain::{check_plan, explain_analyze};
 pub use listen::{Listener, MAX_CHANNEL_BYTES, listen};
 pub use migrate::{MIGRATION_LOCK_TIMEOUT, Migration, MigrationSettings, migrate};
 pub use pool::{PgPool, PoolSettings};
-pub use prepared::{PostgresBinderRef, Prepared};
+pub use prepared::Prepared;
 pub use raw_timestamp::RawTimestamp;
 pub use run::MAX_PREPARED;
-pub use sea_query_postgres::PostgresValues;
 pub use server_error::ServerError;
 pub use session::{MAX_GIVEN_UP, Session};
 pub use session_settings::SessionSettings;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use ambient::Timestamp;
 use bytes::BytesMut;
 use chrono::{DateTime, Utc};
-use tokio_postgres::types::{IsNull, ToSql, Type};
+use tokio_postgres::types::{IsNull, Kind, ToSql, Type};
 
 use crate::RawTimestamp;
 
@@ -44,7 +44,8 @@ impl Parameter {
         Self::encode(of_type, &elements.into_iter().collect::<Vec<T>>())
     }
 
-    pub(crate) fn of_type(&self) -> Type {
+    /// The SQL type.
+    pub fn of_type(&self) -> Type {
         self.of_type.clone()
     }
 }
@@ -69,6 +70,32 @@ impl ToSql for Parameter {
             return Err(format!("the statement has a {ty} where a {} is bound", self.of_type).into());
         }
         self.to_sql(ty, out)
+    }
+}
+
+/// The parameters of a text that is composed, numbered in the order in which they are added.
+#[derive(Clone, Default, Debug)]
+pub struct Parameters(Vec<Parameter>);
+
+impl Parameters {
+    /// Adds a parameter and returns its place in the text, with its type: `$1::text`. The text must contain
+    /// it, because the server takes the type of a parameter from its cast.
+    pub fn add(&mut self, parameter: Parameter) -> String {
+        let of_type = match parameter.of_type.kind() {
+            Kind::Array(element) => format!("{element}[]"),
+            _ => parameter.of_type.to_string(),
+        };
+        self.0.push(parameter);
+        format!("${}::{of_type}", self.0.len())
+    }
+}
+
+impl IntoIterator for Parameters {
+    type Item = Parameter;
+    type IntoIter = std::vec::IntoIter<Parameter>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.into_iter()
     }
 }
 
@@ -199,6 +226,13 @@ mod tests {
             wire
         };
         assert_eq!(encoded(shared_text("ü€😀".into())), encoded(text("ü€😀")));
+    }
+
+    #[test]
+    fn a_parameter_that_is_added_has_its_number_and_type_in_the_text() {
+        let mut parameters = Parameters::default();
+        let places = [bigint(1), texts(["a"]), uuid([0; 16])].map(|parameter| parameters.add(parameter));
+        assert_eq!(places, ["$1::int8", "$2::text[]", "$3::uuid"]);
     }
 
     #[test]

@@ -2,10 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use sea_query::{Expr, ExprTrait, Iden, Query, SelectStatement};
-
-use crate::sql::unnest;
-use crate::{PgError, Session, bind, row};
+use crate::{PgError, Session, Statement, parameter, row};
 
 /// The rights that the role needs on one table.
 #[derive(Clone, Copy, Debug)]
@@ -21,7 +18,10 @@ pub async fn missing_rights<'a>(
     session: &Session,
     required: &[RequiredRights<'a>],
 ) -> Result<Vec<RequiredRights<'a>>, PgError> {
-    let rows = session.query_once(&tables_without(required)).await?;
+    let each = || required.iter().flat_map(|table| table.rights.iter().map(|right| (table.table, *right)));
+    let tables = parameter::texts(each().map(|(table, _)| table));
+    let rights = parameter::texts(each().map(|(_, right)| right));
+    let rows = session.query_once(TABLES_WITHOUT.bind([tables, rights])).await?;
     let tables: BTreeSet<&str> = rows
         .iter()
         .map(|found| row::get(found, "table_name"))
@@ -30,27 +30,14 @@ pub async fn missing_rights<'a>(
     Ok(required.iter().filter(|required| tables.contains(required.table)).copied().collect())
 }
 
-#[derive(Iden, Clone, Copy)]
-enum Required {
-    Table,
-    TableName,
-    Privilege,
-}
-
 /// The tables without a required right. Each right is queried separately: for a list of rights, the server
 /// returns true if the role has any of them.
-fn tables_without(required: &[RequiredRights<'_>]) -> SelectStatement {
-    let each = || required.iter().flat_map(|table| table.rights.iter().map(|right| (table.table, *right)));
-    let given = Query::select()
-        .expr_as(unnest(bind::texts(each().map(|(table, _)| table))), Required::TableName)
-        .expr_as(unnest(bind::texts(each().map(|(_, right)| right))), Required::Privilege)
-        .take();
-    Query::select()
-        .column(Required::TableName)
-        .from_subquery(given, Required::Table)
-        .and_where(Expr::cust("has_table_privilege(quote_ident(table_name), privilege)").not())
-        .take()
-}
+const TABLES_WITHOUT: Statement = Statement::new(
+    "rights.tables_without",
+    &[],
+    "SELECT table_name FROM unnest($1::text[], $2::text[]) AS required (table_name, privilege)
+     WHERE NOT has_table_privilege(quote_ident(table_name), privilege)",
+);
 
 #[cfg(test)]
 mod tests {

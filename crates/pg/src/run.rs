@@ -21,8 +21,7 @@ impl Session {
     ///
     /// The text must not vary with the data: each text stays prepared for as long as the connection lives.
     /// Behind a pooler nothing is prepared: each run sends the text.
-    pub async fn prepare(&self, statement: impl Into<BoundStatement>) -> Result<Prepared, PgError> {
-        let bound = statement.into();
+    pub async fn prepare(&self, bound: BoundStatement) -> Result<Prepared, PgError> {
         let statement = self.prepare_text(&bound.statement).await?;
         Ok(Prepared { bound, statement })
     }
@@ -73,19 +72,18 @@ impl Session {
     }
 
     /// Prepares and runs a statement, and returns its rows.
-    pub async fn query(&self, statement: impl Into<BoundStatement>) -> Result<Vec<Row>, PgError> {
+    pub async fn query(&self, statement: BoundStatement) -> Result<Vec<Row>, PgError> {
         self.run(&self.prepare(statement).await?).await
     }
 
     /// Prepares and runs a statement, and returns the number of rows that it changed.
-    pub async fn execute(&self, statement: impl Into<BoundStatement>) -> Result<u64, PgError> {
+    pub async fn execute(&self, statement: BoundStatement) -> Result<u64, PgError> {
         self.change(&self.prepare(statement).await?).await
     }
 
     /// Runs a statement that is not needed again, in one round trip: the server does not keep it. Its text
     /// may vary.
-    pub async fn query_once(&self, statement: impl Into<BoundStatement>) -> Result<Vec<Row>, PgError> {
-        let bound = statement.into();
+    pub async fn query_once(&self, bound: BoundStatement) -> Result<Vec<Row>, PgError> {
         let run = async |client: &PooledClient| {
             client.query_typed(&bound.statement.text, &bound.typed_params()).await
         };
@@ -100,11 +98,10 @@ impl Session {
     /// text is prepared for one run only.
     pub async fn query_while<T>(
         &self,
-        statement: impl Into<BoundStatement>,
+        bound: BoundStatement,
         mut read: impl FnMut(Row) -> T,
         mut reads_on: impl FnMut(&T) -> bool,
     ) -> Result<Vec<T>, PgError> {
-        let bound = statement.into();
         let sql = &*bound.statement.text;
         self.guard(bound.statement.name, async |client| {
             let rows = if client.behind_pooler.is_some() {

@@ -7,11 +7,11 @@
 
 use std::borrow::Cow;
 
-use sea_query_postgres::PostgresValues;
+use sea_query::{PostgresQueryBuilder, QueryStatementWriter};
+use sea_query_postgres::{PostgresBinder, PostgresValues};
 use tokio_postgres::types::{ToSql, Type};
 
 use crate::parameter::Parameter;
-use crate::prepared::{PostgresBinderRef, SharedText};
 
 /// The text of a statement with its name. The text is the same for every size of batch, must contain no input
 /// from outside, and casts each parameter to its type: `$1::text[]`.
@@ -39,9 +39,23 @@ impl Statement {
         self.name
     }
 
+    /// The text.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// The statement on tables whose names the caller chooses: each first text of a pair is replaced with the
+    /// second, for example `{jobs}` with `"my_jobs"`.
+    #[must_use]
+    pub fn with_names(&self, names: &[(&str, &str)]) -> Self {
+        let replace = |text: String, (placeholder, name): &(&str, &str)| text.replace(placeholder, name);
+        Self::composed(self.name, self.plan, names.iter().fold(self.text.clone().into_owned(), replace))
+    }
+
     /// The statement with its parameters `$1`, `$2`, … in their order, which [`crate::parameter`] makes.
-    pub fn bind<const N: usize>(&self, parameters: [Parameter; N]) -> BoundStatement {
-        BoundStatement { statement: self.clone(), values: Values::Parameters(parameters.into()) }
+    pub fn bind(&self, parameters: impl IntoIterator<Item = Parameter>) -> BoundStatement {
+        let values = Values::Parameters(parameters.into_iter().collect());
+        BoundStatement { statement: self.clone(), values }
     }
 }
 
@@ -56,8 +70,6 @@ pub struct BoundStatement {
 pub(crate) enum Values {
     Parameters(Vec<Parameter>),
     Built(PostgresValues),
-    /// The values of a [`crate::sql::Written`], one of which is the text at this index.
-    Shared(PostgresValues, usize, SharedText),
 }
 
 impl BoundStatement {
@@ -65,9 +77,9 @@ impl BoundStatement {
     pub fn built(
         name: &'static str,
         plan: &'static [&'static str],
-        statement: &impl PostgresBinderRef,
+        statement: &(impl QueryStatementWriter + PostgresBinder),
     ) -> Self {
-        let (text, values) = statement.build_ref();
+        let (text, values) = statement.build_postgres(PostgresQueryBuilder);
         Self { statement: Statement::composed(name, plan, text), values: Values::Built(values) }
     }
 
@@ -83,13 +95,6 @@ impl BoundStatement {
                 parameters.iter().map(|parameter| parameter as &(dyn ToSql + Sync)).collect()
             }
             Values::Built(values) => values.as_params(),
-            Values::Shared(values, index, text) => {
-                let mut params = values.as_params();
-                if let Some(param) = params.get_mut(*index) {
-                    *param = text;
-                }
-                params
-            }
         }
     }
 
@@ -101,22 +106,8 @@ impl BoundStatement {
                 .iter()
                 .map(|parameter| (parameter as &(dyn ToSql + Sync), parameter.of_type()))
                 .collect(),
-            Values::Built(_) | Values::Shared(..) => {
-                self.params().into_iter().map(|value| (value, Type::UNKNOWN)).collect()
-            }
+            Values::Built(_) => self.params().into_iter().map(|value| (value, Type::UNKNOWN)).collect(),
         }
-    }
-}
-
-/// A statement that has no name yet.
-impl<T: PostgresBinderRef> From<&T> for BoundStatement {
-    fn from(statement: &T) -> Self {
-        let (text, values) = statement.build_ref();
-        let values = match statement.shared() {
-            None => Values::Built(values),
-            Some((index, text)) => Values::Shared(values, index, SharedText(text)),
-        };
-        Self { statement: Statement::composed("", &[], text), values }
     }
 }
 

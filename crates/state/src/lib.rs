@@ -42,13 +42,12 @@ pub use members::{DocumentMembers, MemberValue};
 #[cfg(feature = "memory")]
 pub use memory::MemoryStore;
 pub use postgres::{
-    MAX_VALUE_BYTES, PostgresStore, delete_many_in, get_many_in, insert_many_in, lock_many_in,
-    prepare_many_in, put_many_in,
+    MAX_VALUE_BYTES, PostgresStore, delete_many_in, get_many_in, insert_many_in, lock_many_in, put_many_in,
 };
 pub use query::compile::QUERY_PARAMETERS;
 pub use schema::{required_rights, schema_sql};
 pub use setup::missing_rights;
-pub use statements::PLANNER_PARAMETERS;
+pub use statements::{PLANNER_PARAMETERS, statements_in};
 pub use status::{Advance, Status, advance_status};
 pub use store::{KeyPage, MAX_ANSWER_BYTES, Page, Store};
 pub use table::{MAX_TABLE_NAME_BYTES, TableName, TableNameError};

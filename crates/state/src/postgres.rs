@@ -19,9 +19,7 @@ use tokio_postgres::types::FromSql;
 #[cfg(feature = "memory")]
 pub(crate) use self::writing::merged;
 
-pub use self::in_transaction::{
-    delete_many_in, get_many_in, insert_many_in, lock_many_in, prepare_many_in, put_many_in,
-};
+pub use self::in_transaction::{delete_many_in, get_many_in, insert_many_in, lock_many_in, put_many_in};
 use self::operation::{ManyRead, StoreOperation, deadline_of};
 use self::rows::{in_order, last_of_each, members_in_order};
 use crate::condition::CurrentRow;
@@ -117,7 +115,7 @@ impl PostgresStore {
     pub async fn put_many(&self, documents: &[(Key, Value)]) -> Result<(), StateError> {
         documents.iter().try_for_each(|(_, value)| value.check_stored(self.max_stored_bytes))?;
         let operation = self.operation("put documents").await?;
-        operation.query(&statements::upsert_many(&self.table, &last_of_each(documents))).await.map(drop)
+        operation.query(statements::upsert_many(&self.table, &last_of_each(documents))).await.map(drop)
     }
 
     async fn operation(&self, name: &'static str) -> Result<StoreOperation<'_>, StateError> {
@@ -163,13 +161,13 @@ impl Store for PostgresStore {
 
     async fn get_version(&self, key: &Key) -> Result<Option<Version>, StateError> {
         let operation = self.operation("get a version").await?;
-        let rows = operation.query(&statements::get_version(&self.table, key)).await?;
+        let rows = operation.query(statements::get_version(&self.table, key)).await?;
         self.version(&rows, "version")
     }
 
     async fn check_ready(&self) -> Result<(), StateError> {
         let operation = self.operation("look whether documents can be written").await?;
-        let rows = operation.query(&statements::probe(&self.table, &Key::new(PROBE_KEY)?)).await?;
+        let rows = operation.query(statements::probe(&self.table, &Key::new(PROBE_KEY)?)).await?;
         match rows.first().map(|row| self.column(row, "read_only")).transpose()? {
             Some(true) => Err(StateError::ReadOnly),
             _ => Ok(()),
@@ -185,7 +183,7 @@ impl Store for PostgresStore {
                 StoreOperation::open(&self.list_pool, &self.table, "get documents", deadline).await?;
             let most = counted.held.as_ref().map_or(MAX_UNCOUNTED_DOCUMENT, |_| self.max_stored_bytes);
             let statement = statements::get_many(&self.table, &all, most);
-            if let ManyRead::Read { found, .. } = operation.read_many(&statement, &mut counted).await? {
+            if let ManyRead::Read { found, .. } = operation.read_many(statement, &mut counted).await? {
                 let held = counted.held.unwrap_or_default();
                 let documents = found.into_iter().map(|found| {
                     let document = found.document(self.max_stored_bytes)?;
@@ -206,7 +204,7 @@ impl Store for PostgresStore {
         max_bytes: usize,
     ) -> Result<Vec<DocumentMembers>, StateError> {
         let operation = self.list_operation("get members of documents").await?;
-        let rows = operation.query(&statements::get_members(&self.table, keys, names, max_bytes)).await?;
+        let rows = operation.query(statements::get_members(&self.table, keys, names, max_bytes)).await?;
         members_in_order(&self.table, keys, &rows)
     }
 
@@ -255,11 +253,11 @@ impl Store for PostgresStore {
             VersionCondition::Is(Some(version)) => Some(version),
             // Never fulfilled by an existing row.
             VersionCondition::Is(None) | VersionCondition::Absent => {
-                let rows = operation.query(&statements::get_version(&self.table, key)).await?;
+                let rows = operation.query(statements::get_version(&self.table, key)).await?;
                 return Ok(if rows.is_empty() { Delete::NotFound } else { Delete::VersionMismatch });
             }
         };
-        let rows = operation.query(&statements::delete(&self.table, key, version)).await?;
+        let rows = operation.query(statements::delete(&self.table, key, version)).await?;
         let (applied, seen) = (self.version(&rows, "applied")?, self.version(&rows, "version")?);
         Ok(match (applied, seen) {
             (Some(_), _) => Delete::Applied,
@@ -269,7 +267,7 @@ impl Store for PostgresStore {
             // The row had this version when the statement began, and another transaction has deleted or
             // replaced it since.
             (None, Some(seen)) if version == Some(seen) => {
-                let rows = operation.query(&statements::get_version(&self.table, key)).await?;
+                let rows = operation.query(statements::get_version(&self.table, key)).await?;
                 if rows.is_empty() { Delete::NotFound } else { Delete::VersionMismatch }
             }
             (None, Some(_)) => Delete::VersionMismatch,
@@ -284,7 +282,7 @@ impl Store for PostgresStore {
         };
         let operation = self.list_operation("list keys").await?;
         let statement = statements::list(&self.table, prefix, after, limit.saturating_add(1));
-        let rows = operation.query(&statement).await?;
+        let rows = operation.query(statement).await?;
         let keys = rows.iter().map(|row| Ok(Key::from_store(self.column(row, "key")?)));
         Ok(KeyPage { held, ..KeyPage::of(keys.collect::<Result<_, StateError>>()?, limit) })
     }

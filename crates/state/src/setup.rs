@@ -5,22 +5,21 @@
 //! that must lock the table tries for a short time, repeatedly. Indexes are built concurrently with writers,
 //! without a timeout. Of several processes one works and the others wait.
 
-mod catalogue;
+pub(crate) mod catalogue;
 mod index;
 mod plan;
 
 use std::time::Duration;
 
-use pg::sql::Written;
-use pg::{Dsn, PgError, PgPool, Session, SessionSettings, bind, row};
+use pg::{Dsn, PgError, PgPool, Session, SessionSettings, parameter, row};
 use tokio::time::{Instant, sleep};
 use tokio_postgres::error::SqlState;
 
-use self::catalogue::Relation;
+use self::catalogue::{Relation, TRY_LOCK};
 use self::index::MissingIndex;
 use crate::query::expressions::{HELPER_BODY, helper_functions_sql, helper_name};
 use crate::schema::{next_version, schema_sql, sequence_name};
-use crate::{IndexSpec, PostgresStore, StateError, TableName, schema};
+use crate::{IndexSpec, PostgresStore, StateError, TableName, schema, statements};
 
 /// The time for which a change of the table waits for its lock in each try; writers that arrive meanwhile
 /// wait for it.
@@ -159,13 +158,10 @@ impl Setup<'_> {
     /// Waits until no other process is setting up the table. The wait must not delay the other's index
     /// builds, which wait for every statement that began before them.
     async fn lock(&self) -> Result<(), StateError> {
-        let statement = Written::new(
-            "SELECT pg_try_advisory_lock(hashtextextended(current_schema() || '.' || $1, $2)) AS locked",
-            [bind::text(self.table.as_str()), bind::bigint(SETUP_LOCK)],
-        );
+        let statement = TRY_LOCK.bind([parameter::text(self.table.as_str()), parameter::bigint(SETUP_LOCK)]);
         let begin = Instant::now();
         while begin.elapsed() < SETUP_TIMEOUT {
-            let rows = self.session.query(&statement).await.map_err(|error| self.error(error))?;
+            let rows = self.session.query(statement.clone()).await.map_err(|error| self.error(error))?;
             let locked = rows.first().map(|found| row::get::<Option<bool>>(found, "locked")).transpose();
             match locked.map_err(|error| PgError::unavailable(self.session.operation(), error))?.flatten() {
                 Some(true) => return Ok(()),
@@ -248,6 +244,8 @@ impl Setup<'_> {
 
     async fn finish(&self, schema: &str) -> Result<(), StateError> {
         self.check_rights(schema).await?;
+        let statements = statements::registry(self.table)?;
+        self.session.prepare_all(&statements).await.map_err(|error| self.error(error))?;
         self.raise_sequence().await?;
         self.make_statistics().await
     }

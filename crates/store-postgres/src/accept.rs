@@ -145,11 +145,11 @@ async fn write(
     let inserting = session.prepare(records::insert(&records::INSERT, &rows.acceptances)).await?;
     let completing = match &completions.claimed[..] {
         [] => None,
-        some => Some(session.prepare(&statements::complete(some)).await?),
+        some => Some(session.prepare(statements::complete(some)).await?),
     };
     let completing_free = match &completions.free[..] {
         [] => None,
-        some => Some(session.prepare(&statements::complete_free(some)).await?),
+        some => Some(session.prepare(statements::complete_free(some)).await?),
     };
 
     // A statement without rows is omitted.

@@ -39,10 +39,8 @@ pub use queries::PgQueries;
 pub use schema::receipts_table;
 pub use session::{QUERY_SESSION, SESSION};
 
-use futures_util::TryFutureExt;
 use pg::rights::missing_rights;
 use pg::{PgPool, Session};
-use tokio::try_join;
 
 use crate::error::{document_error, store_error};
 use crate::idempotency_keys::Endpoint;
@@ -81,16 +79,7 @@ impl PgStore {
     pub async fn check_needs(&self) -> Result<(), StoreError> {
         let session = self.session("check the schema").await?.checking();
         let named = [statements::of_store(), statements::of_queries()].concat();
-        let answer = idempotency::statements::complete(&[]);
-        // Prepared concurrently, because there are over a hundred: sequentially they would exceed the
-        // deadline on a long round trip.
-        try_join!(
-            session.prepare_all(&named),
-            session.prepare(&answer).map_ok(drop),
-            queries::search::prepare_all(&session),
-        )
-        .map_err(store_error)?;
-        receipts::prepare_all(&session).await?;
+        session.prepare_all(&named).await.map_err(store_error)?;
         let mut required = schema::required_rights();
         required.extend(idempotency::required_rights());
         let missing = missing_rights(&session, &required).await.map_err(store_error)?;

@@ -14,7 +14,7 @@ mod detail;
 mod intent_trace;
 mod malformed;
 mod notifications;
-pub(crate) mod search;
+mod search;
 mod status;
 
 use ambient::Timestamp;
@@ -166,7 +166,8 @@ pub(crate) fn statements() -> Vec<Statement> {
         detail::records_of(&[]),
         status::replicas(),
     ];
-    [texts.concat(), built.iter().map(|bound| bound.statement().clone()).collect()].concat()
+    let built = built.iter().map(|bound| bound.statement().clone());
+    [texts.concat(), built.chain(search::statements()).collect()].concat()
 }
 
 /// A row of a statement that examines rows in the order of a list: one that matches, or the last one if no

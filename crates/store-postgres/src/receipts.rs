@@ -252,11 +252,6 @@ pub(crate) async fn receipts_of(
     found.iter().filter_map(|document| receipt(document).transpose()).collect()
 }
 
-pub(crate) async fn prepare_all(session: &Session) -> Result<(), StoreError> {
-    let prepared = state::prepare_many_in(session, &TABLE).await;
-    prepared.map_err(|error| document_error(session.operation(), error))
-}
-
 pg::statements! {
     /// The routes with these keys, locked as a row that refers to them would lock them.
     LOCK_ROUTES = "receipts.lock_routes", plan ["routes_pkey"], "

@@ -29,13 +29,8 @@ pub(crate) enum Routes {
     Table,
     NotificationId,
     Channel,
-    RecipientRef,
-    Status,
-    AttemptCount,
     NextAttemptAt,
-    LastErrorClassification,
     CreatedAt,
-    PublishedAt,
 }
 
 #[derive(Iden, Clone, Copy)]
@@ -47,14 +42,6 @@ pub(crate) enum Replicas {
     SeenAt,
     LeaderOf,
     Workers,
-}
-
-/// A batch of parameters that a statement uses as a table, and the columns that a statement computes.
-#[derive(Iden, Clone, Copy)]
-pub(crate) enum Input {
-    Recipients,
-    Payload,
-    Document,
 }
 
 /// The rights that the service needs on each of its tables.

@@ -1,6 +1,7 @@
 //! The registry of named statements: the start prepares each of them, and a test compares their plans with
 //! their claims.
 
+use idempotency::statements::{complete, complete_free};
 use pg::Statement;
 
 use crate::{
@@ -8,7 +9,8 @@ use crate::{
     replicas, republish, retention, routes, sessions, step_down,
 };
 
-/// The statements that run with the settings [`crate::SESSION`].
+/// The statements that run with the settings [`crate::SESSION`], with those of other crates that join the
+/// transactions of this one.
 pub(crate) fn of_store() -> Vec<Statement> {
     let lists = [
         checkpoint::STATEMENTS,
@@ -29,7 +31,8 @@ pub(crate) fn of_store() -> Vec<Statement> {
         sessions::STATEMENTS,
         step_down::STATEMENTS,
     ];
-    lists.concat()
+    let of_keys = [complete(&[]), complete_free(&[])].map(|bound| bound.statement().clone());
+    [lists.concat(), of_keys.into(), state::statements_in(&receipts::TABLE)].concat()
 }
 
 /// The statements that run with the settings [`crate::QUERY_SESSION`].

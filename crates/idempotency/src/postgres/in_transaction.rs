@@ -16,7 +16,7 @@ pub async fn complete_in(
     session: &Session,
     completions: &[CompletionRequest],
 ) -> Result<Vec<Guarded>, IdempotencyError> {
-    let rows = session.query(&statements::complete(completions)).await?;
+    let rows = session.query(statements::complete(completions)).await?;
     outcomes(&rows, completions.len())
 }
 
@@ -38,7 +38,7 @@ pub async fn complete_free_in(
     let distinct: Vec<FreeCompletion> =
         positions.values().map(|position| completions[*position].clone()).collect();
     let mut outcomes = vec![Guarded::Fenced; completions.len()];
-    for row in &session.query(&statements::complete_free(&distinct)).await? {
+    for row in &session.query(statements::complete_free(&distinct)).await? {
         let position = positions.get(&(column(row, "scope")?, column(row, "key")?));
         outcomes[*position.ok_or(IdempotencyError::Corrupt("key"))?] = Guarded::Applied;
     }

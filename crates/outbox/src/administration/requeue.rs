@@ -78,9 +78,9 @@ impl Administration {
         let (which, times) = (request.which(), request.times());
         let session = self.pool.session("count events of the outbox").await?;
         let counting = statements::count_done(&self.table, which, request.event_type, &times);
-        let counted = session.query(&counting).await?;
+        let counted = session.query(counting).await?;
         let list = statements::list_done(&self.table, which, request.event_type, &times, SHOWN_BY_DRY_RUN);
-        let first = session.query(&list).await?.iter().map(read).collect::<Result<_, _>>()?;
+        let first = session.query(list).await?.iter().map(read).collect::<Result<_, _>>()?;
         Ok(RequeuePlan { count: count(&counted)?, first })
     }
 
@@ -112,7 +112,7 @@ impl Administration {
             );
             let read = |row| Ok((column::<RowId>(row, "event_id")?.0, column::<RawTimestamp>(row, "at")?));
             let page =
-                session.query(&listing).await?.iter().map(read).collect::<Result<Vec<_>, OutboxError>>()?;
+                session.query(listing).await?.iter().map(read).collect::<Result<Vec<_>, OutboxError>>()?;
             drop(session);
             let held = self.requeue_page(which, &page, report).await?;
             report.locked += held.len() as u64;

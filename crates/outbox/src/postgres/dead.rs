@@ -36,7 +36,7 @@ impl PostgresStorage {
         loop {
             let range = count.block..count.block.saturating_add(BLOCKS_PER_STATEMENT);
             let end = range.end;
-            let rows = session.query(&statements::count_dead_of_blocks(&self.table, types, range)).await?;
+            let rows = session.query(statements::count_dead_of_blocks(&self.table, types, range)).await?;
             let dead = rows.first().map_or(Ok(0), |row| column::<i64>(row, "dead"))?;
             count.found += dead.max(0).unsigned_abs();
             count.block = end;

@@ -24,7 +24,7 @@ pub(super) const BLOCKS_PER_STATEMENT: u32 = 512;
 impl PostgresStorage {
     pub(super) async fn name_of_table(&self) -> Result<String, OutboxError> {
         let session = self.pool.session("ask which outbox this is").await?;
-        let rows = session.query(&statements::identity(&self.table)).await?;
+        let rows = session.query(statements::identity(&self.table)).await?;
         column(one(&session, &rows)?, "identity")
     }
 
@@ -46,7 +46,7 @@ impl PostgresStorage {
             };
             let limit = if *types == EventTypes::All { 1 } else { NEWEST_PAGE_EVENTS };
             let statement = statements::newest_delivered(&self.table, types, before, limit);
-            let rows = session.query(&statement).await?;
+            let rows = session.query(statement).await?;
             let row = one(&session, &rows)?;
             let newest: Option<RawTimestamp> = column(row, "newest")?;
             let is_full = column::<i64>(row, "events")? >= i64::from(limit);
@@ -61,7 +61,7 @@ impl PostgresStorage {
             _ => (None, None),
         };
         let statement = statements::newest_delivered_by_key(&self.table, types, after, NEWEST_PAGE_EVENTS);
-        let rows = session.query(&statement).await?;
+        let rows = session.query(statement).await?;
         let row = one(&session, &rows)?;
         let newest = newest.max(column::<Option<RawTimestamp>>(row, "newest")?);
         let next = match column::<i64>(row, "events")? >= i64::from(NEWEST_PAGE_EVENTS) {
@@ -82,7 +82,7 @@ impl PostgresStorage {
     }
 
     pub(super) async fn blocks(&self, session: &Session) -> Result<u32, OutboxError> {
-        let rows = session.query(&statements::blocks(&self.table)).await?;
+        let rows = session.query(statements::blocks(&self.table)).await?;
         let blocks: i64 = column(one(session, &rows)?, "blocks")?;
         Ok(u32::try_from(blocks).unwrap_or_default())
     }
@@ -106,7 +106,7 @@ impl PostgresStorage {
                 _ => None,
             };
             let statement = statements::list_delivered(&self.table, types, since, after, limit);
-            let rows = session.query(&statement).await?;
+            let rows = session.query(statement).await?;
             let last = rows.last().filter(|_| rows.len() >= limit as usize);
             let next = last.map(|last| {
                 let id = column::<RowId>(last, "event_id")?.0;
@@ -121,7 +121,7 @@ impl PostgresStorage {
         };
         let limit = limit.saturating_mul(ROWS_PER_EVENT);
         let statement = statements::list_delivered_by_key(&self.table, types, since, after, limit);
-        let rows = session.query(&statement).await?;
+        let rows = session.query(statement).await?;
         let last = rows.last().filter(|_| rows.len() >= limit as usize);
         let next = last.map(|last| column::<RowId>(last, "event_id").map(|id| DeliveredCursor::Key(id.0)));
         let (events, next) = (read(&rows)?, next.transpose()?);
@@ -136,13 +136,13 @@ pub(crate) async fn requeue_as_read(
     which: Prunable,
     events: &[(Uuid, RawTimestamp)],
 ) -> Result<RequeuedDelivered, OutboxError> {
-    let requeued = ids(&session.query(&statements::requeue_as_read(table, which, events)).await?)?;
+    let requeued = ids(&session.query(statements::requeue_as_read(table, which, events)).await?)?;
     let left: Vec<(Uuid, RawTimestamp)> =
         events.iter().filter(|(id, _)| !requeued.contains(id)).copied().collect();
     let locked = match left.is_empty() {
         true => Vec::new(),
         false => {
-            ids(&session.query(&statements::still_as_read(table, which, &left)).await?)?.into_iter().collect()
+            ids(&session.query(statements::still_as_read(table, which, &left)).await?)?.into_iter().collect()
         }
     };
     Ok(RequeuedDelivered { requeued: requeued.into_iter().collect(), locked })

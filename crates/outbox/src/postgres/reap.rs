@@ -13,7 +13,7 @@ impl PostgresStorage {
         kind: &(dyn Fn(u32) -> FailureKind + Send + Sync),
     ) -> Result<Reaped, OutboxError> {
         let session = self.pool.session("reap leases of the outbox").await?;
-        match session.query(&statements::begin_again(&self.table, request)).await {
+        match session.query(statements::begin_again(&self.table, request)).await {
             Ok(rows) if !rows.is_empty() => tracing::warn!(
                 events = rows.len(),
                 "leases of outbox events began in the future; they begin now"
@@ -31,7 +31,7 @@ impl PostgresStorage {
                 );
             }
         }
-        let rows = session.query(&statements::expired_leases(&self.table, request)).await?;
+        let rows = session.query(statements::expired_leases(&self.table, request)).await?;
         let mut expired = Vec::with_capacity(rows.len());
         for row in &rows {
             let attempts = read_attempts(row)?.saturating_add(1);
@@ -43,7 +43,7 @@ impl PostgresStorage {
         let mut parts: Vec<&[(Uuid, u32, FailureKind)]> = vec![&expired];
         while let Some(part) = parts.pop().filter(|part| !part.is_empty()) {
             let session = self.pool.session("reap leases of the outbox").await?;
-            let error = match session.query(&statements::reap(&self.table, request, part)).await {
+            let error = match session.query(statements::reap(&self.table, request, part)).await {
                 Ok(rows) => {
                     reaped.count += ids(&rows)?.len() as u64;
                     continue;

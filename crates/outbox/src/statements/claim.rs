@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use pg::bind;
-use pg::sql::Written;
+use pg::parameter::{self, Parameters};
+use pg::{BoundStatement, Statement};
 
-use super::Parameters;
+use super::types_of;
 use crate::storage::REAPED_SHIFT;
 use crate::{BatchClaim, EventTypes, Position, REAPED, TableName};
 
@@ -57,9 +57,9 @@ pub(crate) fn claim_begin(table: &TableName, claiming: Claiming) -> String {
 fn after(parameters: &mut Parameters, position: Option<&Position>) -> String {
     let Some(position) = position else { return String::new() };
     let [available_at, created_at, event_id] = [
-        bind::raw_instant(position.available_at),
-        bind::raw_instant(position.created_at),
-        bind::uuid(position.event_id.into_bytes()),
+        parameter::raw_instant(position.available_at),
+        parameter::raw_instant(position.created_at),
+        parameter::uuid(position.event_id.into_bytes()),
     ]
     .map(|value| parameters.add(value));
     format!("AND (e.available_at, e.created_at, e.event_id) > ({available_at}, {created_at}, {event_id})")
@@ -86,17 +86,17 @@ pub(crate) fn claim(
     claiming: Claiming,
     purpose: Purpose,
     request: &BatchClaim,
-) -> Written {
+) -> BoundStatement {
     let t = table.quoted();
     let mut parameters = Parameters::default();
-    let ours = parameters.types(&request.types);
+    let ours = types_of(&mut parameters, &request.types);
     let after = after(&mut parameters, request.after.as_ref());
-    let limit = parameters.add(bind::bigint(request.limit.into()));
-    let max_bytes = parameters.add(bind::bigint(signed(request.max_bytes)));
-    let max_event_bytes = parameters.add(bind::bigint(signed(request.max_event_bytes)));
-    let token = parameters.add(bind::text(request.token.as_str()));
-    let set_aside = parameters.add(bind::uuids(request.set_aside.iter().map(|id| id.into_bytes())));
-    let last_attempt = parameters.add(bind::bigint(i64::from(request.max_attempts) - 1));
+    let limit = parameters.add(parameter::bigint(request.limit.into()));
+    let max_bytes = parameters.add(parameter::bigint(signed(request.max_bytes)));
+    let max_event_bytes = parameters.add(parameter::bigint(signed(request.max_event_bytes)));
+    let token = parameters.add(parameter::text(request.token.as_str()));
+    let set_aside = parameters.add(parameter::uuids(request.set_aside.iter().map(|id| id.into_bytes())));
+    let last_attempt = parameters.add(parameter::bigint(i64::from(request.max_attempts) - 1));
     let reaped = format!("coalesce(starts_with(e.last_error, '{REAPED}'), false)");
     let passed = if request.passes_reaped { format!("AND NOT {reaped}") } else { String::new() };
     let head = match claiming {
@@ -188,7 +188,8 @@ pub(crate) fn claim(
         rest_of_row = rest("e"),
         rest_of_changed = rest("c"),
     );
-    Written::new(text, parameters.0)
+    Statement::composed("outbox.claim", &["idx_openoutbox_processing_queue", "openoutbox_events_pkey"], text)
+        .bind(parameters)
 }
 
 /// The number of characters kept of each name of an event that is not read.
@@ -238,16 +239,16 @@ fn head_by_scan(t: &str, ours: &str) -> String {
 /// Returns the milliseconds until the next event is due, at most a day; no row, or NULL, if none waits.
 ///
 /// Plan: the queue in its order, one event, or [`MAX_DUE_LOOK`] events if types are selected.
-pub(crate) fn due_in(table: &TableName, types: &EventTypes, position: Option<&Position>) -> Written {
+pub(crate) fn due_in(table: &TableName, types: &EventTypes, position: Option<&Position>) -> BoundStatement {
     let t = table.quoted();
     let mut parameters = Parameters::default();
-    let ours = parameters.types(types);
+    let ours = types_of(&mut parameters, types);
     let after = after(&mut parameters, position);
     let limit = match types {
         EventTypes::All => 1,
         EventTypes::Only(_) => MAX_DUE_LOOK,
     };
-    let limit = parameters.add(bind::bigint(limit));
+    let limit = parameters.add(parameter::bigint(limit));
     let text = format!(
         "SELECT ceil(extract(epoch FROM greatest(least(at, now() + interval '1 day'), now()) - now()) * 1000)::bigint AS due_in_ms
         FROM (
@@ -260,7 +261,7 @@ pub(crate) fn due_in(table: &TableName, types: &EventTypes, position: Option<&Po
                 LIMIT {limit}) next) first
         WHERE at IS NOT NULL"
     );
-    Written::new(text, parameters.0)
+    Statement::composed("outbox.due_in", &["idx_openoutbox_processing_queue"], text).bind(parameters)
 }
 
 fn signed(number: u64) -> i64 {

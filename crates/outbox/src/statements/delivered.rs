@@ -1,25 +1,25 @@
 //! Listing of DELIVERED events for a comparison with the publisher, and their requeueing if the publisher has
 //! lost them.
 
-use pg::sql::Written;
-use pg::{RawTimestamp, bind};
+use pg::parameter::{self, Parameter, Parameters};
+use pg::{BoundStatement, RawTimestamp, Statement};
 use uuid::Uuid;
 
-use super::Parameters;
 use super::admin::{Prunable, REQUEUED};
+use super::types_of;
 use crate::{EventTypes, TableName};
 
 /// The length to which a type is cut, in characters.
 const CLIPPED: usize = 255;
 
 /// Reads the identity of the outbox: the cluster, the database and the table. It survives renaming the table.
-pub(crate) fn identity(table: &TableName) -> Written {
+pub(crate) fn identity(table: &TableName) -> BoundStatement {
     let text = format!(
         "SELECT concat_ws('/', (SELECT system_identifier FROM pg_control_system()),
                 (SELECT oid FROM pg_database WHERE datname = current_database()), '{}'::regclass::oid) AS identity",
         table.quoted()
     );
-    Written::new(text, [])
+    Statement::composed("outbox.identity", &[], text).bind([])
 }
 
 /// Returns the newest time of delivery of events of these types in a page of DELIVERED events, read backwards
@@ -33,14 +33,14 @@ pub(crate) fn newest_delivered(
     types: &EventTypes,
     before: Option<RawTimestamp>,
     limit: u32,
-) -> Written {
+) -> BoundStatement {
     let t = table.quoted();
     let mut parameters = Parameters::default();
-    let ours = parameters.types(types);
+    let ours = types_of(&mut parameters, types);
     let before = before.map_or_else(String::new, |at| {
-        format!("AND e.delivered_at < {}", parameters.add(bind::raw_instant(at)))
+        format!("AND e.delivered_at < {}", parameters.add(parameter::raw_instant(at)))
     });
-    let limit = parameters.add(bind::bigint(limit.into()));
+    let limit = parameters.add(parameter::bigint(limit.into()));
     let text = format!(
         "WITH page AS MATERIALIZED (
             SELECT e.delivered_at, {ours} AS ours FROM {t} e
@@ -53,7 +53,7 @@ pub(crate) fn newest_delivered(
              WHERE e.status = 'DELIVERED' AND e.delivered_at = (SELECT last FROM page_end) AND {ours} LIMIT 1)
         ) AS newest, events, last FROM page_end"
     );
-    Written::new(text, parameters.0)
+    Statement::composed("outbox.newest_delivered", &["idx_openoutbox_prune_delivered"], text).bind(parameters)
 }
 
 /// Returns the newest time of delivery of events of these types in a page of the table, in the order of the
@@ -65,9 +65,9 @@ pub(crate) fn newest_delivered_by_key(
     types: &EventTypes,
     after: Option<Uuid>,
     limit: u32,
-) -> Written {
+) -> BoundStatement {
     let mut parameters = Parameters::default();
-    let ours = parameters.types(types);
+    let ours = types_of(&mut parameters, types);
     let page = page_by_key(&mut parameters, after, limit);
     let text = format!(
         "WITH page AS MATERIALIZED (
@@ -78,7 +78,7 @@ pub(crate) fn newest_delivered_by_key(
                (SELECT event_id FROM page ORDER BY event_id DESC LIMIT 1) AS last FROM page",
         table.quoted()
     );
-    Written::new(text, parameters.0)
+    Statement::composed("outbox.newest_delivered_by_key", &["openoutbox_events_pkey"], text).bind(parameters)
 }
 
 const LISTED: &str = "e.event_id, e.delivered_at";
@@ -95,23 +95,23 @@ pub(crate) fn list_delivered(
     since: RawTimestamp,
     after: Option<(RawTimestamp, Uuid)>,
     limit: u32,
-) -> Written {
+) -> BoundStatement {
     let mut parameters = Parameters::default();
-    let ours = parameters.types(types);
-    let from = parameters.add(bind::raw_instant(after.map_or(since, |(at, _)| at.max(since))));
+    let ours = types_of(&mut parameters, types);
+    let from = parameters.add(parameter::raw_instant(after.map_or(since, |(at, _)| at.max(since))));
     let after = after.map_or_else(String::new, |(at, id)| {
         let [at, id] =
-            [bind::raw_instant(at), bind::uuid(id.into_bytes())].map(|value| parameters.add(value));
+            [parameter::raw_instant(at), parameter::uuid(id.into_bytes())].map(|value| parameters.add(value));
         format!("AND (e.delivered_at, e.event_id) > ({at}, {id})")
     });
-    let limit = parameters.add(bind::bigint(limit.into()));
+    let limit = parameters.add(parameter::bigint(limit.into()));
     let text = format!(
         "SELECT {LISTED}, CASE WHEN {ours} THEN left(e.event_type, {CLIPPED}) END AS event_type FROM {} e
          WHERE e.status = 'DELIVERED' AND e.delivered_at >= {from} {after}
          ORDER BY e.delivered_at, e.event_id LIMIT {limit}",
         table.quoted()
     );
-    Written::new(text, parameters.0)
+    Statement::composed("outbox.list_delivered", &["idx_openoutbox_prune_delivered"], text).bind(parameters)
 }
 
 /// Reads a page of the table in the order of the primary key. An event that is not listed, because it is not
@@ -125,10 +125,10 @@ pub(crate) fn list_delivered_by_key(
     since: RawTimestamp,
     after: Option<Uuid>,
     limit: u32,
-) -> Written {
+) -> BoundStatement {
     let mut parameters = Parameters::default();
-    let ours = parameters.types(types);
-    let since = parameters.add(bind::raw_instant(since));
+    let ours = types_of(&mut parameters, types);
+    let since = parameters.add(parameter::raw_instant(since));
     let page = page_by_key(&mut parameters, after, limit);
     let text = format!(
         "SELECT {LISTED},
@@ -137,32 +137,32 @@ pub(crate) fn list_delivered_by_key(
          FROM {} e {page}",
         table.quoted()
     );
-    Written::new(text, parameters.0)
+    Statement::composed("outbox.list_delivered_by_key", &["openoutbox_events_pkey"], text).bind(parameters)
 }
 
 /// Returns the end of a statement that reads a page of the table in the order of the primary key.
 fn page_by_key(parameters: &mut Parameters, after: Option<Uuid>, limit: u32) -> String {
     let after = after.map_or_else(String::new, |id| {
-        format!("WHERE e.event_id > {}", parameters.add(bind::uuid(id.into_bytes())))
+        format!("WHERE e.event_id > {}", parameters.add(parameter::uuid(id.into_bytes())))
     });
-    let limit = parameters.add(bind::bigint(limit.into()));
+    let limit = parameters.add(parameter::bigint(limit.into()));
     format!("{after} ORDER BY e.event_id LIMIT {limit}")
 }
 
 /// Returns the condition that the row `e` lies in these blocks.
 pub(super) fn within(parameters: &mut Parameters, blocks: std::ops::Range<u32>) -> String {
     let [from, to] =
-        [blocks.start, blocks.end].map(|block| parameters.add(bind::text(format!("({block},0)"))));
+        [blocks.start, blocks.end].map(|block| parameters.add(parameter::text(format!("({block},0)"))));
     format!("e.ctid >= {from}::tid AND e.ctid < {to}::tid")
 }
 
 /// Returns the number of blocks of the table.
-pub(crate) fn blocks(table: &TableName) -> Written {
+pub(crate) fn blocks(table: &TableName) -> BoundStatement {
     let text = format!(
         "SELECT (pg_relation_size('{}'::regclass) / current_setting('block_size')::int)::bigint AS blocks",
         table.quoted()
     );
-    Written::new(text, [])
+    Statement::composed("outbox.blocks", &[], text).bind([])
 }
 
 /// Makes events PENDING, as if new, if they still have the status and the time that were read and no other
@@ -173,7 +173,7 @@ pub(crate) fn requeue_as_read(
     table: &TableName,
     which: Prunable,
     events: &[(Uuid, RawTimestamp)],
-) -> Written {
+) -> BoundStatement {
     let t = table.quoted();
     let text = format!(
         "UPDATE {t} e SET {REQUEUED}
@@ -182,39 +182,45 @@ pub(crate) fn requeue_as_read(
          RETURNING e.event_id",
         as_read(which)
     );
-    Written::new(text, read_times(events))
+    Statement::composed("outbox.requeue_as_read", &["openoutbox_events_pkey"], text).bind(read_times(events))
 }
 
 /// Returns the events that still have the status and the time that were read.
 ///
 /// Plan: the primary key.
-pub(crate) fn still_as_read(table: &TableName, which: Prunable, events: &[(Uuid, RawTimestamp)]) -> Written {
+pub(crate) fn still_as_read(
+    table: &TableName,
+    which: Prunable,
+    events: &[(Uuid, RawTimestamp)],
+) -> BoundStatement {
     let text = format!("SELECT e.event_id FROM {} e WHERE {}", table.quoted(), as_read(which));
-    Written::new(text, read_times(events))
+    Statement::composed("outbox.still_as_read", &["openoutbox_events_pkey"], text).bind(read_times(events))
 }
 
 fn as_read(which: Prunable) -> String {
     let (status, column) = which.columns();
     format!(
-        "e.event_id = ANY ($1) AND e.status || '' = '{status}' AND e.{column} = ($2)[array_position($1, e.event_id)]"
+        "e.event_id = ANY ($1::uuid[]) AND e.status || '' = '{status}'
+         AND e.{column} = ($2::timestamptz[])[array_position($1::uuid[], e.event_id)]"
     )
 }
 
-fn read_times(events: &[(Uuid, RawTimestamp)]) -> [sea_query::Expr; 2] {
+fn read_times(events: &[(Uuid, RawTimestamp)]) -> [Parameter; 2] {
     [
-        bind::uuids(events.iter().map(|(event_id, _)| event_id.into_bytes())),
-        bind::raw_instants(events.iter().map(|(_, at)| *at)),
+        parameter::uuids(events.iter().map(|(event_id, _)| event_id.into_bytes())),
+        parameter::raw_instants(events.iter().map(|(_, at)| *at)),
     ]
 }
 
 /// Returns the time of the oldest claim that holds an event, if that time is at or before `time`.
 ///
 /// Plan: the index of leases, one entry.
-pub(crate) fn oldest_claim_until(table: &TableName, time: RawTimestamp) -> Written {
+pub(crate) fn oldest_claim_until(table: &TableName, time: RawTimestamp) -> BoundStatement {
     let text = format!(
-        "SELECT e.locked_at FROM {} e WHERE e.status = 'DELIVERING' AND e.locked_at <= $1
+        "SELECT e.locked_at FROM {} e WHERE e.status = 'DELIVERING' AND e.locked_at <= $1::timestamptz
          ORDER BY e.locked_at LIMIT 1",
         table.quoted()
     );
-    Written::new(text, [bind::raw_instant(time)])
+    Statement::composed("outbox.oldest_claim_until", &["idx_openoutbox_stuck_leases"], text)
+        .bind([parameter::raw_instant(time)])
 }

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use pg::bind;
-use pg::sql::Written;
+use pg::parameter::{self, Parameter};
+use pg::{BoundStatement, Statement};
 use uuid::Uuid;
 
 use crate::event::stored_error;
@@ -29,7 +29,8 @@ pub(crate) fn mark_begin(wait: Duration) -> String {
 /// rows is needed and so no sort: marks of different claims have no row in common.
 fn mark(table: &TableName, set: &str, token: &str, locks: LockedRows) -> String {
     let t = table.quoted();
-    let held = format!("e.event_id = ANY ($1) AND e.locked_by = {token} AND e.status || '' = 'DELIVERING'");
+    let held =
+        format!("e.event_id = ANY ($1::uuid[]) AND e.locked_by = {token} AND e.status || '' = 'DELIVERING'");
     let held = match locks {
         LockedRows::Wait => held,
         LockedRows::Skip => format!(
@@ -42,8 +43,8 @@ fn mark(table: &TableName, set: &str, token: &str, locks: LockedRows) -> String 
     )
 }
 
-fn ids(event_ids: &[Uuid]) -> sea_query::Expr {
-    bind::uuids(event_ids.iter().map(|id| id.into_bytes()))
+fn ids(event_ids: &[Uuid]) -> Parameter {
+    parameter::uuids(event_ids.iter().map(|id| id.into_bytes()))
 }
 
 /// Marks events as DELIVERED; returns the ids that were changed.
@@ -52,9 +53,10 @@ pub(crate) fn deliver(
     token: &ClaimToken,
     event_ids: &[Uuid],
     locks: LockedRows,
-) -> Written {
-    let text = mark(table, "status = 'DELIVERED', delivered_at = now()", "$2", locks);
-    Written::new(text, [ids(event_ids), bind::text(token.as_str())])
+) -> BoundStatement {
+    let text = mark(table, "status = 'DELIVERED', delivered_at = now()", "$2::text", locks);
+    Statement::composed("outbox.deliver", &["openoutbox_events_pkey"], text)
+        .bind([ids(event_ids), parameter::text(token.as_str())])
 }
 
 /// Makes events PENDING as before; returns the ids that were changed.
@@ -63,8 +65,10 @@ pub(crate) fn release(
     token: &ClaimToken,
     event_ids: &[Uuid],
     locks: LockedRows,
-) -> Written {
-    Written::new(mark(table, "status = 'PENDING'", "$2", locks), [ids(event_ids), bind::text(token.as_str())])
+) -> BoundStatement {
+    let text = mark(table, "status = 'PENDING'", "$2::text", locks);
+    Statement::composed("outbox.release", &["openoutbox_events_pkey"], text)
+        .bind([ids(event_ids), parameter::text(token.as_str())])
 }
 
 /// Marks events as PENDING with a later attempt, or as DEAD; returns the ids that were changed. A PENDING
@@ -74,27 +78,25 @@ pub(crate) fn fail(
     token: &ClaimToken,
     failures: &[FailedEvent],
     locks: LockedRows,
-) -> Written {
+) -> BoundStatement {
     let all = |failure: &FailedEvent| failure.event_id.into_bytes();
     let errors = failures.iter().map(|failure| stored_error(&failure.error));
-    Written::new(
-        mark(table, &outcome("e.last_error"), "$5", locks),
-        [
-            bind::uuids(failures.iter().map(all)),
-            bind::bigints(failures.iter().map(|failure| column(failure.attempts))),
-            bind::bigints(failures.iter().map(|failure| delay_ms(failure.kind))),
-            bind::texts(errors),
-            bind::text(token.as_str()),
-        ],
-    )
+    let text = mark(table, &outcome("e.last_error"), "$5::text", locks);
+    Statement::composed("outbox.fail", &["openoutbox_events_pkey"], text).bind([
+        parameter::uuids(failures.iter().map(all)),
+        parameter::bigints(failures.iter().map(|failure| column(failure.attempts))),
+        parameter::bigints(failures.iter().map(|failure| delay_ms(failure.kind))),
+        parameter::texts(errors),
+        parameter::text(token.as_str()),
+    ])
 }
 
 /// Returns the columns of a failed attempt: `$1` are the ids, `$2` the attempts, `$3` the delays or -1 for
 /// DEAD, `$4` the errors. Searches an array instead of joining, because the planner could change the order of
 /// a join.
 pub(super) fn outcome(last_error: &str) -> String {
-    let of = |array: &str| format!("({array})[array_position($1, e.event_id)]");
-    let (attempts, delay, error) = (of("$2"), of("$3"), of("$4"));
+    let of = |array: &str| format!("({array}[])[array_position($1::uuid[], e.event_id)]");
+    let (attempts, delay, error) = (of("$2::bigint"), of("$3::bigint"), of("$4::text"));
     format!(
         "attempts = {attempts}::int,
          status = CASE WHEN {delay} < 0 THEN 'DEAD' ELSE 'PENDING' END,
@@ -119,11 +121,12 @@ pub(super) fn column(attempts: u32) -> i64 {
 }
 
 /// Returns the events that are still claimed under the token: another transaction has locked them.
-pub(crate) fn still_held(table: &TableName, token: &ClaimToken, event_ids: &[Uuid]) -> Written {
+pub(crate) fn still_held(table: &TableName, token: &ClaimToken, event_ids: &[Uuid]) -> BoundStatement {
     let text = format!(
         "SELECT e.event_id FROM {} e
-         WHERE e.event_id = ANY ($1) AND e.locked_by = $2 AND e.status || '' = 'DELIVERING'",
+         WHERE e.event_id = ANY ($1::uuid[]) AND e.locked_by = $2::text AND e.status || '' = 'DELIVERING'",
         table.quoted()
     );
-    Written::new(text, [ids(event_ids), bind::text(token.as_str())])
+    Statement::composed("outbox.still_held", &["openoutbox_events_pkey"], text)
+        .bind([ids(event_ids), parameter::text(token.as_str())])
 }

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use pg::bind;
-use pg::sql::Written;
+use pg::parameter::{self, Parameters};
+use pg::{BoundStatement, Statement};
 use uuid::Uuid;
 
-use super::Parameters;
 use super::mark::{column, delay_ms, outcome};
+use super::types_of;
 use crate::{FailureKind, REAPED, ReapRequest, TableName};
 
 /// The tolerance for leases that begin in the future. One that begins later was written by another clock.
@@ -17,19 +17,19 @@ const MAX_LEASE_MS: i64 = 3_155_760_000_000;
 
 fn lease(parameters: &mut Parameters, request: &ReapRequest) -> String {
     let lease = i64::try_from(request.lease_timeout.as_millis()).unwrap_or(i64::MAX).min(MAX_LEASE_MS);
-    format!("{} * interval '1 millisecond'", parameters.add(bind::bigint(lease)))
+    format!("{} * interval '1 millisecond'", parameters.add(parameter::bigint(lease)))
 }
 
 /// Returns the events whose lease has expired, the oldest first and those without a time last.
 ///
 /// Plan: the index of leases in its order. It skips leases that have not expired, which are as many as relays
 /// hold now.
-pub(crate) fn expired_leases(table: &TableName, request: &ReapRequest) -> Written {
+pub(crate) fn expired_leases(table: &TableName, request: &ReapRequest) -> BoundStatement {
     let mut parameters = Parameters::default();
-    let ours = parameters.types(&request.types);
+    let ours = types_of(&mut parameters, &request.types);
     let lease = lease(&mut parameters, request);
-    let except = parameters.add(bind::uuids(request.except.iter().map(|id| id.into_bytes())));
-    let limit = parameters.add(bind::bigint(request.limit.into()));
+    let except = parameters.add(parameter::uuids(request.except.iter().map(|id| id.into_bytes())));
+    let limit = parameters.add(parameter::bigint(request.limit.into()));
     let text = format!(
         "SELECT e.event_id, e.attempts FROM {} e
          WHERE e.status = 'DELIVERING' AND {ours} AND e.event_id <> ALL ({except})
@@ -39,7 +39,7 @@ pub(crate) fn expired_leases(table: &TableName, request: &ReapRequest) -> Writte
          FOR UPDATE SKIP LOCKED",
         table.quoted()
     );
-    Written::new(text, parameters.0)
+    Statement::composed("outbox.expired_leases", &["idx_openoutbox_stuck_leases"], text).bind(parameters)
 }
 
 /// Changes those of these events whose lease has expired, whose attempts are as read, and that no other
@@ -50,41 +50,41 @@ pub(crate) fn reap(
     table: &TableName,
     request: &ReapRequest,
     expired: &[(Uuid, u32, FailureKind)],
-) -> Written {
+) -> BoundStatement {
     let t = table.quoted();
-    let mut parameters = Parameters(vec![
-        bind::uuids(expired.iter().map(|(id, ..)| id.into_bytes())),
-        bind::bigints(expired.iter().map(|(_, attempts, _)| column(*attempts))),
-        bind::bigints(expired.iter().map(|(.., kind)| delay_ms(*kind))),
-        bind::texts(expired.iter().map(|_| REAPED)),
-    ]);
+    let mut parameters = Parameters::default();
+    // The places that `outcome` names.
+    parameters.add(parameter::uuids(expired.iter().map(|(id, ..)| id.into_bytes())));
+    parameters.add(parameter::bigints(expired.iter().map(|(_, attempts, _)| column(*attempts))));
+    parameters.add(parameter::bigints(expired.iter().map(|(.., kind)| delay_ms(*kind))));
+    parameters.add(parameter::texts(expired.iter().map(|_| REAPED)));
     let lease = lease(&mut parameters, request);
     let text = format!(
         "UPDATE {t} e SET {}, locked_by = NULL, locked_at = NULL, updated_at = now()
          WHERE e.event_id = ANY (ARRAY(
             SELECT e.event_id FROM {t} e
-            WHERE e.event_id = ANY ($1) AND e.status || '' = 'DELIVERING'
+            WHERE e.event_id = ANY ($1::uuid[]) AND e.status || '' = 'DELIVERING'
               AND (e.locked_at IS NULL OR e.locked_at < now() - {lease})
-              AND least(greatest(e.attempts, 0), {}) < ($2)[array_position($1, e.event_id)]
+              AND least(greatest(e.attempts, 0), {}) < ($2::bigint[])[array_position($1::uuid[], e.event_id)]
             FOR UPDATE SKIP LOCKED))
          RETURNING e.event_id",
         outcome("NULL::text"),
         // One below the largest number, so that no failure can exceed it.
         i32::MAX - 1,
     );
-    Written::new(text, parameters.0)
+    Statement::composed("outbox.reap", &["openoutbox_events_pkey"], text).bind(parameters)
 }
 
 /// Restarts leases that begin in the future, because a clock was ahead or a person wrote them: they begin
 /// now. Returns the ids of their events.
 ///
 /// Plan: the index of leases, from its end.
-pub(crate) fn begin_again(table: &TableName, request: &ReapRequest) -> Written {
+pub(crate) fn begin_again(table: &TableName, request: &ReapRequest) -> BoundStatement {
     let t = table.quoted();
     let mut parameters = Parameters::default();
-    let ours = parameters.types(&request.types);
-    let except = parameters.add(bind::uuids(request.except.iter().map(|id| id.into_bytes())));
-    let limit = parameters.add(bind::bigint(request.limit.into()));
+    let ours = types_of(&mut parameters, &request.types);
+    let except = parameters.add(parameter::uuids(request.except.iter().map(|id| id.into_bytes())));
+    let limit = parameters.add(parameter::bigint(request.limit.into()));
     let text = format!(
         "UPDATE {t} e SET locked_at = now()
          WHERE e.event_id = ANY (ARRAY(
@@ -95,5 +95,10 @@ pub(crate) fn begin_again(table: &TableName, request: &ReapRequest) -> Written {
          RETURNING e.event_id",
         CLOCK_TOLERANCE.as_secs(),
     );
-    Written::new(text, parameters.0)
+    Statement::composed(
+        "outbox.begin_again",
+        &["idx_openoutbox_stuck_leases", "openoutbox_events_pkey"],
+        text,
+    )
+    .bind(parameters)
 }

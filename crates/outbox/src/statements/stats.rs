@@ -1,10 +1,10 @@
 //! Counts of an outbox.
 
-use pg::bind;
-use pg::sql::Written;
+use pg::parameter::{self, Parameters};
+use pg::{BoundStatement, Statement};
 
-use super::Parameters;
 use super::delivered::within;
+use super::types_of;
 use crate::{EventTypes, TableName};
 
 /// Counts up to `limit` each, among the first `limit` events of each kind; same columns as [`stats`].
@@ -12,11 +12,16 @@ use crate::{EventTypes, TableName};
 /// Plan: the queue in its order up to the limit, once from its beginning and once from now on; the indexes of
 /// leases and of DEAD events up to the limit. Without the index of DEAD events their count is 0, and
 /// [`count_dead_of_blocks`] counts them.
-pub(crate) fn stats_capped(table: &TableName, types: &EventTypes, limit: u64, with_dead: bool) -> Written {
+pub(crate) fn stats_capped(
+    table: &TableName,
+    types: &EventTypes,
+    limit: u64,
+    with_dead: bool,
+) -> BoundStatement {
     let t = table.quoted();
     let mut parameters = Parameters::default();
-    let ours = parameters.types(types);
-    let limit = parameters.add(bind::bigint(i64::try_from(limit).unwrap_or(i64::MAX)));
+    let ours = types_of(&mut parameters, types);
+    let limit = parameters.add(parameter::bigint(i64::try_from(limit).unwrap_or(i64::MAX)));
     let pending = |condition: &str| {
         format!(
             "SELECT {ours} AS ours, e.attempts, e.created_at FROM {t} e
@@ -45,7 +50,12 @@ pub(crate) fn stats_capped(table: &TableName, types: &EventTypes, limit: u64, wi
         due = pending("<= now()"),
         later = pending("> now()"),
     );
-    Written::new(text, parameters.0)
+    Statement::composed(
+        "outbox.stats_capped",
+        &["idx_openoutbox_processing_queue", "idx_openoutbox_stuck_leases"],
+        text,
+    )
+    .bind(parameters)
 }
 
 /// Counts DEAD events in some blocks of the table.
@@ -55,15 +65,15 @@ pub(crate) fn count_dead_of_blocks(
     table: &TableName,
     types: &EventTypes,
     blocks: std::ops::Range<u32>,
-) -> Written {
+) -> BoundStatement {
     let mut parameters = Parameters::default();
-    let ours = parameters.types(types);
+    let ours = types_of(&mut parameters, types);
     let within = within(&mut parameters, blocks);
     let text = format!(
         "SELECT count(*) AS dead FROM {} e WHERE {within} AND e.status || '' = 'DEAD' AND {ours}",
         table.quoted()
     );
-    Written::new(text, parameters.0)
+    Statement::composed("outbox.count_dead_of_blocks", &["Tid Range Scan"], text).bind(parameters)
 }
 
 /// The oldest age of the finite times: ages of infinite times cannot be computed.
@@ -73,7 +83,7 @@ const OLDEST_AGE: &str = "coalesce(extract(epoch FROM now() - min(created_at) FI
 /// Counts all events.
 ///
 /// Plan: all entries of the indexes of the queue, of leases and of DEAD events.
-pub(crate) fn stats(table: &TableName) -> Written {
+pub(crate) fn stats(table: &TableName) -> BoundStatement {
     let t = table.quoted();
     let text = format!(
         "SELECT p.*,
@@ -86,5 +96,10 @@ pub(crate) fn stats(table: &TableName) -> Written {
                FROM (SELECT e.available_at <= now() AS ours, e.attempts, e.created_at
                      FROM {t} e WHERE e.status = 'PENDING') e) p"
     );
-    Written::new(text, [])
+    Statement::composed(
+        "outbox.stats",
+        &["idx_openoutbox_processing_queue", "idx_openoutbox_stuck_leases"],
+        text,
+    )
+    .bind([])
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use local_servers::{Postgres, PostgresOptions};
 use pg::RawTimestamp;
-use pg::{Dsn, PgPool, PoolSettings, PostgresBinderRef, PostgresValues, Session, SessionSettings};
+use pg::{BoundStatement, Dsn, PgPool, PoolSettings, Session, SessionSettings, check_plan, explain_analyze};
 use serde_json::Value;
 use tokio::sync::OnceCell;
 use uuid::Uuid;
@@ -64,50 +64,23 @@ async fn backlog(key: &str, statistics: Statistics) -> (PgPool, TableName) {
     (PgPool::new(&dsn, settings).expect("a pool"), table)
 }
 
-/// Collects the parameters of a statement as texts, as the server writes them.
-struct Literals<'a, S>(&'a S);
-
-impl<S: PostgresBinderRef> PostgresBinderRef for Literals<'_, S> {
-    fn build_ref(&self) -> (String, PostgresValues) {
-        let (sql, values) = self.0.build_ref();
-        let texts = types(&sql, &values).into_iter().zip(1..);
-        let texts: Vec<String> =
-            texts.map(|(of_type, n)| format!("CAST(CAST(${n} AS {of_type}) AS text)")).collect();
-        (format!("SELECT {}", texts.join(", ")), values)
-    }
-}
-
-/// Returns the types that the parameters are cast to.
-fn types(sql: &str, values: &PostgresValues) -> Vec<String> {
-    let of = |n: usize| {
-        let (_, rest) = sql.split_once(&format!("CAST(${n} AS ")).expect("each is cast");
-        rest.split_once(')').expect("a cast has an end").0.to_owned()
-    };
-    (1..=values.as_params().len()).map(of).collect()
-}
-
 /// Returns `EXPLAIN ANALYZE` of the plan that a relay runs: the generic one. Changes are rolled back.
-async fn plan(session: &Session, statement: &impl PostgresBinderRef) -> Value {
-    let (sql, values) = statement.build_ref();
-    let types = types(&sql, &values);
-    let mut literals = Vec::new();
-    if !types.is_empty() {
-        let row = session.query_once(&Literals(statement)).await.expect("the server reads them").remove(0);
-        let literal = |n| format!("'{}'", row.get::<_, String>(n).replace('\'', "''"));
-        literals = (0..types.len()).map(literal).collect();
-    }
-    let (declared, given) = if types.is_empty() {
-        (String::new(), String::new())
-    } else {
-        (format!("({})", types.join(", ")), format!("({})", literals.join(", ")))
-    };
+async fn plan(session: &Session, statement: BoundStatement) -> Value {
     session.begin().await.expect("begun");
-    session.execute_batch(&format!("PREPARE s {declared} AS {sql}")).await.expect("it is right");
-    let explain = format!("EXPLAIN (ANALYZE, VERBOSE, BUFFERS, TIMING OFF, FORMAT JSON) EXECUTE s {given}");
-    let plan = session.raw(&explain).await.expect("it runs").remove(0);
-    session.execute_batch("DEALLOCATE s").await.expect("it was prepared");
+    let plan = explain_analyze(session, &statement).await.expect("it runs");
     session.rollback().await.expect("taken back");
     serde_json::from_str::<Value>(&plan).expect("JSON")[0]["Plan"].take()
+}
+
+#[tokio::test]
+async fn every_statement_has_the_plan_that_it_claims() {
+    let (pool, table) = backlog(MANY_KEYS, Statistics::WhileEmpty).await;
+    let session = pool.session("explain").await.expect("is there");
+    let mut differences = Vec::new();
+    for statement in &registry(&table) {
+        differences.extend(check_plan(&session, statement).await.err());
+    }
+    assert!(differences.is_empty(), "{}", differences.join("\n\n"));
 }
 
 fn number(node: &Value, property: &str) -> u64 {
@@ -158,7 +131,7 @@ fn request(types: EventTypes) -> BatchClaim {
 /// Claims events and returns their ids, with one id that does not exist.
 async fn claimed(session: &Session, table: &TableName) -> Vec<Uuid> {
     let claim = claim(table, Claiming::ByKeyIndex, Purpose::Take, &request(EventTypes::All));
-    let rows = session.query(&claim).await.expect("claimed");
+    let rows = session.query(claim).await.expect("claimed");
     let ids = rows.iter().filter_map(|row| {
         let claimed: Option<Vec<crate::row_id::RowId>> = row.get("claimed");
         claimed.map(|ids| ids.into_iter().map(|id| id.0).collect::<Vec<_>>())
@@ -171,21 +144,21 @@ async fn look_at_plans(key: &str, statistics: Statistics) {
     let session = pool.session("explain").await.expect("is there");
     let only = EventTypes::Only(vec!["t".to_owned()]);
     for types in [EventTypes::All, only] {
-        check("due_in", &plan(&session, &due_in(&table, &types, None)).await, LIMIT.into());
+        check("due_in", &plan(&session, due_in(&table, &types, None)).await, LIMIT.into());
         let first = claim(&table, Claiming::ByKeyIndex, Purpose::Take, &request(types.clone()));
-        check("the claim", &plan(&session, &first).await, LIMIT.into());
-        check("the counts", &plan(&session, &stats_capped(&table, &types, 1_000, true)).await, 4_000);
+        check("the claim", &plan(&session, first).await, LIMIT.into());
+        check("the counts", &plan(&session, stats_capped(&table, &types, 1_000, true)).await, 4_000);
     }
     let ids = claimed(&session, &table).await;
     let count = ids.len() as u64;
     assert_eq!(count, u64::from(LIMIT) + 1);
     let further = claim(&table, Claiming::ByKeyIndex, Purpose::Take, &request(EventTypes::All));
-    check("a claim beside another", &plan(&session, &further).await, LIMIT.into());
+    check("a claim beside another", &plan(&session, further).await, LIMIT.into());
     for locks in [LockedRows::Wait, LockedRows::Skip] {
-        check("delivering", &plan(&session, &deliver(&table, &token(), &ids, locks)).await, count);
-        check("releasing", &plan(&session, &release(&table, &token(), &ids, locks)).await, count);
+        check("delivering", &plan(&session, deliver(&table, &token(), &ids, locks)).await, count);
+        check("releasing", &plan(&session, release(&table, &token(), &ids, locks)).await, count);
     }
-    check("what is held", &plan(&session, &still_held(&table, &token(), &ids)).await, count);
+    check("what is held", &plan(&session, still_held(&table, &token(), &ids)).await, count);
     let failure = |event_id: &Uuid| FailedEvent {
         event_id: *event_id,
         attempts: 1,
@@ -194,7 +167,7 @@ async fn look_at_plans(key: &str, statistics: Statistics) {
     };
     let failures: Vec<FailedEvent> = ids.iter().map(failure).collect();
     for locks in [LockedRows::Wait, LockedRows::Skip] {
-        check("failing", &plan(&session, &fail(&table, &token(), &failures, locks)).await, count);
+        check("failing", &plan(&session, fail(&table, &token(), &failures, locks)).await, count);
     }
     let reaping = ReapRequest {
         types: EventTypes::All,
@@ -202,35 +175,35 @@ async fn look_at_plans(key: &str, statistics: Statistics) {
         limit: LIMIT,
         except: Vec::new(),
     };
-    check("expired leases", &plan(&session, &expired_leases(&table, &reaping)).await, count);
+    check("expired leases", &plan(&session, expired_leases(&table, &reaping)).await, count);
     let expired: Vec<_> = ids.iter().map(|id| (*id, 1, FailureKind::Dead)).collect();
-    check("reaping", &plan(&session, &reap(&table, &reaping, &expired)).await, count);
-    check("requeueing", &plan(&session, &requeue(&table, &ids)).await, count);
+    check("reaping", &plan(&session, reap(&table, &reaping, &expired)).await, count);
+    check("requeueing", &plan(&session, requeue(&table, &ids)).await, count);
     let (from, cutoff) = (RawTimestamp::NEG_INFINITY, RawTimestamp::INFINITY);
     let all = from..=cutoff;
     check(
         "listing",
-        &plan(&session, &list_done(&table, Prunable::Dead, None, &all, LIMIT)).await,
+        &plan(&session, list_done(&table, Prunable::Dead, None, &all, LIMIT)).await,
         LIMIT.into(),
     );
     let chunk = Chunk { from, cutoff, limit: LIMIT };
     let listing = list_requeueable(&table, Prunable::Dead, None, &all, &[Uuid::nil()], LIMIT);
-    check("listing what to requeue", &plan(&session, &listing).await, LIMIT.into());
+    check("listing what to requeue", &plan(&session, listing).await, LIMIT.into());
     let dead: Vec<(Uuid, RawTimestamp)> = ids.iter().map(|id| (*id, cutoff)).collect();
     for statement in
         [requeue_as_read(&table, Prunable::Dead, &dead), still_as_read(&table, Prunable::Dead, &dead)]
     {
-        check("requeueing the dead", &plan(&session, &statement).await, count);
+        check("requeueing the dead", &plan(&session, statement).await, count);
     }
     let after = Some((from, Uuid::nil()));
     for types in [EventTypes::All, EventTypes::Only(vec!["another".to_owned()])] {
         let listing = list_delivered(&table, &types, from, after, LIMIT);
-        check("listing what is delivered", &plan(&session, &listing).await, u64::from(LIMIT) + 100);
+        check("listing what is delivered", &plan(&session, listing).await, u64::from(LIMIT) + 100);
         let newest = newest_delivered(&table, &types, Some(cutoff), LIMIT);
-        check("the newest that is delivered", &plan(&session, &newest).await, LIMIT.into());
+        check("the newest that is delivered", &plan(&session, newest).await, LIMIT.into());
     }
     for which in [Prunable::Delivered, Prunable::Dead] {
-        check("pruning", &plan(&session, &prune(&table, which, chunk)).await, LIMIT.into());
+        check("pruning", &plan(&session, prune(&table, which, chunk)).await, LIMIT.into());
     }
 }
 

@@ -15,7 +15,7 @@ pub async fn get_many_in(
     keys: &[Key],
 ) -> Result<Vec<Document>, StateError> {
     let statement = statements::get_many(table, &keys.iter().collect::<Vec<_>>(), MAX_ANSWER_BYTES);
-    let rows = session.query(&statement).await.map_err(|error| StateError::of_table(table, error))?;
+    let rows = session.query(statement).await.map_err(|error| StateError::of_table(table, error))?;
     if_fitting(in_order(keys, documents(table, &rows)?))
 }
 
@@ -26,7 +26,7 @@ pub async fn lock_many_in(
     keys: &[Key],
 ) -> Result<Vec<Document>, StateError> {
     let statement = statements::lock_many(table, &keys.iter().collect::<Vec<_>>());
-    let rows = session.query(&statement).await.map_err(|error| StateError::of_table(table, error))?;
+    let rows = session.query(statement).await.map_err(|error| StateError::of_table(table, error))?;
     Ok(in_order(keys, documents(table, &rows)?))
 }
 
@@ -41,7 +41,7 @@ pub async fn put_many_in(
     documents: &[(Key, Value)],
 ) -> Result<(), StateError> {
     let statement = statements::upsert_many(table, &last_of_each(documents));
-    session.query(&statement).await.map(drop).map_err(|error| StateError::of_table(table, error))
+    session.query(statement).await.map(drop).map_err(|error| StateError::of_table(table, error))
 }
 
 /// Stores the documents whose keys do not exist, within the open transaction of `session`, and returns their
@@ -53,28 +53,12 @@ pub async fn insert_many_in(
     documents: &[(Key, Value)],
 ) -> Result<Vec<Key>, StateError> {
     let statement = statements::insert_many(table, &last_of_each(documents));
-    let rows = session.query(&statement).await.map_err(|error| StateError::of_table(table, error))?;
+    let rows = session.query(statement).await.map_err(|error| StateError::of_table(table, error))?;
     rows.iter().map(|row| Ok(Key::from_store(column(table, row, "key")?))).collect()
 }
 
 /// Deletes documents within the open transaction of `session`, and returns the number of those that existed.
 pub async fn delete_many_in(session: &Session, table: &TableName, keys: &[Key]) -> Result<u64, StateError> {
     let statement = statements::delete_many(table, &keys.iter().collect::<Vec<_>>());
-    session.execute(&statement).await.map_err(|error| StateError::of_table(table, error))
-}
-
-/// Prepares the statements of the functions above, so that a missing table or one of another shape is
-/// reported early.
-pub async fn prepare_many_in(session: &Session, table: &TableName) -> Result<(), StateError> {
-    let all = [
-        statements::get_many(table, &[], MAX_ANSWER_BYTES),
-        statements::lock_many(table, &[]),
-        statements::upsert_many(table, &[]),
-        statements::insert_many(table, &[]),
-        statements::delete_many(table, &[]),
-    ];
-    for statement in all {
-        session.prepare(&statement).await.map_err(|error| StateError::of_table(table, error))?;
-    }
-    Ok(())
+    session.execute(statement).await.map_err(|error| StateError::of_table(table, error))
 }

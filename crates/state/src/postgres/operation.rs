@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use pg::sql::Written;
-use pg::{PgError, PgPool, PostgresBinderRef, Session};
-use sea_query::SelectStatement;
+use pg::{BoundStatement, PgError, PgPool, Session};
 use tokio::time::{Instant, timeout_at};
 use tokio_postgres::Row;
 
@@ -93,7 +91,7 @@ impl<'a> StoreOperation<'a> {
     }
 
     /// Prepares and runs a statement.
-    pub(super) async fn query(&self, statement: &Written) -> Result<Vec<Row>, StateError> {
+    pub(super) async fn query(&self, statement: BoundStatement) -> Result<Vec<Row>, StateError> {
         self.run(self.session.query(statement)).await
     }
 
@@ -118,7 +116,7 @@ impl<'a> StoreOperation<'a> {
     /// document is known even if the first one is too large.
     async fn read(
         &self,
-        statement: &impl PostgresBinderRef,
+        statement: BoundStatement,
         counted: &mut ReservedRead<'_>,
     ) -> Result<Result<ManyRead, StateError>, PgError> {
         let (mut rows, mut bytes, mut is_whole, mut has_room) = (0, 0_usize, true, true);
@@ -142,7 +140,7 @@ impl<'a> StoreOperation<'a> {
     /// Reads documents that are not part of a query.
     pub(super) async fn read_many(
         &self,
-        statement: &impl PostgresBinderRef,
+        statement: BoundStatement,
         counted: &mut ReservedRead<'_>,
     ) -> Result<ManyRead, StateError> {
         self.run(self.read(statement, counted)).await?
@@ -152,8 +150,8 @@ impl<'a> StoreOperation<'a> {
     /// page until one does not fit into the response.
     pub(super) async fn query_snapshot(
         &self,
-        count: Option<&SelectStatement>,
-        page: Option<&SelectStatement>,
+        count: Option<BoundStatement>,
+        page: Option<BoundStatement>,
         counted: &mut ReservedRead<'_>,
     ) -> Result<(Vec<Row>, ManyRead), StateError> {
         let session = &self.session;
@@ -189,7 +187,7 @@ impl<'a> StoreOperation<'a> {
 
     /// Begins a transaction and runs a statement in it. If the statement waits too long for a row, the
     /// transaction is rolled back.
-    pub(super) async fn begin(&self, statement: &Written) -> Result<Vec<Row>, StateError> {
+    pub(super) async fn begin(&self, statement: BoundStatement) -> Result<Vec<Row>, StateError> {
         let work = async {
             let prepared = self.session.prepare(statement).await?;
             let (begun, rows) = tokio::join!(biased; self.session.begin(), self.session.run(&prepared));
@@ -203,7 +201,7 @@ impl<'a> StoreOperation<'a> {
     }
 
     /// Runs a statement and commits the transaction.
-    pub(super) async fn commit(&self, statement: &Written) -> Result<Vec<Row>, StateError> {
+    pub(super) async fn commit(&self, statement: BoundStatement) -> Result<Vec<Row>, StateError> {
         let work = async {
             let prepared = self.session.prepare(statement).await?;
             let (rows, committed) = tokio::join!(biased; self.session.run(&prepared), self.session.commit());

@@ -19,7 +19,7 @@ impl PostgresStore {
         let (mut most, mut held) = (MAX_UNCOUNTED_DOCUMENT, ReservedRoom::default());
         for _ in 0..MAX_READS {
             let operation = StoreOperation::open(&self.pool, &self.table, "get a document", deadline).await?;
-            let rows = operation.query(&statements::get(&self.table, key, most)).await?;
+            let rows = operation.query(statements::get(&self.table, key, most)).await?;
             let Some(row) = rows.first() else { return Ok(None) };
             match read_found(&self.table, row)? {
                 FoundRow::Document(document) => {
@@ -44,21 +44,18 @@ impl PostgresStore {
         counted: &mut ReservedRead<'_>,
     ) -> Result<Option<Page>, StateError> {
         let is_counted = query.count || query.matched;
-        let count = is_counted.then(|| statements::count(&self.table, query, &self.target));
+        let count = is_counted.then(|| statements::count(query, &self.target));
         let most = counted.held.as_ref().map_or(MAX_UNCOUNTED_DOCUMENT, |_| self.max_stored_bytes);
         let page = |reading| {
-            let page =
-                (!query.count).then(|| statements::page(&self.table, query, &self.target, (reading, most)));
-            page.transpose()
+            (!query.count).then(|| statements::page(query, &self.target, (reading, most))).transpose()
         };
         let (first, second) = compile::readings(query, &self.target);
-        let (mut counts, mut reading) =
-            operation.query_snapshot(count.as_ref(), page(first)?.as_ref(), counted).await?;
+        let (mut counts, mut reading) = operation.query_snapshot(count, page(first)?, counted).await?;
         if let (Some(second), ManyRead::Read { found, is_whole: true }) = (second, &reading)
             && !query.count
             && found.len() < query.rows_to_read()
         {
-            (counts, reading) = operation.query_snapshot(None, page(second)?.as_ref(), counted).await?;
+            (counts, reading) = operation.query_snapshot(None, page(second)?, counted).await?;
         }
         let matched = counts.first().map(|row| self.column::<i64>(row, "count")).transpose()?;
         let matched = matched.map(i64::unsigned_abs);

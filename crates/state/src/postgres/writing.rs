@@ -20,18 +20,18 @@ impl PostgresStore {
     ) -> Result<Write, StateError> {
         let applied = match (conditions.version, &conditions.status) {
             (VersionCondition::Any, None) => {
-                let rows = operation.query(&statements::upsert(&self.table, key, value)).await?;
+                let rows = operation.query(statements::upsert(&self.table, key, value)).await?;
                 Some(self.version(&rows, "version")?.ok_or_else(|| self.corrupt("version"))?)
             }
             (VersionCondition::Absent, None) => {
-                let rows = operation.query(&statements::insert(&self.table, key, value)).await?;
+                let rows = operation.query(statements::insert(&self.table, key, value)).await?;
                 let Some(version) = self.version(&rows, "version")? else {
                     return Ok(Write::VersionMismatch);
                 };
                 Some(version)
             }
             _ => {
-                let rows = operation.query(&statements::update(&self.table, key, value, conditions)).await?;
+                let rows = operation.query(statements::update(&self.table, key, value, conditions)).await?;
                 let applied = self.version(&rows, "applied")?;
                 let seen = rows.first().map(|row| self.seen(row)).transpose()?.flatten();
                 match conditions.refusal(seen.as_ref()) {
@@ -56,7 +56,7 @@ impl PostgresStore {
         conditions: &WriteConditions,
         most: usize,
     ) -> Result<Result<Patch, usize>, StateError> {
-        let mut rows = operation.begin(&statements::lock_value(&self.table, key, most)).await?;
+        let mut rows = operation.begin(statements::lock_value(&self.table, key, most)).await?;
         let refusal = match rows.first() {
             None => Some(Patch::NotFound),
             Some(row) => conditions.refusal(self.seen(row)?.as_ref()).map(Patch::Written),
@@ -83,7 +83,7 @@ impl PostgresStore {
                 return Ok(Ok(Patch::Invalid(reason)));
             }
         };
-        let rows = operation.commit(&statements::replace(&self.table, key, &value)).await?;
+        let rows = operation.commit(statements::replace(&self.table, key, &value)).await?;
         operation.retire_after(bytes.max(value.as_str().len()));
         let version = self.version(&rows, "version")?.ok_or_else(|| self.corrupt("version"))?;
         Ok(Ok(Patch::Written(Write::Applied(version))))
@@ -98,13 +98,13 @@ impl PostgresStore {
         value: &Value,
         conditions: &WriteConditions,
     ) -> Result<Write, StateError> {
-        let rows = operation.begin(&statements::lock(&self.table, key)).await?;
+        let rows = operation.begin(statements::lock(&self.table, key)).await?;
         let seen = rows.first().map(|row| self.seen(row)).transpose()?.flatten();
         if let Some(refusal) = conditions.refusal(seen.as_ref()) {
             operation.rollback().await?;
             return Ok(refusal);
         }
-        let rows = operation.commit(&statements::replace(&self.table, key, value)).await?;
+        let rows = operation.commit(statements::replace(&self.table, key, value)).await?;
         Ok(Write::Applied(self.version(&rows, "version")?.ok_or_else(|| self.corrupt("version"))?))
     }
 }

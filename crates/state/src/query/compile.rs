@@ -10,13 +10,16 @@
 mod condition;
 mod order;
 
-use sea_query::{Expr, ExprTrait, Func, Query as Statement, SelectStatement};
+use pg::parameter::{self, Parameters};
 
 use super::expressions::{IndexType, Member, Path, VALUE, helper_name};
-use super::{Filter, Group, Query};
+use super::{Condition, Filter, Group, Query};
 use crate::StateError;
 
-pub(crate) use order::key_by_bytes;
+use self::order::KEY_BY_BYTES;
+
+const TRUE: &str = "TRUE";
+const FALSE: &str = "FALSE";
 
 /// The settings of sessions that run queries: custom plans, which use statistics, and read-only transactions.
 /// Compiling a statement to machine code would take longer than these statements run.
@@ -38,15 +41,15 @@ pub enum Source<'a> {
     },
     /// A text column; NULL counts as missing.
     Text {
-        /// The column.
-        column: Expr,
+        /// The column, as SQL that needs no brackets.
+        column: String,
         /// The function that parses times: see [`super::expressions::helper_name`].
         helper: &'a str,
     },
     /// An integer column; NULL counts as missing.
-    Integer(Expr),
+    Integer(String),
     /// A time column; NULL counts as missing.
-    Time(Expr),
+    Time(String),
 }
 
 /// The table that a filter searches.
@@ -61,7 +64,7 @@ pub trait FilterTarget {
     }
 
     /// The condition that some row of the related table meets `condition`.
-    fn some_row(&self, _relation: &'static str, condition: Expr) -> Expr {
+    fn some_row(&self, _relation: &'static str, condition: String) -> String {
         condition
     }
 }
@@ -113,24 +116,24 @@ impl FilterTarget for OnTable<'_> {
 
 impl Filter {
     /// Compiles the filter to a condition on a row of the target.
-    pub fn to_expr(&self, target: &impl FilterTarget) -> Expr {
-        let mut all: Vec<Expr> = Vec::new();
-        let mut related: Vec<(&'static str, Vec<Expr>)> = Vec::new();
-        for condition in &self.conditions {
+    pub fn to_sql(&self, target: &impl FilterTarget, parameters: &mut Parameters) -> String {
+        let mut all: Vec<String> = Vec::new();
+        let mut related: Vec<(&'static str, Vec<String>)> = Vec::new();
+        for Condition { name, test } in &self.conditions {
             // An unknown name is never present.
-            let expr =
-                target.source(&condition.name).map_or_else(never, |source| source.meets(&condition.test));
-            match target.relation(&condition.name) {
-                None => all.push(expr),
+            let meets = |source: Source<'_>| source.meets(test, parameters);
+            let condition = target.source(name).map_or_else(|| FALSE.to_owned(), meets);
+            match target.relation(name) {
+                None => all.push(condition),
                 Some(relation) => match related.iter_mut().find(|(known, _)| *known == relation) {
-                    Some((_, exprs)) => exprs.push(expr),
-                    None => related.push((relation, vec![expr])),
+                    Some((_, conditions)) => conditions.push(condition),
+                    None => related.push((relation, vec![condition])),
                 },
             }
         }
-        let rows = related.into_iter().map(|(relation, exprs)| target.some_row(relation, every(exprs)));
+        let rows = related.into_iter().map(|(relation, all)| target.some_row(relation, every(all)));
         all.extend(rows);
-        all.extend(self.groups.iter().map(|group| group.to_expr(target)));
+        all.extend(self.groups.iter().map(|group| group.to_sql(target, parameters)));
         every(all)
     }
 
@@ -146,43 +149,28 @@ impl Filter {
 }
 
 impl Group {
-    fn to_expr(&self, target: &impl FilterTarget) -> Expr {
+    fn to_sql(&self, target: &impl FilterTarget, parameters: &mut Parameters) -> String {
         match self {
-            Self::And(filters) => every(filters.iter().map(|filter| filter.to_expr(target))),
-            Self::Or(filters) => some(filters.iter().map(|filter| filter.to_expr(target))),
-            Self::Not(filter) => Expr::cust_with_expr("(($1) IS NOT TRUE)", filter.to_expr(target)),
+            Self::And(filters) => every(filters.iter().map(|filter| filter.to_sql(target, parameters))),
+            Self::Or(filters) => some(filters.iter().map(|filter| filter.to_sql(target, parameters))),
+            Self::Not(filter) => format!("({} IS NOT TRUE)", filter.to_sql(target, parameters)),
         }
     }
 }
 
-fn every(conditions: impl IntoIterator<Item = Expr>) -> Expr {
-    joined(conditions, Expr::and).unwrap_or_else(|| Expr::cust("TRUE"))
+fn every(conditions: impl IntoIterator<Item = String>) -> String {
+    joined(conditions, " AND ", TRUE)
 }
 
-fn some(conditions: impl IntoIterator<Item = Expr>) -> Expr {
-    joined(conditions, Expr::or).unwrap_or_else(never)
+fn some(conditions: impl IntoIterator<Item = String>) -> String {
+    joined(conditions, " OR ", FALSE)
 }
 
-/// Joins in pairs, to keep the expression as shallow as possible: the builder recurses once per level, and
-/// the stack is limited.
-fn joined(conditions: impl IntoIterator<Item = Expr>, join: impl Fn(Expr, Expr) -> Expr) -> Option<Expr> {
-    let mut conditions: Vec<Expr> = conditions.into_iter().collect();
-    while conditions.len() > 1 {
-        let mut rest = conditions.into_iter();
-        let mut joined = Vec::with_capacity(rest.len().div_ceil(2));
-        while let Some(left) = rest.next() {
-            joined.push(match rest.next() {
-                Some(right) => join(left, right),
-                None => left,
-            });
-        }
-        conditions = joined;
-    }
-    conditions.pop()
-}
-
-fn never() -> Expr {
-    Expr::cust("FALSE")
+/// The conditions in brackets, or `none` if there are none. The server reads a list without further brackets
+/// as one level, however long it is.
+fn joined(conditions: impl IntoIterator<Item = String>, operator: &str, none: &str) -> String {
+    let conditions: Vec<String> = conditions.into_iter().collect();
+    if conditions.is_empty() { none.to_owned() } else { format!("({})", conditions.join(operator)) }
 }
 
 /// The way to read a page in key order if no index serves its filter. PostgreSQL cannot estimate the number
@@ -221,7 +209,7 @@ pub fn readings(query: &Query, table: &Table) -> (ReadPlan, Option<ReadPlan>) {
 
 /// Returns true if an index finds the matching documents.
 fn is_served(filter: &Filter, table: &Table) -> bool {
-    let condition = |condition: &super::Condition| {
+    let condition = |condition: &Condition| {
         let of_name = table.indexes.iter().filter(|(member, _)| member.as_str() == &*condition.name);
         let indexed: Vec<IndexType> = of_name.map(|(_, index_type)| *index_type).collect();
         condition::is_served(&condition.test, &indexed)
@@ -234,51 +222,59 @@ fn is_served(filter: &Filter, table: &Table) -> bool {
         })
 }
 
-/// The next keys of a query, in their order: the source of [`ReadPlan::Walk`]. Without columns and table.
-pub fn walked(query: &Query, keys: u64) -> SelectStatement {
-    let mut select = Statement::select();
-    select.and_where(of_prefix(query));
-    order::after_key(query, &mut select);
-    select.limit(keys).take()
-}
-
-/// The rows of a page and one more, without columns and table, which the caller adds.
+/// The rows of a page and one more.
 ///
 /// Plans, by key: a range of the primary key. With equality: the GIN index. With a declared index: its range,
 /// in its order if the filter fixes the type of the sorted member. Otherwise all rows are read and sorted.
-pub fn page(query: &Query, table: &Table, reading: ReadPlan) -> Result<SelectStatement, StateError> {
-    let mut select = Statement::select();
-    select.and_where(matching(query, table, order::is_of_an_index(query, table)));
-    order::apply(query, table, reading, &mut select)?;
-    select.limit(query.rows_to_read() as u64);
+pub fn page(
+    query: &Query,
+    table: &Table,
+    reading: ReadPlan,
+    columns: &str,
+    parameters: &mut Parameters,
+) -> Result<String, StateError> {
+    let source = match reading {
+        ReadPlan::Walk(keys) => walked(query, table, keys, parameters),
+        ReadPlan::Planned | ReadPlan::Whole => table.name.clone(),
+    };
+    let matching = matching(query, table, order::is_of_an_index(query, table), parameters);
+    let condition = every([matching].into_iter().chain(order::after(query, table, parameters)?));
+    let order = order::of_page(query, table, reading);
+    let limit = parameters.add(parameter::rows(query.rows_to_read()));
+    let mut text = format!("SELECT {columns} FROM {source} WHERE {condition} ORDER BY {order} LIMIT {limit}");
     if query.offset > 0 {
-        select.offset(query.offset);
+        let offset = i64::try_from(query.offset).unwrap_or(i64::MAX);
+        text += &format!(" OFFSET {}", parameters.add(parameter::bigint(offset)));
     }
-    Ok(select)
+    Ok(text)
 }
 
-/// The number of all matching rows, without the table, which the caller adds.
-pub fn count(query: &Query, table: &Table) -> SelectStatement {
-    let mut select = Statement::select();
-    select.expr(Func::count(Expr::cust("*"))).and_where(matching(query, table, false));
-    select
+/// The rows of the next keys of a query, in their order: the source of [`ReadPlan::Walk`].
+fn walked(query: &Query, table: &Table, keys: u64, parameters: &mut Parameters) -> String {
+    let prefix = of_prefix(query, parameters);
+    let condition = every([prefix].into_iter().chain(order::after_key(query, parameters)));
+    let keys = parameters.add(parameter::bigint(i64::try_from(keys).unwrap_or(i64::MAX)));
+    let order = order::by_key(query);
+    format!("(SELECT * FROM {} WHERE {condition} ORDER BY {order} LIMIT {keys}) AS walked", table.name)
+}
+
+/// The number of all matching rows, as `count`.
+pub fn count(query: &Query, table: &Table, parameters: &mut Parameters) -> String {
+    let condition = matching(query, table, false, parameters);
+    format!("SELECT count(*) AS count FROM {} WHERE {condition}", table.name)
 }
 
 /// The condition of prefix and filter; `in_order` if the rows may be read in the order of an index.
-fn matching(query: &Query, table: &Table, in_order: bool) -> Expr {
-    let mut all = vec![];
-    all.extend((!query.prefix.as_str().is_empty()).then(|| of_prefix(query)));
-    if query.filter != Filter::default() {
-        let members: Vec<Member> = query.filter.names().into_iter().filter_map(Member::new).collect();
-        all.push(query.filter.to_expr(&OnTable { table, members, in_order }));
-    }
-    every(all)
+fn matching(query: &Query, table: &Table, in_order: bool, parameters: &mut Parameters) -> String {
+    let prefix = of_prefix(query, parameters);
+    let members: Vec<Member> = query.filter.names().into_iter().filter_map(Member::new).collect();
+    every([prefix, query.filter.to_sql(&OnTable { table, members, in_order }, parameters)])
 }
 
-fn of_prefix(query: &Query) -> Expr {
+fn of_prefix(query: &Query, parameters: &mut Parameters) -> String {
     let prefix = query.prefix.as_str();
-    let mut all = Vec::new();
-    all.extend((!prefix.is_empty()).then(|| key_by_bytes().gte(pg::bind::text(prefix))));
-    all.extend(query.prefix.end().map(|end| key_by_bytes().lt(pg::bind::text(end))));
-    every(all)
+    let mut add = |text: &str| parameters.add(parameter::text(text));
+    let from = (!prefix.is_empty()).then(|| format!("{KEY_BY_BYTES} >= {}", add(prefix)));
+    let until = query.prefix.end().map(|end| format!("{KEY_BY_BYTES} < {}", add(&end)));
+    every(from.into_iter().chain(until))
 }

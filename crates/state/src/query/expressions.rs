@@ -5,14 +5,10 @@
 //! index entry exceeds the limit of a B-tree: texts are cut and numbers are rounded, in a way that keeps the
 //! order. So a query compares the indexed expression as a necessary condition, and the exact value in
 //! addition, and also finds values that were cut.
-//!
-//! The expressions are written as texts: building each from its parts for every query would double the time
-//! to build a statement.
 
 use std::sync::Arc;
 
-use pg::bind;
-use sea_query::{Expr, ExprTrait};
+use pg::parameter::{self, Parameters};
 
 use crate::json::Number;
 
@@ -101,109 +97,91 @@ pub struct Path<'a> {
 }
 
 impl Path<'_> {
-    /// The document.
-    pub fn document(&self) -> Expr {
-        Expr::cust(self.document.to_owned())
-    }
-
     /// The member; NULL if it is missing, or if the document is not an object.
-    pub fn value(&self) -> Expr {
-        Expr::cust(format!("({})", self.value_sql()))
+    pub fn value(&self) -> String {
+        format!("({})", self.access())
     }
 
     /// The string, compared by its bytes.
-    pub fn string(&self) -> Expr {
-        Expr::cust(by_bytes_sql(&self.text_sql()))
+    pub fn string(&self) -> String {
+        by_bytes(&self.text())
     }
 
     /// The number.
-    pub fn number(&self) -> Expr {
-        Expr::cust(self.if_type("number", &self.numeric_sql()))
+    pub fn number(&self) -> String {
+        self.if_type("number", &self.numeric())
     }
 
     /// The boolean.
-    pub fn boolean(&self) -> Expr {
-        Expr::cust(self.boolean_sql())
+    pub fn boolean(&self) -> String {
+        self.if_type("boolean", &format!("CAST({} AS boolean)", self.access()))
     }
 
     /// The instant.
-    pub fn instant(&self) -> Expr {
-        Expr::cust(self.read_time(&self.text_sql()))
+    pub fn instant(&self) -> String {
+        self.read_time(&self.text())
     }
 
     /// The indexed expression of the member for a type.
-    pub fn indexed(&self, index_type: IndexType) -> Expr {
-        Expr::cust(self.indexed_sql(index_type))
-    }
-
-    fn indexed_sql(&self, index_type: IndexType) -> String {
+    pub fn indexed(&self, index_type: IndexType) -> String {
         match index_type {
-            IndexType::Text => by_bytes_sql(&format!("left({}, {INDEXED_CHARACTERS})", self.text_sql())),
+            IndexType::Text => by_bytes(&format!("left({}, {INDEXED_CHARACTERS})", self.text())),
             // Inside the condition: LEAST and GREATEST ignore NULL.
             IndexType::Numeric => {
                 let limit = |sign: &str| format!("CAST('{sign}1e{INDEXED_NUMBER_POWER}' AS numeric)");
-                let within =
-                    format!("LEAST(GREATEST({}, {}), {})", self.numeric_sql(), limit("-"), limit(""));
+                let within = format!("LEAST(GREATEST({}, {}), {})", self.numeric(), limit("-"), limit(""));
                 self.if_type("number", &format!("trunc({within}, {INDEXED_SCALE})"))
             }
-            IndexType::Boolean => self.boolean_sql(),
-            IndexType::Timestamptz => self.read_time(&self.text_sql()),
-            IndexType::Int => self.integer_sql("integer", i32::MIN.into(), i32::MAX.into()),
-            IndexType::Bigint => self.integer_sql("bigint", i64::MIN, i64::MAX),
-            IndexType::Date => self.date_sql(),
+            IndexType::Boolean => self.boolean(),
+            IndexType::Timestamptz => self.instant(),
+            IndexType::Int => self.integer("integer", i32::MIN.into(), i32::MAX.into()),
+            IndexType::Bigint => self.integer("bigint", i64::MIN, i64::MAX),
+            IndexType::Date => self.date(),
         }
     }
 
-    /// The expression of the member. The name is an identifier and needs no escapes.
-    fn value_sql(&self) -> String {
+    /// The member without brackets. The name is an identifier and needs no escapes.
+    fn access(&self) -> String {
         format!("{} -> '{}'", self.document, self.member.as_str())
     }
 
     fn if_type(&self, name: &str, then: &str) -> String {
-        format!("(CASE WHEN jsonb_typeof({}) = '{name}' THEN {then} END)", self.value_sql())
+        format!("(CASE WHEN jsonb_typeof({}) = '{name}' THEN {then} END)", self.access())
     }
 
-    fn text_sql(&self) -> String {
+    fn text(&self) -> String {
         self.if_type("string", &format!("{} ->> '{}'", self.document, self.member.as_str()))
     }
 
     /// The member cast to `numeric`, for values that are numbers.
-    fn numeric_sql(&self) -> String {
-        format!("CAST({} AS numeric)", self.value_sql())
-    }
-
-    fn boolean_sql(&self) -> String {
-        self.if_type("boolean", &format!("CAST({} AS boolean)", self.value_sql()))
+    fn numeric(&self) -> String {
+        format!("CAST({} AS numeric)", self.access())
     }
 
     fn read_time(&self, text: &str) -> String {
         format!("{}({text})", self.helper)
     }
 
-    fn integer_sql(&self, sql_type: &str, min: i64, max: i64) -> String {
-        let number = self.numeric_sql();
+    fn integer(&self, sql_type: &str, min: i64, max: i64) -> String {
+        let number = self.numeric();
         let limit = |limit: i64| format!("CAST('{limit}' AS numeric)");
         let (min, max) = (limit(min), limit(max));
         let fits = format!("{number} >= {min} AND {number} <= {max} AND {number} = trunc({number})");
         self.if_type("number", &format!("CASE WHEN {fits} THEN CAST({number} AS {sql_type}) END"))
     }
 
-    fn date_sql(&self) -> String {
-        let text = self.text_sql();
+    fn date(&self) -> String {
+        let text = self.text();
         let (as_time, as_day) = (self.read_time(&text), self.read_time(&format!("{text} || 'T00:00:00Z'")));
         let instant = format!("COALESCE({as_time}, {as_day})");
         format!("CAST(timezone('UTC', {instant}) AS date)")
     }
 }
 
-fn by_bytes_sql(text: &str) -> String {
-    format!("({text} COLLATE \"C\")")
-}
-
 /// A text, compared by its bytes whatever the collation of the database: a column, a parameter, a function or
 /// a `CASE`.
-pub(crate) fn by_bytes(text: Expr) -> Expr {
-    Expr::cust_with_expr("($1 COLLATE \"C\")", text)
+pub(crate) fn by_bytes(text: &str) -> String {
+    format!("({text} COLLATE \"C\")")
 }
 
 /// The indexed form of a text: if one text is before another, its indexed form is not after the other's.
@@ -224,7 +202,7 @@ pub(crate) fn is_indexed_whole(text: &str) -> bool {
 /// The expression of an index on a member of the table's column `value`, to be written within brackets in
 /// `CREATE INDEX`. Its only external inputs are the member and the name of the table.
 pub fn index_sql(table: &str, member: &Member, index_type: IndexType) -> String {
-    Path { document: VALUE, member, helper: &helper_name(table) }.indexed_sql(index_type)
+    Path { document: VALUE, member, helper: &helper_name(table) }.indexed(index_type)
 }
 
 /// The name of the function in the table's schema that parses times, `(text) → timestamptz`.
@@ -271,17 +249,12 @@ END $do$;"
     )
 }
 
-/// Binds a `numeric`.
-pub(crate) fn bind_number(number: &Number) -> Expr {
-    bind::text(number.to_scientific()).cast_as("numeric")
+/// Adds a `numeric`.
+pub(crate) fn add_number(parameters: &mut Parameters, number: &Number) -> String {
+    parameters.add(parameter::text(number.to_scientific())) + "::numeric"
 }
 
-/// Binds a `numeric[]`.
-pub(crate) fn bind_numbers(numbers: impl Iterator<Item = Number>) -> Expr {
-    bind::texts(numbers.map(|number| number.to_scientific())).cast_as("numeric[]")
-}
-
-/// Binds a `jsonb` from a JSON text.
-pub(crate) fn bind_json(text: String) -> Expr {
-    bind::text(text).cast_as("jsonb")
+/// Adds a `jsonb` from a JSON text.
+pub(crate) fn add_json(parameters: &mut Parameters, text: &str) -> String {
+    parameters.add(parameter::text(text)) + "::jsonb"
 }

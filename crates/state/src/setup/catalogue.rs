@@ -1,7 +1,6 @@
 //! Reads a table's entries in the catalogue. Reading it neither waits for writers nor blocks them.
 
-use pg::sql::Written;
-use pg::{PgError, Session, bind, row};
+use pg::{PgError, Session, Statement, parameter, row};
 use tokio_postgres::Row;
 
 use crate::TableName;
@@ -9,6 +8,66 @@ use crate::schema::{RIGHTS, sequence_name};
 
 /// The most pages of a table that are read at a start to find the highest version.
 const MAX_READ_PAGES: i64 = 2_000;
+
+pg::statements! {
+    /// The relation of a name on the search path.
+    RELATION = "state.setup.relation", plan [], "
+        SELECT c.relkind::text AS kind, n.nspname::text AS schema
+        FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass($1::text)";
+
+    /// The kind of a relation in a schema.
+    KIND = "state.setup.kind", plan [], "
+        SELECT c.relkind::text AS kind FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+        WHERE n.nspname = $1::text AND c.relname = $2::text";
+
+    /// The body of a function with one text parameter.
+    BODY = "state.setup.body", plan [], "
+        SELECT prosrc AS body FROM pg_proc WHERE oid = to_regprocedure(format('%I(text)', $1::text))";
+
+    /// True if an index on an expression has no statistics, and the role may create them.
+    LACKS_STATISTICS = "state.setup.lacks_statistics", plan [], "
+        SELECT count(*) > 0 AS lacks FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
+            JOIN pg_namespace n ON n.oid = c.relnamespace
+        WHERE i.indrelid = to_regclass($1::text) AND i.indexprs IS NOT NULL AND i.indisvalid AND pg_has_role(c.relowner, 'USAGE')
+            AND NOT EXISTS (SELECT FROM pg_stats s WHERE s.schemaname = n.nspname AND s.tablename = c.relname)";
+
+    /// Takes the lock of the processes that set up a table of this name; NULL without a schema.
+    TRY_LOCK = "state.setup.try_lock", plan [], "
+        SELECT pg_try_advisory_lock(hashtextextended(current_schema() || '.' || $1::text, $2::bigint)) AS locked";
+
+    /// The pages of a table.
+    PAGES = "state.setup.pages", plan [], "
+        SELECT (pg_relation_size(to_regclass($1::text)) / current_setting('block_size')::bigint) AS pages";
+
+    /// The columns of a table.
+    COLUMNS = "state.setup.columns", plan [], "
+        SELECT a.attname::text AS name, format_type(a.atttypid, NULL) AS kind, a.attnotnull AS not_null,
+               a.atthasdef OR a.attidentity <> '' AS has_default, a.attgenerated <> '' AS generated,
+               coalesce(l.collisdeterministic, true) AS by_bytes
+        FROM pg_attribute a LEFT JOIN pg_collation l ON l.oid = a.attcollation
+        WHERE a.attrelid = to_regclass($1::text) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum";
+
+    /// The indexes of a table.
+    INDEXES = "state.setup.indexes", plan [], "
+        SELECT c.relname::text AS name, m.amname::text AS method, i.indisvalid AND i.indisready AS valid,
+               i.indisunique AND i.indimmediate AS is_unique, i.indpred IS NULL AS whole, i.indnkeyatts AS columns,
+               pg_get_indexdef(i.indexrelid, 1, true) AS first,
+               o.opcname::text AS operators, coalesce(l.collname::text, '') AS collation
+        FROM pg_index i
+        JOIN pg_class c ON c.oid = i.indexrelid
+        JOIN pg_am m ON m.oid = c.relam
+        JOIN pg_opclass o ON o.oid = i.indclass[0]
+        LEFT JOIN pg_collation l ON l.oid = i.indcollation[0]
+        WHERE i.indrelid = to_regclass($1::text) ORDER BY c.relname";
+
+    /// The rights that the role lacks: on a table, and on a sequence.
+    MISSING_RIGHTS = "state.setup.missing_rights", plan [], "
+        SELECT n.name FROM unnest($3::text[]) WITH ORDINALITY AS n (name, place)
+        WHERE NOT has_table_privilege(format('%I.%I', $1::text, $2::text)::regclass, n.name)
+        UNION ALL
+        SELECT 'USAGE of its sequence'
+        WHERE NOT has_sequence_privilege(format('%I.%I', $1::text, $4::text)::regclass, 'USAGE, UPDATE')";
+}
 
 /// The relation with the name of the table.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -57,9 +116,7 @@ pub(super) struct Index {
 
 /// The relation of this name on the search path; `None` if there is none.
 pub(super) async fn relation(session: &Session, table: &TableName) -> Result<Option<Relation>, PgError> {
-    let text = "SELECT c.relkind::text AS kind, n.nspname::text AS schema
-                FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass($1)";
-    let rows = session.query_once(&Written::new(text, [bind::text(table.quoted())])).await?;
+    let rows = session.query_once(RELATION.bind([parameter::text(table.quoted())])).await?;
     let Some(found) = rows.first() else { return Ok(None) };
     let schema: String = read(session, found, "schema")?;
     Ok(Some(Relation {
@@ -73,27 +130,19 @@ pub(super) async fn relation(session: &Session, table: &TableName) -> Result<Opt
 
 /// The kind of the relation with this name in the schema, as in `pg_class`; `None` if the name is free.
 pub(super) async fn kind_of(session: &Session, schema: &str, name: &str) -> Result<Option<String>, PgError> {
-    let text = "SELECT c.relkind::text AS kind FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-                WHERE n.nspname = $1 AND c.relname = $2";
-    let rows = session.query_once(&Written::new(text, [bind::text(schema), bind::text(name)])).await?;
+    let rows = session.query_once(KIND.bind([parameter::text(schema), parameter::text(name)])).await?;
     rows.first().map(|found| read(session, found, "kind")).transpose()
 }
 
 /// The body of a function with one text parameter; `None` if there is none of this name.
 pub(super) async fn body_of(session: &Session, name: &str) -> Result<Option<String>, PgError> {
-    let text = "SELECT prosrc AS body FROM pg_proc WHERE oid = to_regprocedure(format('%I(text)', $1))";
-    let rows = session.query_once(&Written::new(text, [bind::text(name)])).await?;
+    let rows = session.query_once(BODY.bind([parameter::text(name)])).await?;
     rows.first().map(|found| read(session, found, "body")).transpose()
 }
 
 /// Returns true if an index on an expression has no statistics, and the role may create them.
 pub(super) async fn lacks_statistics(session: &Session, table: &TableName) -> Result<bool, PgError> {
-    let text = "
-        SELECT count(*) > 0 AS lacks FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
-            JOIN pg_namespace n ON n.oid = c.relnamespace
-        WHERE i.indrelid = to_regclass($1) AND i.indexprs IS NOT NULL AND i.indisvalid AND pg_has_role(c.relowner, 'USAGE')
-            AND NOT EXISTS (SELECT FROM pg_stats s WHERE s.schemaname = n.nspname AND s.tablename = c.relname)";
-    let rows = session.query_once(&Written::new(text, [bind::text(table.quoted())])).await?;
+    let rows = session.query_once(LACKS_STATISTICS.bind([parameter::text(table.quoted())])).await?;
     rows.first().map_or(Ok(false), |found| read(session, found, "lacks"))
 }
 
@@ -104,15 +153,16 @@ pub(super) async fn version_beyond_sequence(
     table: &TableName,
 ) -> Result<Option<i64>, PgError> {
     let (name, sequence) = (table.quoted(), sequence_name(table));
-    let pages = "SELECT (pg_relation_size(to_regclass($1)) / current_setting('block_size')::bigint) AS pages";
-    let rows = session.query_once(&Written::new(pages, [bind::text(&*name)])).await?;
+    let rows = session.query_once(PAGES.bind([parameter::text(&*name)])).await?;
     let pages: i64 = rows.first().map_or(Ok(0), |found| read(session, found, "pages"))?;
     let beyond = async |sample: &str| {
         let text = format!(
             "SELECT max(d.version) AS version FROM {name} AS d {sample} \
              HAVING max(d.version) > (SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM \"{sequence}\")"
         );
-        let rows = session.query_once(&Written::new(text, [])).await?;
+        let rows = session
+            .query_once(Statement::composed("state.setup.version_beyond_sequence", &[], text).bind([]))
+            .await?;
         rows.first().map(|found| read(session, found, "version")).transpose()
     };
     if pages > MAX_READ_PAGES {
@@ -125,13 +175,7 @@ pub(super) async fn version_beyond_sequence(
 }
 
 async fn columns(session: &Session, table: &TableName) -> Result<Vec<Column>, PgError> {
-    let text = "
-        SELECT a.attname::text AS name, format_type(a.atttypid, NULL) AS kind, a.attnotnull AS not_null,
-               a.atthasdef OR a.attidentity <> '' AS has_default, a.attgenerated <> '' AS generated,
-               coalesce(l.collisdeterministic, true) AS by_bytes
-        FROM pg_attribute a LEFT JOIN pg_collation l ON l.oid = a.attcollation
-        WHERE a.attrelid = to_regclass($1) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum";
-    let rows = session.query_once(&Written::new(text, [bind::text(table.quoted())])).await?;
+    let rows = session.query_once(COLUMNS.bind([parameter::text(table.quoted())])).await?;
     let column = |found| {
         Ok(Column {
             name: read(session, found, "name")?,
@@ -147,18 +191,7 @@ async fn columns(session: &Session, table: &TableName) -> Result<Vec<Column>, Pg
 
 /// The indexes of a table, which is given as SQL.
 pub(super) async fn indexes(session: &Session, table: &str) -> Result<Vec<Index>, PgError> {
-    let text = "
-        SELECT c.relname::text AS name, m.amname::text AS method, i.indisvalid AND i.indisready AS valid,
-               i.indisunique AND i.indimmediate AS is_unique, i.indpred IS NULL AS whole, i.indnkeyatts AS columns,
-               pg_get_indexdef(i.indexrelid, 1, true) AS first,
-               o.opcname::text AS operators, coalesce(l.collname::text, '') AS collation
-        FROM pg_index i
-        JOIN pg_class c ON c.oid = i.indexrelid
-        JOIN pg_am m ON m.oid = c.relam
-        JOIN pg_opclass o ON o.oid = i.indclass[0]
-        LEFT JOIN pg_collation l ON l.oid = i.indcollation[0]
-        WHERE i.indrelid = to_regclass($1) ORDER BY c.relname";
-    let rows = session.query_once(&Written::new(text, [bind::text(table)])).await?;
+    let rows = session.query_once(INDEXES.bind([parameter::text(table)])).await?;
     let index = |found| {
         Ok(Index {
             name: read(session, found, "name")?,
@@ -181,19 +214,13 @@ pub(super) async fn missing_rights(
     table: &TableName,
     schema: &str,
 ) -> Result<Vec<String>, PgError> {
-    let text = "
-        SELECT n.name FROM unnest($3) WITH ORDINALITY AS n (name, place)
-        WHERE NOT has_table_privilege(format('%I.%I', $1, $2)::regclass, n.name)
-        UNION ALL
-        SELECT 'USAGE of its sequence'
-        WHERE NOT has_sequence_privilege(format('%I.%I', $1, $4)::regclass, 'USAGE, UPDATE')";
     let parameters = [
-        bind::text(schema),
-        bind::text(table.as_str()),
-        bind::texts(RIGHTS),
-        bind::text(sequence_name(table)),
+        parameter::text(schema),
+        parameter::text(table.as_str()),
+        parameter::texts(RIGHTS),
+        parameter::text(sequence_name(table)),
     ];
-    let rows = session.query_once(&Written::new(text, parameters)).await?;
+    let rows = session.query_once(MISSING_RIGHTS.bind(parameters)).await?;
     rows.iter().map(|found| read(session, found, "name")).collect()
 }
 

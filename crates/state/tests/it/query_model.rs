@@ -47,9 +47,7 @@ impl Both<'_> {
         let query = drawn.query(cursor);
         let expected = query.run(self.memory.values());
         let found = self.database.query(&query).await;
-        let statement = || {
-            self.database.statement(&query).map(|select| select.to_string(sea_query::PostgresQueryBuilder))
-        };
+        let statement = || self.database.statement(&query);
         match (expected, found) {
             (Ok(expected), Ok(found)) => {
                 let keys = |page: &Page| page.rows.iter().map(|row| row.key.clone()).collect::<Vec<_>>();

@@ -1,28 +1,19 @@
 //! The plans of queries on 100,000 documents, with statistics of an empty table and with current ones.
 
-use pg::{PostgresBinderRef, PostgresValues, Session};
-use sea_query::SelectStatement;
+use pg::Session;
 use serde_json::Value;
 use state::query::Query;
 use state::query::compile::{self, ReadPlan, Table};
 use state::query::expressions::IndexType;
 
-use crate::query_support::{Database, TABLE};
+use crate::query_support::{Composed, Database, TABLE};
 
 const DOCUMENTS: u64 = 100_000;
 
 /// `EXPLAIN ANALYZE` of a statement with its parameters.
-struct Explained(SelectStatement);
-
-impl PostgresBinderRef for Explained {
-    fn build_ref(&self) -> (String, PostgresValues) {
-        let (sql, values) = self.0.build_ref();
-        (format!("EXPLAIN (ANALYZE, VERBOSE, TIMING OFF, FORMAT JSON) {sql}"), values)
-    }
-}
-
-async fn explain(session: &Session, statement: SelectStatement) -> Value {
-    let rows = session.query_once(&Explained(statement)).await.expect("it runs");
+async fn explain(session: &Session, statement: Composed) -> Value {
+    let explained = statement.bind("EXPLAIN (ANALYZE, VERBOSE, TIMING OFF, FORMAT JSON) ");
+    let rows = session.query_once(explained).await.expect("it runs");
     rows[0].get::<_, Value>(0)[0]["Plan"].take()
 }
 
@@ -121,7 +112,8 @@ async fn look_at_plans(statistics: bool) {
             continue;
         }
         if query.count {
-            let statement = compile::count(&query, &table).from(TABLE).take();
+            let statement = Composed::new(|parameters| Ok(compile::count(&query, &table, parameters)));
+            let statement = statement.expect("no cursor");
             check(&mut problems, text, &explain(&session, statement).await, index, rows);
             continue;
         }
@@ -231,10 +223,10 @@ async fn a_table_without_declared_indexes_is_told_so_and_equality_still_has_its_
     let database = full(true).await;
     let session = database.pool.session("explain").await.expect("PostgreSQL is there");
     let query = Query::parse(br#"{"filter": {"n": 5}}"#).expect("a query");
+    let table = Table::new(TABLE, Vec::new());
     let statement =
-        compile::page(&query, &Table::new(TABLE, Vec::new()), ReadPlan::Planned).expect("no cursor");
-    let statement = statement.clone().column("key").from(TABLE).take();
-    let plan = explain(&session, statement).await;
+        Composed::new(|parameters| compile::page(&query, &table, ReadPlan::Planned, "key", parameters));
+    let plan = explain(&session, statement.expect("no cursor")).await;
     assert!(plan.to_string().contains("kv_value_idx") && most_rows(&plan) < 20, "{plan:#}");
 }
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use ambient::Timestamp;
 use local_servers::{Postgres, PostgresOptions};
-use pg::{Dsn, PgPool, PoolSettings, RawTimestamp, SessionSettings};
-use sea_query::{Expr, ExprTrait, SelectStatement};
+use pg::parameter::Parameters;
+use pg::{BoundStatement, Dsn, PgPool, PoolSettings, RawTimestamp, SessionSettings, Statement};
 use state::query::Query;
 use state::query::compile::{self, ReadPlan, Table};
 use state::query::expressions::{IndexType, Member, helper_functions_sql, index_sql};
@@ -27,6 +27,28 @@ async fn server() -> &'static Postgres {
     SERVER
         .get_or_init(async || Postgres::start(PostgresOptions::default()).await.expect("PostgreSQL starts"))
         .await
+}
+
+/// The text of a statement with its parameters.
+#[derive(Debug)]
+pub(crate) struct Composed {
+    text: String,
+    parameters: Parameters,
+}
+
+impl Composed {
+    pub(crate) fn new(
+        compose: impl FnOnce(&mut Parameters) -> Result<String, StateError>,
+    ) -> Result<Self, StateError> {
+        let mut parameters = Parameters::default();
+        Ok(Self { text: compose(&mut parameters)?, parameters })
+    }
+
+    /// The statement after a prefix, such as `EXPLAIN`.
+    pub(crate) fn bind(&self, prefix: &str) -> BoundStatement {
+        let text = format!("{prefix}{}", self.text);
+        Statement::composed("test", &[], text).bind(self.parameters.clone())
+    }
 }
 
 /// The database of one test with the table of documents.
@@ -96,26 +118,13 @@ impl Database {
     }
 
     /// The statement of a page in its first reading.
-    pub(crate) fn statement(&self, query: &Query) -> Result<SelectStatement, StateError> {
+    pub(crate) fn statement(&self, query: &Query) -> Result<Composed, StateError> {
         self.statement_by(query, compile::readings(query, &self.table()).0)
     }
 
-    pub(crate) fn statement_by(
-        &self,
-        query: &Query,
-        reading: ReadPlan,
-    ) -> Result<SelectStatement, StateError> {
-        let mut select = compile::page(query, &self.table(), reading)?;
-        select.columns(["key", "version", "created_at"]);
-        select.expr_as(Expr::col("value").cast_as("text"), "value");
-        match reading {
-            ReadPlan::Walk(keys) => {
-                let walked = compile::walked(query, keys).expr(Expr::cust("*")).from(TABLE).take();
-                select.from_subquery(walked, "walked");
-            }
-            ReadPlan::Planned | ReadPlan::Whole => drop(select.from(TABLE)),
-        }
-        Ok(select)
+    pub(crate) fn statement_by(&self, query: &Query, reading: ReadPlan) -> Result<Composed, StateError> {
+        let columns = "key, version, created_at, value::text AS value";
+        Composed::new(|parameters| compile::page(query, &self.table(), reading, columns, parameters))
     }
 
     /// Runs a query as a store does.
@@ -133,8 +142,8 @@ impl Database {
         let session = self.pool.session("query").await?;
         let mut matched = None;
         if query.count || query.matched {
-            let mut count = compile::count(&query, &self.table());
-            let rows = session.query_once(&*count.from(TABLE)).await?;
+            let count = Composed::new(|parameters| Ok(compile::count(&query, &self.table(), parameters)))?;
+            let rows = session.query_once(count.bind("")).await?;
             matched = Some(rows[0].get::<_, i64>(0).unsigned_abs());
         }
         if query.count {
@@ -150,8 +159,8 @@ impl Database {
         query.page(rows, matched)
     }
 
-    async fn rows(&self, select: &SelectStatement) -> Result<Vec<Document>, StateError> {
-        let rows = self.pool.session("query").await?.query_once(select).await?;
+    async fn rows(&self, select: &Composed) -> Result<Vec<Document>, StateError> {
+        let rows = self.pool.session("query").await?.query_once(select.bind("")).await?;
         let read = |row: tokio_postgres::Row| {
             let created_at: RawTimestamp = row.get("created_at");
             let nearest = if created_at < Timestamp::MIN.into() { Timestamp::MIN } else { Timestamp::MAX };

@@ -10,9 +10,8 @@ use std::time::Duration;
 use domain::ports::StoreError;
 use domain::query::{FilterFault, NotificationSummary, Page, PageLimit, SearchFilter, SearchOutcome};
 use domain::record::RecordCursor;
-use pg::sql::any;
-use pg::{PgError, PgPool, ServerError, Session, bind};
-use sea_query::{Asterisk, Expr, ExprTrait, Func, IntoIden, Order, Query, SelectStatement, TableRef};
+use pg::parameter::{self, Parameters};
+use pg::{BoundStatement, PgPool, ServerError, Session, Statement};
 use state::query::Filter;
 use tokio::time::Instant;
 
@@ -21,7 +20,6 @@ use self::names::{OnRecords, SearchNames};
 use super::candidates::{self, Candidates, Range};
 use super::notifications::{CHECKED_AT_ONCE, Found, count_routes_of, end_early, newest_first, parse};
 use crate::error::store_error;
-use crate::schema::{Input, Records};
 
 /// A snapshot, so that all statements of a search see the same rows.
 const BEGIN: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
@@ -111,7 +109,7 @@ impl Search<'_> {
     ) -> Result<Page<Found, RecordCursor>, StoreError> {
         let mut items: Vec<Found> = Vec::new();
         for chunk in candidates.places.chunks(CHECKED_AT_ONCE) {
-            let mut found = self.rows(&with_ids(self.filter, chunk)).await?;
+            let mut found = self.rows(with_ids(self.filter, chunk)).await?;
             newest_first(&mut found);
             items.extend(found);
             if items.len() >= limit {
@@ -124,85 +122,73 @@ impl Search<'_> {
     }
 
     async fn list(&self, range: &Range, limit: usize) -> Result<Page<Found, RecordCursor>, StoreError> {
-        let items = self.rows(&listed(self.filter, range, limit)).await?;
+        let items = self.rows(listed(self.filter, range, limit)).await?;
         let next = items.last().filter(|_| items.len() == limit).map(|last| last.summary.place());
         Ok(Page { items, next })
     }
 
-    async fn rows(&self, select: &SelectStatement) -> Result<Vec<Found>, StoreError> {
+    async fn rows(&self, select: BoundStatement) -> Result<Vec<Found>, StoreError> {
         self.limit_time().await?;
         let rows = self.session.query_once(select).await.map_err(store_error)?;
         rows.iter().map(parse).collect()
     }
 }
 
-/// Prepares a statement with every kind of name.
-pub(crate) async fn prepare_all(session: &Session) -> Result<(), PgError> {
-    let every_kind = r#"{"producer": "", "occurred_at": {"$after": "2026-01-01T00:00:00Z"}, "recipient": "",
+/// The statements of a search with every kind of name. The texts vary with the filter.
+pub(super) fn statements() -> [Statement; 2] {
+    let every_kind = br#"{"producer": "", "occurred_at": {"$after": "2026-01-01T00:00:00Z"}, "recipient": "",
         "route.attempt_count": 1, "payload.x": {"$before": "2026-01-01T00:00:00Z"}}"#;
-    let filter = Filter::parse(every_kind.as_bytes(), &SearchNames)
-        .map_err(|error| PgError::unavailable("search", error))?;
+    // Cannot fail: a test prepares the statements.
+    let filter = Filter::parse(every_kind, &SearchNames).expect("a filter");
     let range = Range::new(&Hints::of(&filter).filter, None);
-    session.prepare(&listed(&filter, &range, 1)).await?;
-    session.prepare(&with_ids(&filter, &[])).await?;
-    Ok(())
+    [listed(&filter, &range, 1), with_ids(&filter, &[])].map(|bound| bound.statement().clone())
 }
 
-fn show(select: &mut SelectStatement) {
-    let shown = [
-        Records::NotificationId,
-        Records::NotificationType,
-        Records::Producer,
-        Records::AudienceKind,
-        Records::IdempotencyKey,
-        Records::AcceptedAt,
-        Records::OccurredAt,
-    ];
-    let recipients =
-        Func::cust("jsonb_array_length").arg(Expr::col((Records::Table, Records::RecipientUserIds)));
-    select.columns(shown.map(|column| (Records::Table, column))).expr_as(recipients, Input::Recipients);
-}
-
-/// The rows of `records` that match, without order and limits.
-fn matching(filter: &Filter, records: impl Into<TableRef>) -> SelectStatement {
+/// The rows of `source`, called `records`, that match, without order and limit.
+fn matching(filter: &Filter, source: &str, parameters: &mut Parameters) -> String {
     let target = OnRecords::of(filter);
-    let mut select = Query::select();
-    show(&mut select);
-    select.from(records).and_where(filter.to_expr(&target));
-    target.join_payload(&mut select);
-    select
+    format!(
+        "SELECT records.notification_id, records.notification_type, records.producer, records.audience_kind,
+            records.idempotency_key, records.accepted_at, records.occurred_at,
+            jsonb_array_length(records.recipient_user_ids) AS recipients
+        FROM {source} {} WHERE {}",
+        target.join_payload(),
+        filter.to_sql(&target, parameters)
+    )
 }
 
 /// The matching rows of `records_listing_idx` after a position, in its order, until the page is full: reads
 /// all of it if few match.
-pub(super) fn listed(filter: &Filter, range: &Range, limit: usize) -> SelectStatement {
-    let order = [Records::AcceptedAt, Records::NotificationId];
-    let column = |column| Expr::col((Records::Table, column));
-    let after = [bind::instant(range.after.accepted_at), bind::text(range.after.notification_id.as_str())];
-    let mut select = matching(filter, Records::Table);
-    select
-        .and_where(Expr::tuple(order.map(column)).lt(Expr::tuple(after)))
-        .and_where(column(Records::AcceptedAt).gte(bind::instant(range.since)))
-        .limit(limit as u64);
-    for column in order {
-        select.order_by((Records::Table, column), Order::Desc);
-    }
-    select
+pub(super) fn listed(filter: &Filter, range: &Range, limit: usize) -> BoundStatement {
+    let mut parameters = Parameters::default();
+    let matching = matching(filter, "records", &mut parameters);
+    let [accepted_at, id, since, limit] = [
+        parameter::instant(range.after.accepted_at),
+        parameter::text(range.after.notification_id.as_str()),
+        parameter::instant(range.since),
+        parameter::rows(limit),
+    ]
+    .map(|parameter| parameters.add(parameter));
+    let text = format!(
+        "{matching} AND (records.accepted_at, records.notification_id) < ({accepted_at}, {id})
+            AND records.accepted_at >= {since}
+        ORDER BY records.accepted_at DESC, records.notification_id DESC
+        LIMIT {limit}"
+    );
+    Statement::composed("search.listed", &["records_listing_idx"], text).bind(parameters)
 }
 
 /// The candidates that match, by the primary key: the inner limit keeps the planner from also reading an
 /// index for a condition of the filter.
-pub(super) fn with_ids(filter: &Filter, places: &[RecordCursor]) -> SelectStatement {
-    let ids = bind::texts(places.iter().map(|place| place.notification_id.as_str()));
-    let records = Query::select()
-        .column(Asterisk)
-        .from(Records::Table)
-        .and_where(Expr::col(Records::NotificationId).eq(any(ids)))
-        .limit(CHECKED_AT_ONCE as u64)
-        .take();
-    matching(filter, TableRef::SubQuery(records.into(), Records::Table.into_iden()))
-        .limit(CHECKED_AT_ONCE as u64)
-        .take()
+pub(super) fn with_ids(filter: &Filter, places: &[RecordCursor]) -> BoundStatement {
+    let mut parameters = Parameters::default();
+    let ids = places.iter().map(|place| place.notification_id.as_str());
+    let ids = parameters.add(parameter::texts(ids));
+    let limit = parameters.add(parameter::rows(CHECKED_AT_ONCE));
+    let records =
+        format!("(SELECT * FROM records WHERE notification_id = ANY ({ids}) LIMIT {limit}) AS records");
+    let text = format!("{} LIMIT {limit}", matching(filter, &records, &mut parameters));
+    Statement::composed("search.with_ids", &["records_pkey"], text).bind(parameters)
 }
 
 #[cfg(test)]

@@ -161,14 +161,14 @@ async fn look_at_plans(statistics: bool) {
         ),
         (
             "searched by ids",
-            plan(&session, &search::with_ids(&searched(EVERY_KIND), &some)).await,
+            plan(&session, search::with_ids(&searched(EVERY_KIND), &some)).await,
             "records_pkey",
             400,
             4 * BLOCKS * 200,
         ),
         (
             "a search",
-            plan(&session, &search::listed(&searched(r#"{"payload.x": {"$exists": false}}"#), &range, 50))
+            plan(&session, search::listed(&searched(r#"{"payload.x": {"$exists": false}}"#), &range, 50))
                 .await,
             "records_listing_idx",
             page,
@@ -176,14 +176,14 @@ async fn look_at_plans(statistics: bool) {
         ),
         (
             "a search for routes",
-            plan(&session, &search::listed(&searched(r#"{"route.channel": "push"}"#), &range, 50)).await,
+            plan(&session, search::listed(&searched(r#"{"route.channel": "push"}"#), &range, 50)).await,
             "routes_pkey",
             2 * page,
             2 * BLOCKS * page,
         ),
         (
             "a search within a time",
-            plan(&session, &search::listed(&searched(RARE_OF_AN_HOUR), &hour, 50)).await,
+            plan(&session, search::listed(&searched(RARE_OF_AN_HOUR), &hour, 50)).await,
             "records_listing_idx",
             2 * 3_700,
             8 * 3_700,

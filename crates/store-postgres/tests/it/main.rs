@@ -1,7 +1,6 @@
 //! The store against a real PostgreSQL: one server for all tests, one migrated database for each.
 
 mod acceptance;
-mod arrays;
 mod contract;
 mod installation;
 mod migrations;

@@ -7,7 +7,7 @@ use anyhow::Context;
 use futures_util::future::try_join_all;
 use harness::Service;
 use tokio_postgres::Client;
-use tokio_postgres::types::ToSql;
+use tokio_postgres::types::{ToSql, Type};
 
 use super::operations::{ExpectedRequest, OperationStatements};
 use crate::http::client::ClientConnection;
@@ -44,7 +44,7 @@ pub(super) async fn bare(
     let sender = std::process::id();
     let prepared = async |client: &Client| match statements {
         OperationStatements::Prepared { text, .. } => client.prepare(text).await.map(Some),
-        OperationStatements::Texts(_) => Ok(None),
+        OperationStatements::Planned(_) => Ok(None),
     };
     let prepared = try_join_all(clients.iter().map(prepared)).await?;
     let (before, began) = (testbed.cpu(sender), Instant::now());
@@ -63,8 +63,11 @@ pub(super) async fn bare(
                 (OperationStatements::Prepared { .. }, None) => {
                     anyhow::bail!("the statement is not prepared")
                 }
-                (OperationStatements::Texts(texts), _) => {
-                    drop(client.simple_query(&texts[place % texts.len()]).await?)
+                (OperationStatements::Planned(queries), _) => {
+                    let (text, parameters) = &queries[place % queries.len()];
+                    let parameters: Vec<(&(dyn ToSql + Sync), Type)> =
+                        parameters.iter().map(|one| (one as _, one.of_type())).collect();
+                    client.query_typed(text, &parameters).await?;
                 }
             }
             times.push(started.elapsed());

@@ -1,6 +1,7 @@
 //! The measured operations: each as a request and as the statement that the state store sends for it.
 
 use anyhow::Context;
+use pg::parameter::{Parameter, Parameters};
 use serde_json::{Value, json};
 use state::IndexSpec;
 use state::query::{Query, compile};
@@ -45,8 +46,8 @@ type ParameterRow = Vec<Box<dyn ToSql + Sync + Send>>;
 pub(super) enum OperationStatements {
     /// One text, with parameters.
     Prepared { text: String, parameters: Vec<ParameterRow> },
-    /// Texts that contain their values, with which a query is planned.
-    Texts(Vec<String>),
+    /// Texts with their parameters, for whose values a query is planned.
+    Planned(Vec<(String, Vec<Parameter>)>),
 }
 
 impl DocumentOperation {
@@ -135,7 +136,7 @@ impl DocumentOperation {
                 "UPDATE kv SET value = jsonb_strip_nulls(value || $2::text::jsonb), {WRITTEN}
                  WHERE key = $1 RETURNING version"
             ),
-            _ => return self.query_texts(documents).map(OperationStatements::Texts),
+            _ => return self.queries(documents).map(OperationStatements::Planned),
         };
         let parameters = numbers(documents).map(|n| self.parameters(n, documents)).collect();
         Ok(OperationStatements::Prepared { text, parameters })
@@ -170,18 +171,18 @@ impl DocumentOperation {
         }
     }
 
-    /// The text of the page of each query, as the state store compiles it.
-    fn query_texts(self, documents: u32) -> anyhow::Result<Vec<String>> {
+    /// The page of each query, as the state store compiles it.
+    fn queries(self, documents: u32) -> anyhow::Result<Vec<(String, Vec<Parameter>)>> {
         let specs =
             IndexSpec::parse_list(INDEXES).map_err(|errors| anyhow::anyhow!("{:?}", errors.reasons()))?;
         let indexes = specs.iter().map(|spec| (spec.member().clone(), spec.kind())).collect();
         let table = compile::Table::new("kv", indexes);
         let text = |n| {
             let query = Query::parse(self.query(n, documents).to_string().as_bytes())?;
-            let mut select = compile::page(&query, &table, compile::ReadPlan::Planned)?;
-            let columns = sea_query::Expr::cust("key, value::text AS value, version, created_at, updated_at");
-            select.expr(columns).from(sea_query::Alias::new("kv"));
-            Ok(select.to_string(sea_query::PostgresQueryBuilder))
+            let (plan, mut parameters) = (compile::ReadPlan::Planned, Parameters::default());
+            let columns = "key, value::text AS value, version, created_at, updated_at";
+            let text = compile::page(&query, &table, plan, columns, &mut parameters)?;
+            Ok((text, parameters.into_iter().collect()))
         };
         numbers(documents).map(text).collect::<Result<_, state::StateError>>().context("a query is wrong")
     }

@@ -4,24 +4,19 @@
 //! order. If the filter allows only one type, one expression is enough, which can match an index.
 
 use ambient::Timestamp;
-use pg::bind;
-use sea_query::{Expr, ExprTrait, Func, NullOrdering, Order, SelectStatement};
+use pg::parameter::{self, Parameters};
 
-use super::{ReadPlan, Table, every, never};
+use super::{FALSE, ReadPlan, TRUE, Table, every};
 use crate::StateError;
 use crate::json::Json;
-use crate::query::expressions::{IndexType, Path, bind_number, cut_as_indexed, number_as_indexed};
+use crate::query::expressions::{IndexType, Path, add_number, cut_as_indexed, number_as_indexed};
 use crate::query::{Filter, Group, Operand, Query, SortName, SortTerm, SortValue, Test};
 
 /// The key in byte order, even in a table that was created without that collation.
-pub(crate) fn key_by_bytes() -> Expr {
-    Expr::cust("(\"key\" COLLATE \"C\")")
-}
+pub(super) const KEY_BY_BYTES: &str = "(\"key\" COLLATE \"C\")";
 
 /// The key in byte order, as an expression that no index has.
-fn key_of_no_index() -> Expr {
-    Expr::cust("((\"key\" || '') COLLATE \"C\")")
-}
+const KEY_OF_NO_INDEX: &str = "((\"key\" || '') COLLATE \"C\")";
 
 /// The types of JSON in their order: the position of a name in this text is its rank; no name is part of an
 /// earlier one.
@@ -123,36 +118,34 @@ impl<'a> OrderTerm<'a> {
         }
     }
 
-    fn column_name(&self) -> &'static str {
+    /// The column of a time. An index stores it unchanged, including values written by hand beyond the years
+    /// 1 to 9999.
+    fn column(&self) -> &'static str {
         match self.name {
             SortName::UpdatedAt => "updated_at",
             _ => "created_at",
         }
     }
 
-    /// The column of a time. An index stores it unchanged, including values written by hand beyond the years
-    /// 1 to 9999.
-    fn column(&self) -> Expr {
-        Expr::col(self.column_name())
-    }
-
     /// The time of the document at which a page begins. Documents show the nearest representable time, and so
     /// does a cursor: if that is the first or the last one, the true time is read from the document.
-    fn instant(&self, micros: i64, key: &str) -> Option<Expr> {
-        let shown = bind::instant(Timestamp::from_micros(micros).ok()?);
+    fn instant(&self, micros: i64, key: &str, parameters: &mut Parameters) -> Option<String> {
+        let mut add = |instant| parameters.add(parameter::instant(instant));
+        let shown = add(Timestamp::from_micros(micros).ok()?);
         if ![Timestamp::MIN, Timestamp::MAX].iter().any(|limit| limit.as_micros() == micros) {
             return Some(shown);
         }
-        let (column, table) = (self.column_name(), &self.table.name);
-        let (min, max) = (bind::instant(Timestamp::MIN), bind::instant(Timestamp::MAX));
-        let text = format!(
-            "COALESCE((SELECT t.{column} FROM {table} AS t WHERE t.key = $1 AND NOT (t.{column} > $2 AND t.{column} < $3) LIMIT 1), $4)"
-        );
-        Some(Expr::cust_with_exprs(text, [bind::text(key), min, max, shown]))
+        let (column, table) = (self.column(), &self.table.name);
+        let (min, max) = (add(Timestamp::MIN), add(Timestamp::MAX));
+        let key = parameters.add(parameter::text(key));
+        Some(format!(
+            "COALESCE((SELECT t.{column} FROM {table} AS t WHERE t.key = {key} \
+             AND NOT (t.{column} > {min} AND t.{column} < {max}) LIMIT 1), {shown})"
+        ))
     }
 
     /// The indexed expression of the member, if its type is fixed.
-    fn indexed(&self) -> Option<Expr> {
+    fn indexed(&self) -> Option<String> {
         let (SortName::Member(member), Some(path)) = (self.name, self.path()) else { return None };
         let index_type = match self.shape {
             Shape::Text => IndexType::Text,
@@ -162,101 +155,112 @@ impl<'a> OrderTerm<'a> {
         self.table.is_indexed(member, index_type).then(|| path.indexed(index_type))
     }
 
-    fn apply(&self, select: &mut SelectStatement) {
-        let order = if self.descending { Order::Desc } else { Order::Asc };
-        let Some(path) = self.path() else {
-            select.order_by_expr(self.column(), order);
-            return;
-        };
+    /// The expressions that sort by this term, with their directions.
+    fn order(&self) -> Vec<String> {
+        let direction = direction(self.descending);
+        let Some(path) = self.path() else { return vec![format!("{} {direction}", self.column())] };
         // With a fixed type no value is missing, and only the index's own order of NULLs can use the index.
-        if let Some(indexed) = self.indexed() {
-            select.order_by_expr(indexed, order.clone());
-        }
-        match self.shape {
-            Shape::Constant => {}
-            Shape::Text => drop(select.order_by_expr(path.string(), order)),
-            Shape::Number => drop(select.order_by_expr(path.number(), order)),
+        let mut order: Vec<String> =
+            self.indexed().map(|indexed| format!("{indexed} {direction}")).into_iter().collect();
+        let values = match self.shape {
+            Shape::Constant => vec![],
+            Shape::Text => vec![path.string()],
+            Shape::Number => vec![path.number()],
             Shape::Any => {
-                select.order_by_expr_with_nulls(rank(&path), order.clone(), NullOrdering::Last);
-                for value in [path.string(), path.number(), path.boolean()] {
-                    select.order_by_expr(value, order.clone());
-                }
+                order.push(format!("{} {direction} NULLS LAST", rank(&path)));
+                vec![path.string(), path.number(), path.boolean()]
             }
-        }
+        };
+        order.extend(values.into_iter().map(|value| format!("{value} {direction}")));
+        order
     }
 
-    fn is_behind(&self, left: Expr, right: Expr) -> Expr {
-        if self.descending { left.lt(right) } else { left.gt(right) }
+    fn behind(&self) -> &'static str {
+        behind(self.descending)
     }
 
     /// The condition that holds for every row after the value or equal to it in this term: a range of the
     /// index in whose order the page is read.
-    fn bound(&self, value: Option<&SortValue>, key: &str) -> Option<Expr> {
-        let not_before =
-            |left: Expr, right: Expr| if self.descending { left.lte(right) } else { left.gte(right) };
-        match value? {
-            SortValue::Micros(micros) => Some(not_before(self.column(), self.instant(*micros, key)?)),
+    fn bound(&self, value: Option<&SortValue>, key: &str, parameters: &mut Parameters) -> Option<String> {
+        let (left, right) = match value? {
+            SortValue::Micros(micros) => (self.column().to_owned(), self.instant(*micros, key, parameters)?),
             SortValue::String(text) if self.shape == Shape::Text => {
-                Some(not_before(self.indexed()?, bind::text(cut_as_indexed(text))))
+                (self.indexed()?, parameters.add(parameter::text(cut_as_indexed(text))))
             }
             SortValue::Number(number) if self.shape == Shape::Number => {
-                Some(not_before(self.indexed()?, bind_number(&number_as_indexed(number))))
+                (self.indexed()?, add_number(parameters, &number_as_indexed(number)))
             }
-            _ => None,
-        }
+            _ => return None,
+        };
+        Some(format!("{left} {}= {right}", self.behind()))
     }
 
     /// The conditions that a row is after this value in this term, and that it is equal to it.
-    fn after_and_equal(&self, value: Option<&SortValue>, key: &str) -> (Expr, Expr) {
+    fn after_and_equal(
+        &self,
+        value: Option<&SortValue>,
+        key: &str,
+        parameters: &mut Parameters,
+    ) -> (String, String) {
         let Some(path) = self.path() else {
-            let bound = value.and_then(|value| match value {
-                SortValue::Micros(micros) => self.instant(*micros, key),
+            let bound = match value {
+                Some(SortValue::Micros(micros)) => self.instant(*micros, key, parameters),
                 _ => None,
-            });
-            let Some(bound) = bound else { return (never(), never()) };
-            return (self.is_behind(self.column(), bound.clone()), self.column().eq(bound));
+            };
+            return self.behind_and_equal(bound.map(|bound| (self.column().to_owned(), bound)));
         };
-        let within = value.and_then(|value| exact(&path, value));
+        // A parameter that the text does not use would have no type.
+        if self.shape == Shape::Constant {
+            return (FALSE.to_owned(), TRUE.to_owned());
+        }
+        let within = value.and_then(|value| exact(&path, value, parameters));
         match (self.shape, value) {
-            (Shape::Constant, _) => (never(), Expr::cust("TRUE")),
             (Shape::Text, Some(SortValue::String(_))) | (Shape::Number, Some(SortValue::Number(_))) => {
                 self.behind_and_equal(within)
             }
-            (_, None) => (never(), path.value().is_null()),
+            (_, None) => (FALSE.to_owned(), format!("{} IS NULL", path.value())),
             (_, Some(value)) => {
-                let of_value = || Expr::val(rank_of(value)).cast_as("bigint");
-                let same = || rank(&path).eq(of_value());
-                let other = self.is_behind(rank(&path), of_value()).or(path.value().is_null());
+                let (rank, of_value) = (rank(&path), parameters.add(parameter::bigint(rank_of(value))));
+                let same = format!("{rank} = {of_value}");
+                let other = format!("{rank} {} {of_value} OR {} IS NULL", self.behind(), path.value());
                 match within {
-                    None => (other, same()),
+                    None => (format!("({other})"), same),
                     within => {
                         let (behind, equal) = self.behind_and_equal(within);
-                        (other.or(same().and(behind)), same().and(equal))
+                        (format!("({other} OR ({same} AND {behind}))"), format!("({same} AND {equal})"))
                     }
                 }
             }
         }
     }
 
-    fn behind_and_equal(&self, within: Option<(Expr, Expr)>) -> (Expr, Expr) {
+    fn behind_and_equal(&self, within: Option<(String, String)>) -> (String, String) {
         match within {
-            Some((left, right)) => (self.is_behind(left.clone(), right.clone()), left.eq(right)),
-            None => (never(), never()),
+            Some((left, right)) => (format!("{left} {} {right}", self.behind()), format!("{left} = {right}")),
+            None => (FALSE.to_owned(), FALSE.to_owned()),
         }
     }
 }
 
-fn rank(path: &Path<'_>) -> Expr {
-    let names = Expr::Constant(RANKS.into());
-    Func::cust("strpos").arg(names).arg(Func::cust("jsonb_typeof").arg(path.value())).into()
+fn direction(descending: bool) -> &'static str {
+    if descending { "DESC" } else { "ASC" }
+}
+
+/// The comparison of a row with the last one of the previous page.
+fn behind(descending: bool) -> &'static str {
+    if descending { "<" } else { ">" }
+}
+
+fn rank(path: &Path<'_>) -> String {
+    format!("strpos('{RANKS}', jsonb_typeof({}))", path.value())
 }
 
 /// The expression that checks the value's type, and the value's own.
-fn exact(path: &Path<'_>, value: &SortValue) -> Option<(Expr, Expr)> {
+fn exact(path: &Path<'_>, value: &SortValue, parameters: &mut Parameters) -> Option<(String, String)> {
     match value {
-        SortValue::String(text) => Some((path.string(), bind::text(text))),
-        SortValue::Number(number) => Some((path.number(), bind_number(number))),
-        SortValue::Bool(value) => Some((path.boolean(), Expr::val(*value).cast_as("boolean"))),
+        SortValue::String(text) => Some((path.string(), parameters.add(parameter::text(text)))),
+        SortValue::Number(number) => Some((path.number(), add_number(parameters, number))),
+        SortValue::Bool(value) => Some((path.boolean(), parameters.add(parameter::boolean(*value)))),
         SortValue::Null | SortValue::Array | SortValue::Object | SortValue::Micros(_) => None,
     }
 }
@@ -275,44 +279,48 @@ pub(super) fn is_by_key(query: &Query, table: &Table) -> bool {
     terms.iter().all(|term| OrderTerm::new(term, table, &query.filter).shape == Shape::Constant)
 }
 
-/// Sorts by the key only, and starts after the key of the position.
-pub(super) fn after_key(query: &Query, select: &mut SelectStatement) {
-    let (_, key_descends) = query.terms();
-    select.order_by_expr(key_by_bytes(), if key_descends { Order::Desc } else { Order::Asc });
-    if let Some(position) = query.position() {
-        let key = bind::text(position.key().as_str());
-        select.and_where(if key_descends { key_by_bytes().lt(key) } else { key_by_bytes().gt(key) });
-    }
+/// The order by the key only.
+pub(super) fn by_key(query: &Query) -> String {
+    format!("{KEY_BY_BYTES} {}", direction(query.terms().1))
 }
 
-/// Sorts, and starts after the position.
-pub(super) fn apply(
+/// The condition that the key is after that of the position, if there is one.
+pub(super) fn after_key(query: &Query, parameters: &mut Parameters) -> Option<String> {
+    let position = query.position()?;
+    let key = parameters.add(parameter::text(position.key().as_str()));
+    Some(format!("{KEY_BY_BYTES} {} {key}", behind(query.terms().1)))
+}
+
+/// The order of a page.
+pub(super) fn of_page(query: &Query, table: &Table, reading: ReadPlan) -> String {
+    let (terms, key_descends) = query.terms();
+    let terms = terms.iter().flat_map(|term| OrderTerm::new(term, table, &query.filter).order());
+    let by_key = if reading == ReadPlan::Whole { KEY_OF_NO_INDEX } else { KEY_BY_BYTES };
+    let by_key = format!("{by_key} {}", direction(key_descends));
+    terms.chain([by_key]).collect::<Vec<_>>().join(", ")
+}
+
+/// The condition that a row is after the position, if there is one.
+pub(super) fn after(
     query: &Query,
     table: &Table,
-    reading: ReadPlan,
-    select: &mut SelectStatement,
-) -> Result<(), StateError> {
-    let (terms, key_descends) = query.terms();
+    parameters: &mut Parameters,
+) -> Result<Option<String>, StateError> {
+    let (terms, _) = query.terms();
     let terms: Vec<OrderTerm<'_>> =
         terms.iter().map(|term| OrderTerm::new(term, table, &query.filter)).collect();
-    for term in &terms {
-        term.apply(select);
-    }
-    let by_key = if reading == ReadPlan::Whole { key_of_no_index() } else { key_by_bytes() };
-    select.order_by_expr(by_key, if key_descends { Order::Desc } else { Order::Asc });
-    let Some(position) = query.position() else { return Ok(()) };
-    let values = position.values()?;
-    let key = bind::text(position.key().as_str());
-    let key_is_behind = if key_descends { key_by_bytes().lt(key) } else { key_by_bytes().gt(key) };
+    let (Some(position), Some(key_is_behind)) = (query.position(), after_key(query, parameters)) else {
+        return Ok(None);
+    };
+    let (values, key) = (position.values()?, position.key().as_str());
     // From the last term to the first: after it, or equal to it and after the rest.
     let behind = terms.iter().zip(&values).rev().fold(key_is_behind, |rest, (term, value)| {
-        let (after, equal) = term.after_and_equal(value.as_ref(), position.key().as_str());
-        after.or(equal.and(rest))
+        let (after, equal) = term.after_and_equal(value.as_ref(), key, parameters);
+        format!("({after} OR ({equal} AND {rest}))")
     });
     let first = terms.iter().zip(&values).find(|(term, _)| term.shape != Shape::Constant);
-    let bound = first.and_then(|(term, value)| term.bound(value.as_ref(), position.key().as_str()));
-    select.and_where(every(bound.into_iter().chain([behind])));
-    Ok(())
+    let bound = first.and_then(|(term, value)| term.bound(value.as_ref(), key, parameters));
+    Ok(Some(every(bound.into_iter().chain([behind]))))
 }
 
 #[cfg(test)]

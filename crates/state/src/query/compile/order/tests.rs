@@ -1,5 +1,8 @@
 use super::*;
 use crate::query::MemberNames;
+use crate::query::compile::page;
+use crate::query::expressions::Member;
+use crate::{Document, Key, Value, Version};
 
 #[test]
 fn a_filter_fixes_a_type_only_if_every_match_has_it() {
@@ -44,4 +47,32 @@ fn the_ranks_of_the_types_are_in_their_order() {
         SortValue::Object,
     ];
     assert!(values.is_sorted_by_key(rank_of) && values.is_sorted() && rank_of(&values[0]) == 1);
+}
+
+#[test]
+fn every_parameter_of_a_page_after_a_cursor_is_in_its_text() {
+    let table = Table::new("kv", vec![(Member::new("n").expect("a name"), IndexType::Numeric)]);
+    let document = |key: &str| Document {
+        key: Key::new(key).expect("a key"),
+        value: Value::parse(r#"{"a": "x", "n": 1, "b": true}"#).expect("a value"),
+        version: Version(1),
+        created_at: Timestamp::UNIX_EPOCH,
+        updated_at: Timestamp::UNIX_EPOCH,
+    };
+    for query in [
+        r#""filter": {"a": "x"}, "sort": ["a"]"#,
+        r#""filter": {"n": {"$gt": 0}}, "sort": ["-n"]"#,
+        r#""filter": {"n": {"$gt": "text"}}, "sort": ["n", "missing"]"#,
+        r#""sort": ["a", "-n", "b", "-created_at"]"#,
+    ] {
+        let parse = |more: &str| Query::parse(format!("{{{query}, \"limit\": 1{more}}}").as_bytes());
+        let first = parse("").expect(query).page(vec![document("1"), document("2")], None).expect(query);
+        let cursor = first.next_cursor.expect("there is another page");
+        let next = parse(&format!(", \"cursor\": {cursor:?}")).expect(query);
+        let mut parameters = Parameters::default();
+        let text = page(&next, &table, ReadPlan::Planned, "*", &mut parameters).expect(query);
+        for number in 1..=parameters.into_iter().len() {
+            assert!(text.contains(&format!("${number}::")), "${number} of {query}: {text}");
+        }
+    }
 }
