@@ -50,7 +50,6 @@ async fn list(args: &ListArgs, vars: Vars, out: &mut impl Write) -> Result<(), F
         names: ["ID", "TYPE", "SINCE", "ATTEMPTS", "CAUSE", "ERROR"],
         row,
         paging: &args.paging,
-        output: args.output,
     };
     let document = |dead_letters, next_cursor| view::DeadLetters { dead_letters, next_cursor };
     let command = with_filter(CommandLine::new("notification dead-letters list"), &filter)

@@ -10,7 +10,7 @@ use domain::query::{NotificationFilter, NotificationSummary};
 use domain::record::RecordCursor;
 use domain::route::RouteStatus;
 
-use super::operators::{Cell, CommandLine, Listing, Output, Paging, Style, Tables, TimeRange, parse_text};
+use super::operators::{Cell, CommandLine, Listing, Paging, Style, Tables, TimeRange, parse_text};
 use super::output::printable;
 use super::{Failure, Vars};
 
@@ -36,8 +36,6 @@ pub struct ListArgs {
     times: TimeRange,
     #[command(flatten)]
     paging: Paging,
-    #[command(flatten)]
-    output: Output,
 }
 
 fn status_parser() -> impl TypedValueParser<Value = RouteStatus> {
@@ -80,7 +78,6 @@ pub async fn run(args: ListArgs, vars: Vars, out: &mut impl Write) -> Result<(),
         names: ["NOTIFICATION", "TYPE", "PRODUCER", "KEY", "ACCEPTED", "ROUTES"],
         row,
         paging: &args.paging,
-        output: args.output,
     };
     let document = |notifications, next_cursor| Notifications { notifications, next_cursor };
     let page = page.into_parts(&filter);

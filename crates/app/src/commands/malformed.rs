@@ -46,8 +46,6 @@ pub struct ListArgs {
     times: TimeRange,
     #[command(flatten)]
     paging: Paging,
-    #[command(flatten)]
-    output: Output,
 }
 
 /// The malformed intent to show.
@@ -123,7 +121,6 @@ async fn list(args: &ListArgs, tables: &Tables, style: Style, out: &mut impl Wri
         names: ["ENTRY", "RECORDED", "CODE", "TYPE", "PRODUCER", "KEY"],
         row,
         paging: &args.paging,
-        output: args.output,
     };
     let document = |malformed_intents, next_cursor| MalformedIntentsPage { malformed_intents, next_cursor };
     let page = page.into_parts(&filter);

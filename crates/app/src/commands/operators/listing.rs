@@ -4,7 +4,7 @@ use std::io::Write;
 
 use serde::Serialize;
 
-use super::{Cell, CommandLine, Output, Paging, Style, print_rows, table};
+use super::{Cell, CommandLine, Paging, Style, print_rows, table};
 use crate::commands::output::{print_json, print_line};
 
 /// The form of a list.
@@ -15,8 +15,8 @@ pub(crate) struct Listing<'a, T, const N: usize> {
     pub(crate) names: [&'static str; N],
     /// The row of an item.
     pub(crate) row: fn(&T) -> [Cell; N],
+    /// The requested page.
     pub(crate) paging: &'a Paging,
-    pub(crate) output: Output,
 }
 
 impl<T, const N: usize> Listing<'_, T, N> {
@@ -32,14 +32,14 @@ impl<T, const N: usize> Listing<'_, T, N> {
     ) -> anyhow::Result<()> {
         let what = self.what;
         match &*items {
-            _ if self.output.json => print_json(out, &document(items, cursor.clone()))?,
+            _ if self.paging.output.json => print_json(out, &document(items, cursor.clone()))?,
             [] if cursor.is_some() => {
                 print_line(out, &format!("no {what} is found among the rows of this page"))?;
             }
             [] => print_line(out, &format!("no {what} is found"))?,
             items => print_rows(out, style, &table(self.names, items.iter().map(self.row)))?,
         }
-        command.print_next(self.paging, self.output, cursor);
+        command.print_next(self.paging, cursor);
         Ok(())
     }
 }
@@ -54,8 +54,6 @@ mod tests {
     struct Cli {
         #[command(flatten)]
         paging: Paging,
-        #[command(flatten)]
-        output: Output,
     }
 
     #[test]
@@ -63,8 +61,7 @@ mod tests {
         let printed = |arguments: &[&str], items: Vec<u8>, cursor: Option<&str>| {
             let cli = Cli::parse_from([&["list"], arguments].concat());
             let row = |item: &u8| [item.to_string().into()];
-            let (paging, output) = (&cli.paging, cli.output);
-            let listing = Listing { what: "letter", names: ["ID"], row, paging, output };
+            let listing = Listing { what: "letter", names: ["ID"], row, paging: &cli.paging };
             let (page, line) = ((items, cursor.map(str::to_owned)), CommandLine::new("letters"));
             let mut out = Vec::new();
             let document = |items, cursor| (items, cursor);
