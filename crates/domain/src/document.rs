@@ -78,8 +78,8 @@ pub enum Tone {
     Bad,
 }
 
-/// The time since something began. Documents have it in milliseconds; text has its two largest units, `1m10s`,
-/// or for readers of prose `1 min 10 s` (`{:#}`).
+/// The time since something began. Documents have it in milliseconds; text has its two largest units:
+/// `1m10s`, or on pages `1 min 10 s` (`{:#}`).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Age(pub Duration);
 
