@@ -6,7 +6,7 @@ use axum::Json;
 use axum::extract::{RawQuery, State};
 use axum::response::{IntoResponse, Response};
 use domain::ports::Queries;
-use domain::query::{DeadLetterFilter, DeadLetterPlace, Place};
+use domain::query::{DeadLetterFilter, DeadLetterPlace};
 use http_server::problem::Problem;
 
 use crate::params::{CURSOR, LIMIT, Param, Params, Takes};
@@ -46,9 +46,6 @@ pub(crate) async fn list<P: Ports>(
     let after: Option<DeadLetterPlace> = params.cursor(&filter)?;
     let page = api.queries.list_dead_letters(&filter, after.as_ref(), params.limit()?).await;
     let page = page.map_err(|error| read_failed(&error))?;
-    Ok(Json(DeadLetters {
-        dead_letters: page.items,
-        next_cursor: page.next.map(|place| place.to_cursor(&filter)),
-    })
-    .into_response())
+    let (dead_letters, next_cursor) = page.into_parts(&filter);
+    Ok(Json(DeadLetters { dead_letters, next_cursor }).into_response())
 }

@@ -6,7 +6,7 @@ use axum::Json;
 use axum::extract::{RawQuery, State};
 use axum::response::{IntoResponse, Response};
 use domain::ports::Queries;
-use domain::query::{MalformedFilter, MalformedPlace, MalformedSummary, Place, StoredMalformedIntent};
+use domain::query::{MalformedFilter, MalformedPlace, MalformedSummary, StoredMalformedIntent};
 use http_server::problem::Problem;
 use http_server::tokens::Principal;
 
@@ -50,11 +50,8 @@ pub(crate) async fn list<P: Ports>(
     let page = api.queries.list_malformed_intents(&filter, after.as_ref(), params.limit()?).await;
     let mut page = page.map_err(|error| read_failed(&error))?;
     page.items.iter_mut().filter(|row| !is_shown(&api, &principal, row)).for_each(MalformedSummary::withhold);
-    Ok(Json(MalformedIntentsPage {
-        malformed_intents: page.items,
-        next_cursor: page.next.map(|place| place.to_cursor(&filter)),
-    })
-    .into_response())
+    let (malformed_intents, next_cursor) = page.into_parts(&filter);
+    Ok(Json(MalformedIntentsPage { malformed_intents, next_cursor }).into_response())
 }
 
 pub(crate) async fn show<P: Ports>(

@@ -7,7 +7,7 @@ use axum::Json;
 use axum::extract::{RawQuery, State};
 use axum::response::{IntoResponse, Response};
 use domain::ports::Queries;
-use domain::query::{NotificationFilter, Place};
+use domain::query::NotificationFilter;
 use domain::record::{NotificationId, RecordCursor};
 use http_server::problem::Problem;
 use http_server::tokens::Principal;
@@ -57,11 +57,8 @@ pub(crate) async fn list<P: Ports>(
     let after: Option<RecordCursor> = params.cursor(&filter)?;
     let page = api.queries.list_notifications(&filter, after.as_ref(), params.limit()?).await;
     let page = page.map_err(|error| read_failed(&error))?;
-    Ok(Json(Notifications {
-        notifications: page.items,
-        next_cursor: page.next.map(|place| place.to_cursor(&filter)),
-    })
-    .into_response())
+    let (notifications, next_cursor) = page.into_parts(&filter);
+    Ok(Json(Notifications { notifications, next_cursor }).into_response())
 }
 
 pub(crate) async fn show<P: Ports>(

@@ -13,7 +13,6 @@ use http_server::problem::Problem;
 use crate::params::Params;
 use crate::ports::{Api, Ports};
 use crate::problems::store_failed;
-use crate::view::ServiceStatus;
 
 pub(crate) async fn show<P: Ports>(
     State(api): State<Arc<Api<P>>>,
@@ -25,6 +24,5 @@ pub(crate) async fn show<P: Ports>(
     let term = api.leader.leader().await.map_err(|error| store_failed(&error))?;
     // If Redis is unavailable, the rest is still returned.
     let backlog = api.stream.backlog(store.processed_up_to()).await.ok();
-    let status = Status::new(store, term, backlog);
-    Ok(Json(ServiceStatus::new(&status, &api.settings.stream, api.settings.version)).into_response())
+    Ok(Json(Status::new(store, term, None, backlog)).into_response())
 }

@@ -10,9 +10,6 @@ mod changes;
 mod intent_outcome;
 mod lists;
 mod receipts;
-mod status;
-
-use domain::query::Counted;
 
 pub(crate) use accepted::{Accepted, AcceptedElement, OUTCOME_ACCEPTED, OUTCOME_DUPLICATE};
 pub(crate) use batch::{ElementResult, MAX_BATCH_RECIPIENTS, MAX_INTENTS, Results};
@@ -20,14 +17,3 @@ pub(crate) use changes::{Discarded, Replayed};
 pub(crate) use intent_outcome::{IntentState, KeyOutcome};
 pub use lists::{DeadLetters, MalformedIntents, MalformedIntentsPage, Notifications};
 pub(crate) use receipts::{OUTCOME_INVALID, ReceiptResult, ReceiptResults};
-pub use status::ServiceStatus;
-
-/// Skips members that are serialised only if they are true.
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-fn is_false(flag: &bool) -> bool {
-    !flag
-}
-
-fn capped(counted: Counted) -> (u64, bool) {
-    (counted.count, counted.capped)
-}

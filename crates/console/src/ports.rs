@@ -82,8 +82,6 @@ pub struct ConsoleSettings {
     pub stream: String,
     /// The retry budgets of routes that are replayed.
     pub budgets: Budgets,
-    /// The version of the service.
-    pub version: &'static str,
     /// The time limit of a page. It is less than the listener's request timeout, so that a request that takes
     /// longer gets a page as response.
     pub time_limit: Duration,

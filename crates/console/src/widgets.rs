@@ -3,11 +3,8 @@
 //! Everything here produces HTML in which texts are escaped. Texts from outside go through [`visible`]:
 //! characters that a reader cannot see, or that reorder the following text, are shown by their number.
 
-use std::time::Duration;
-
 use ambient::Timestamp;
-pub(crate) use domain::document::Tone;
-use domain::query::Counted;
+pub(crate) use domain::document::{Tone, grouped as number};
 use maud::{Markup, html};
 
 use crate::operator::{FORM_TOKEN, Operator};
@@ -64,38 +61,6 @@ pub(crate) fn time(at: Timestamp) -> Markup {
     // Up to its second, a time has 19 characters, all ASCII.
     let (date, clock) = (whole.get(..10).unwrap_or_default(), whole.get(11..19).unwrap_or_default());
     html! { time datetime=(whole) title=(whole) { (date) " " (clock) " UTC" } }
-}
-
-/// A span of time in its two largest units.
-pub(crate) fn span(length: Duration) -> String {
-    let seconds = length.as_secs();
-    match seconds {
-        0..60 => format!("{seconds} s"),
-        60..3_600 => format!("{} min {} s", seconds / 60, seconds % 60),
-        3_600..86_400 => format!("{} h {} min", seconds / 3_600, seconds % 3_600 / 60),
-        _ => format!("{} d {} h", seconds / 86_400, seconds % 86_400 / 3_600),
-    }
-}
-
-/// A number with thousands separators.
-pub(crate) fn number(count: u64) -> String {
-    let digits = count.to_string();
-    let mut grouped = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            grouped.push(',');
-        }
-        grouped.push(digit);
-    }
-    grouped
-}
-
-/// A count that may have stopped early: `10,000 or more`.
-pub(crate) fn counted(counted: Counted) -> String {
-    match counted.capped {
-        true => format!("{} or more", number(counted.count)),
-        false => number(counted.count),
-    }
 }
 
 /// The name of a tone in the style sheet.
@@ -263,14 +228,5 @@ mod tests {
         let at = "2026-04-02T09:21:40.123456Z".parse().expect("a time");
         let expected = "<time datetime=\"2026-04-02T09:21:40.123456Z\" title=\"2026-04-02T09:21:40.123456Z\">2026-04-02 09:21:40 UTC</time>";
         assert_eq!(time(at).into_string(), expected);
-    }
-
-    #[test]
-    fn numbers_and_spans_are_shown_for_people() {
-        let shown = [0, 999, 1_000, 1_234_567].map(number);
-        assert_eq!(shown, ["0", "999", "1,000", "1,234,567"]);
-        assert_eq!(counted(Counted { count: 10_000, capped: true }), "10,000 or more");
-        let spans = [59, 61, 7_260, 90_000].map(|seconds| span(Duration::from_secs(seconds)));
-        assert_eq!(spans, ["59 s", "1 min 1 s", "2 h 1 min", "1 d 1 h"]);
     }
 }

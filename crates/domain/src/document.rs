@@ -2,7 +2,9 @@
 
 use std::fmt;
 use std::ops::Deref;
+use std::time::Duration;
 
+use ambient::Timestamp;
 use schemars::{Schema, SchemaGenerator, json_schema};
 use serde::{Serialize, Serializer};
 use serde_json::Value;
@@ -74,6 +76,55 @@ pub enum Tone {
     Warning,
     /// Something that needs action.
     Bad,
+}
+
+/// The time since something began. Documents have it in milliseconds; text has its two largest units:
+/// `1m10s`, or on pages `1 min 10 s` (`{:#}`).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Age(pub Duration);
+
+impl Age {
+    /// The time from `since` to `now`; zero if `since` is later.
+    pub fn between(since: Timestamp, now: Timestamp) -> Self {
+        Self(now.saturating_since(since))
+    }
+}
+
+impl Serialize for Age {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_u64(u64::try_from(self.0.as_millis()).unwrap_or(u64::MAX))
+    }
+}
+
+inline_schema!(Age, json_schema!({"type": "integer", "minimum": 0}));
+
+impl fmt::Display for Age {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let seconds = self.0.as_secs();
+        let minute = if f.alternate() { "min" } else { "m" };
+        let (large, small) = match seconds {
+            0..60 => ((seconds, "s"), (0, "")),
+            60..3_600 => ((seconds / 60, minute), (seconds % 60, "s")),
+            3_600..86_400 => ((seconds / 3_600, "h"), (seconds % 3_600 / 60, minute)),
+            _ => ((seconds / 86_400, "d"), (seconds % 86_400 / 3_600, "h")),
+        };
+        let space = if f.alternate() { " " } else { "" };
+        write!(f, "{}{space}{}", large.0, large.1)?;
+        if small.0 > 0 { write!(f, "{space}{}{space}{}", small.0, small.1) } else { Ok(()) }
+    }
+}
+
+/// A number with thousands separators.
+pub fn grouped(count: u64) -> String {
+    let digits = count.to_string();
+    let mut grouped = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            grouped.push(',');
+        }
+        grouped.push(digit);
+    }
+    grouped
 }
 
 /// Text that some readers may not see. Withheld text is empty here and `null` in documents.
@@ -174,6 +225,20 @@ mod tests {
         text.withhold();
         assert_eq!(written([text.clone(), String::new().into()]), [Value::Null, "".into()]);
         assert_eq!(&*text, "");
+    }
+
+    #[test]
+    fn thousands_are_separated() {
+        assert_eq!([0, 999, 1_000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
+    }
+
+    #[test]
+    fn an_age_is_shown_in_its_two_largest_units() {
+        let ages = [0, 59, 60, 70, 7_260, 90_000].map(|seconds| Age(Duration::from_secs(seconds)));
+        assert_eq!(ages.map(|age| age.to_string()), ["0s", "59s", "1m", "1m10s", "2h1m", "1d1h"]);
+        let prose = ["0 s", "59 s", "1 min", "1 min 10 s", "2 h 1 min", "1 d 1 h"];
+        assert_eq!(ages.map(|age| format!("{age:#}")), prose);
+        assert_eq!(written([Age(Duration::from_micros(1_999))]), [1]);
     }
 
     #[test]

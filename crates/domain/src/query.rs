@@ -20,6 +20,8 @@ mod stuck;
 
 use std::fmt;
 
+use crate::document::grouped;
+
 pub use activity::{ACTIVITY_MINUTES, ActivityHistory, MinuteActivity};
 pub use causes::{Causes, DeadLetterCause, MAX_CAUSES, MalformedCause};
 pub use cursor::{InvalidCursor, Place};
@@ -34,7 +36,7 @@ pub use status::{
     Status, StoreStatus, StreamBacklog, Waiting,
 };
 pub use stream::{EntryLook, FoundEntry, MAX_UNREAD_BYTES, MAX_UNREAD_ENTRIES, UnreadEntries};
-pub use stuck::{BLOCKED_LIMIT, NO_LEADER_LIMIT, OLDEST_DUE_LIMIT, Stuck, stuck};
+pub use stuck::{BLOCKED_LIMIT, NO_LEADER_LIMIT, OLDEST_DUE_LIMIT, Stuck};
 
 /// The most items of a page.
 pub const MAX_PAGE_ITEMS: usize = 200;
@@ -77,6 +79,13 @@ pub struct Page<T, P> {
     pub next: Option<P>,
 }
 
+impl<T, P: Place> Page<T, P> {
+    /// The items, and the cursor of the next page of the list that `filter` selects.
+    pub fn into_parts(self, filter: &P::Filter) -> (Vec<T>, Option<String>) {
+        (self.items, self.next.map(|place| place.to_cursor(filter)))
+    }
+}
+
 /// A count that stops at a bound.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counted {
@@ -93,11 +102,16 @@ impl Counted {
     }
 }
 
-/// Format for people: `7`, or `at least 10000`.
+/// Format for people: `7` or `at least 10000`, and on pages (`{:#}`) `10,000 or more`.
 impl fmt::Display for Counted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { count, capped } = self;
-        if *capped { write!(f, "at least {count}") } else { write!(f, "{count}") }
+        match (f.alternate(), capped) {
+            (false, false) => write!(f, "{count}"),
+            (false, true) => write!(f, "at least {count}"),
+            (true, false) => f.write_str(&grouped(*count)),
+            (true, true) => write!(f, "{} or more", grouped(*count)),
+        }
     }
 }
 
@@ -120,7 +134,8 @@ mod tests {
 
     #[test]
     fn a_count_that_is_not_complete_says_so() {
-        assert_eq!(Counted { count: 7, capped: false }.to_string(), "7");
-        assert_eq!(Counted { count: 20_000, capped: true }.to_string(), "at least 20000");
+        let counted = [(7, false), (20_000, true)].map(|(count, capped)| Counted { count, capped });
+        assert_eq!(counted.map(|counted| counted.to_string()), ["7", "at least 20000"]);
+        assert_eq!(counted.map(|counted| format!("{counted:#}")), ["7", "20,000 or more"]);
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use ambient::Timestamp;
 use domain::dead_letter::recovery_hint;
+use domain::document::Age;
 use domain::ports::{Queries, StoreError};
 use domain::query::{
     CauseCounts, Causes, ChannelStatus, Counted, DeadLetter, DeadLetterCause, DeadLetterFilter,
@@ -146,8 +147,9 @@ impl Queries for MemoryDatabase {
             ChannelStatus {
                 channel,
                 due: Counted::up_to_cap(due.len() as u64),
-                oldest_due: due.into_iter().min(),
+                oldest_due: due.into_iter().min().map(|due| Age::between(due, now)),
                 failing: Counted::up_to_cap(failing as u64),
+                waiting: None,
             }
         };
         let letters = dead_letters(&tables, &DeadLetterFilter::default());
@@ -156,6 +158,7 @@ impl Queries for MemoryDatabase {
         let malformed = malformed.filter(|row| row.recorded_at >= now - DAY);
         Ok(StoreStatus {
             at: now,
+            stream: stream.to_owned(),
             checkpoint: tables.checkpoints.get(stream).copied(),
             channels: Channel::ALL.map(channel).into(),
             dead_letters: counts(letters.map(|letter| letter.failure_classification)),

@@ -1,7 +1,7 @@
 //! The operations of the document, with their parameters, bodies and responses.
 
 use domain::operations::Plan;
-use domain::query::Notification;
+use domain::query::{Notification, Status};
 use idempotency::MAX_KEY_BYTES;
 use serde_json::{Value, json};
 
@@ -17,7 +17,7 @@ use crate::receipts::ReceiptsRequest;
 use crate::search::SearchRequest;
 use crate::view::{
     Accepted, DeadLetters, Discarded, KeyOutcome, MalformedIntents, MalformedIntentsPage, Notifications,
-    ReceiptResults, Replayed, Results, ServiceStatus,
+    ReceiptResults, Replayed, Results,
 };
 use crate::{dead_letters, intent_outcome, malformed_intents, notifications};
 
@@ -295,7 +295,7 @@ fn get_status(schemas: &mut Schemas) -> Operation {
         "getStatus",
         "operations",
         "Shows the state of the service.",
-        answer("The state.", schemas.answer::<ServiceStatus<'_>>(), examples::status(), &[]),
+        answer("The state.", schemas.answer::<Status>(), examples::status(), &[]),
     )
 }
 

@@ -8,7 +8,7 @@ use clap::Args;
 use serde_json::json;
 
 use super::Failure;
-use super::operators::{Output, print_table};
+use super::operators::{Cell, Output, Style, print_rows};
 use super::output::{print_json, print_line};
 use crate::capacity::{Load, Needs, PLANNED_INTENTS, PLANNED_REDIS_CORES, PLANNED_ROUTES};
 use crate::config::duration;
@@ -109,7 +109,7 @@ pub fn run(args: &CapacityArgs, out: &mut impl Write) -> Result<(), Failure> {
     if args.output.json {
         return Ok(print_json(out, &json!({ "load": load, "needs": needs }))?);
     }
-    print_table(out, &rows(&load, &needs)).context("could not write to standard output")?;
+    print_rows(out, Style::PLAIN, &rows(&load, &needs)).context("could not write to standard output")?;
     if needs.is_beyond_one_installation {
         let warning = format!(
             "one installation should be planned for at most {PLANNED_INTENTS} intents/s, {PLANNED_ROUTES} routes/s and {PLANNED_REDIS_CORES} \
@@ -120,14 +120,14 @@ pub fn run(args: &CapacityArgs, out: &mut impl Write) -> Result<(), Failure> {
     Ok(())
 }
 
-fn rows(load: &Load, needs: &Needs) -> Vec<Vec<String>> {
-    let row = |name: &str, value: String, hint: &str| vec![name.to_owned(), value, hint.to_owned()];
+fn rows(load: &Load, needs: &Needs) -> [[Cell; 3]; 13] {
+    let row = |name: &str, value: String, hint: &str| [name.into(), value.into(), hint.into()];
     let trimmed = Duration::from_secs_f64(load.stream_retention_seconds);
     let kept = format!(
         "if entries are trimmed after {}; twice that if Redis forks to save",
         duration::format(trimmed)
     );
-    vec![
+    [
         row(
             "PostgreSQL, disk",
             bytes(needs.disk_bytes),

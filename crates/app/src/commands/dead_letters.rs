@@ -10,13 +10,13 @@ use std::io::Write;
 use anyhow::anyhow;
 use api::view;
 use domain::ports::Queries;
-use domain::query::{DeadLetter, DeadLetterFilter, DeadLetterPlace, Place};
+use domain::query::{DeadLetter, DeadLetterFilter, DeadLetterPlace};
 use domain::route::Channel;
 
 pub use args::{DeadLettersCommand, EXAMPLES};
 use args::{ListArgs, ShowArgs};
 
-use super::operators::{Cell, CommandLine, Style, Tables, Tone, print_members, print_page};
+use super::operators::{Cell, CommandLine, Listing, Style, Tables, Tone, print_members};
 use super::output::{print_json, printable};
 use super::{Failure, Vars};
 
@@ -45,20 +45,16 @@ async fn list(args: &ListArgs, vars: Vars, out: &mut impl Write) -> Result<(), F
     let after: Option<DeadLetterPlace> = args.paging.after(&filter)?;
     let page = tables.queries.list_dead_letters(&filter, after.as_ref(), args.paging.limit()).await;
     let page = tables.explained(page)?;
-    let cursor = page.next.map(|place| place.to_cursor(&filter));
-    match args.output.json {
-        true => {
-            print_json(out, &view::DeadLetters { dead_letters: page.items, next_cursor: cursor.clone() })?
-        }
-        false => {
-            let names = ["ID", "TYPE", "SINCE", "ATTEMPTS", "CAUSE", "ERROR"];
-            print_page(out, style, "dead letter", names, page.items.iter().map(row), cursor.is_some())?;
-        }
-    }
-    with_filter(CommandLine::new("notification dead-letters list"), &filter)
-        .flag("--discarded", args.discarded)
-        .print_next(&args.paging, args.output, cursor);
-    Ok(())
+    let listing = Listing {
+        what: "dead letter",
+        names: ["ID", "TYPE", "SINCE", "ATTEMPTS", "CAUSE", "ERROR"],
+        row,
+        paging: &args.paging,
+    };
+    let document = |dead_letters, next_cursor| view::DeadLetters { dead_letters, next_cursor };
+    let command = with_filter(CommandLine::new("notification dead-letters list"), &filter)
+        .flag("--discarded", args.discarded);
+    Ok(listing.print(out, style, page.into_parts(&filter), document, command)?)
 }
 
 /// Adds the command-line options that are equivalent to `filter`.
@@ -70,9 +66,9 @@ fn with_filter(line: CommandLine, filter: &DeadLetterFilter) -> CommandLine {
         .option("--until", filter.created_before)
 }
 
-fn row(letter: &DeadLetter) -> Vec<Cell> {
+fn row(letter: &DeadLetter) -> [Cell; 6] {
     let error: String = letter.failure_message.chars().take(LISTED_ERROR_CHARS).collect();
-    vec![
+    [
         printable(&letter.key.to_string()).into(),
         printable(&letter.notification_type).into(),
         letter.created_at.to_string().into(),

@@ -20,7 +20,7 @@ use tokio::time::{Instant, sleep};
 
 use self::outcome::Outcome;
 use super::actor::{actor, request_id};
-use super::operators::{Cell, Output, Style, Tables, heading, print_cells};
+use super::operators::{Output, Style, Tables, print_rows, table};
 use super::output::{print_json, print_line, printable};
 use super::status::seen;
 use super::{Failure, Vars};
@@ -91,12 +91,12 @@ impl Command {
         // report is as new as that of its successor.
         let term = tables.explained(lookup.leader().await)?;
         let known = tables.explained(tables.queries.status(&tables.config.intents_stream, now).await)?;
-        Ok(Status::new(known, term, None))
+        Ok(Status::new(known, term, None, None))
     }
 
     fn print(&self, status: &Status, style: Style, out: &mut impl Write) -> anyhow::Result<()> {
         if self.json {
-            return print_json(out, &self.document(status));
+            return print_json(out, &document(status));
         }
         match &status.leader {
             None => print_line(out, "no replica leads")?,
@@ -109,29 +109,18 @@ impl Command {
         if status.store.replicas.is_empty() {
             return Ok(());
         }
-        let heading = heading(["REPLICA", "VERSION", "STARTED", "SEEN", "LEADER OF"]);
         let row = |replica: &ReplicaStatus| {
-            vec![
+            [
                 printable(&replica.replica).into(),
                 printable(&replica.version).into(),
                 replica.started_at.to_string().into(),
-                seen(replica, status.store.at),
+                seen(replica, status),
                 printable(&replica.leader_of.join(", ")).into(),
             ]
         };
-        let rows: Vec<Vec<Cell>> =
-            std::iter::once(heading).chain(status.store.replicas.iter().map(row)).collect();
+        let names = ["REPLICA", "VERSION", "STARTED", "SEEN", "LEADER OF"];
         print_line(out, "")?;
-        print_cells(out, style, &rows)
-    }
-
-    /// The leader and the replicas, as in `GET /v1/status`.
-    fn document(&self, status: &Status) -> Value {
-        let stream = &self.tables.config.intents_stream;
-        let whole = api::view::ServiceStatus::new(status, stream, env!("CARGO_PKG_VERSION"));
-        // Cannot fail: it contains only strings and numbers.
-        let mut whole = serde_json::to_value(whole).expect("texts and numbers");
-        json!({ "leader": whole["leader"].take(), "replicas": whole["replicas"].take() })
+        print_rows(out, style, &table(names, status.store.replicas.iter().map(row)))
     }
 
     async fn step_down(&self, status: &Status, actor: String, out: &mut impl Write) -> Result<(), Failure> {
@@ -189,6 +178,11 @@ impl Command {
         }
         Ok(Outcome::Followed { by: None, fence, handed_over: false })
     }
+}
+
+/// The leader and the replicas, as in `GET /v1/status`.
+fn document(status: &Status) -> Value {
+    json!({ "leader": status.leader, "replicas": status.store.replicas })
 }
 
 fn not_yet_named() -> String {

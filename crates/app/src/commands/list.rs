@@ -6,12 +6,12 @@ use api::view::Notifications;
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use domain::ports::Queries;
-use domain::query::{NotificationFilter, NotificationSummary, Place};
+use domain::query::{NotificationFilter, NotificationSummary};
 use domain::record::RecordCursor;
 use domain::route::RouteStatus;
 
-use super::operators::{Cell, CommandLine, Output, Paging, Style, Tables, TimeRange, parse_text, print_page};
-use super::output::{print_json, printable};
+use super::operators::{Cell, CommandLine, Listing, Paging, Style, Tables, TimeRange, parse_text};
+use super::output::printable;
 use super::{Failure, Vars};
 
 /// The notifications to list.
@@ -36,8 +36,6 @@ pub struct ListArgs {
     times: TimeRange,
     #[command(flatten)]
     paging: Paging,
-    #[command(flatten)]
-    output: Output,
 }
 
 fn status_parser() -> impl TypedValueParser<Value = RouteStatus> {
@@ -75,31 +73,30 @@ pub async fn run(args: ListArgs, vars: Vars, out: &mut impl Write) -> Result<(),
     let after: Option<RecordCursor> = args.paging.after(&filter)?;
     let page = tables.queries.list_notifications(&filter, after.as_ref(), args.paging.limit()).await;
     let page = tables.explained(page)?;
-    let cursor = page.next.map(|place| place.to_cursor(&filter));
-    match args.output.json {
-        true => print_json(out, &Notifications { notifications: page.items, next_cursor: cursor.clone() })?,
-        false => {
-            let names = ["NOTIFICATION", "TYPE", "PRODUCER", "KEY", "ACCEPTED", "ROUTES"];
-            print_page(out, style, "notification", names, page.items.iter().map(row), cursor.is_some())?;
-        }
-    }
-    CommandLine::new("notification list")
+    let listing = Listing {
+        what: "notification",
+        names: ["NOTIFICATION", "TYPE", "PRODUCER", "KEY", "ACCEPTED", "ROUTES"],
+        row,
+        paging: &args.paging,
+    };
+    let document = |notifications, next_cursor| Notifications { notifications, next_cursor };
+    let page = page.into_parts(&filter);
+    let command = CommandLine::new("notification list")
         .option("--producer", filter.producer)
         .option("--type", filter.notification_type)
         .option("--status", filter.status.map(RouteStatus::as_str))
         .option("--recipient", filter.recipient)
         .option("--key", filter.idempotency_key)
         .option("--since", filter.accepted_after)
-        .option("--until", filter.accepted_before)
-        .print_next(&args.paging, args.output, cursor);
-    Ok(())
+        .option("--until", filter.accepted_before);
+    Ok(listing.print(out, style, page, document, command)?)
 }
 
-fn row(item: &NotificationSummary) -> Vec<Cell> {
+fn row(item: &NotificationSummary) -> [Cell; 6] {
     let counts: Vec<String> =
         item.routes.iter().map(|(status, routes)| format!("{routes} {}", status.as_str())).collect();
     let worst = item.routes.iter().map(|(status, _)| status.tone()).max().unwrap_or_default();
-    vec![
+    [
         printable(item.notification_id.as_str()).into(),
         printable(&item.notification_type).into(),
         printable(&item.producer).into(),

@@ -9,11 +9,12 @@ use api::view::{MalformedIntents, MalformedIntentsPage};
 use clap::{Args, Subcommand};
 use domain::malformed::rule_of;
 use domain::ports::Queries;
-use domain::query::{MalformedFilter, MalformedPlace, MalformedSummary, Place, StoredMalformedIntent};
+use domain::query::{MalformedFilter, MalformedPlace, MalformedSummary, StoredMalformedIntent};
 
-use self::fields::{print_fields, write_raw};
+use self::fields::{field_rows, write_raw};
 use super::operators::{
-    Cell, CommandLine, Output, Paging, Style, Tables, TimeRange, Tone, parse_text, print_members, print_page,
+    Cell, CommandLine, Listing, Output, Paging, Style, Tables, TimeRange, Tone, parse_text, print_members,
+    print_section,
 };
 use super::output::{print_json, print_line, printable};
 use super::{Failure, Vars};
@@ -45,8 +46,6 @@ pub struct ListArgs {
     times: TimeRange,
     #[command(flatten)]
     paging: Paging,
-    #[command(flatten)]
-    output: Output,
 }
 
 /// The malformed intent to show.
@@ -117,29 +116,25 @@ async fn list(args: &ListArgs, tables: &Tables, style: Style, out: &mut impl Wri
     let after: Option<MalformedPlace> = args.paging.after(&filter)?;
     let page = tables.queries.list_malformed_intents(&filter, after.as_ref(), args.paging.limit()).await;
     let page = tables.explained(page)?;
-    let cursor = page.next.map(|place| place.to_cursor(&filter));
-    match args.output.json {
-        true => print_json(
-            out,
-            &MalformedIntentsPage { malformed_intents: page.items, next_cursor: cursor.clone() },
-        )?,
-        false => {
-            let names = ["ENTRY", "RECORDED", "CODE", "TYPE", "PRODUCER", "KEY"];
-            print_page(out, style, "malformed intent", names, page.items.iter().map(row), cursor.is_some())?;
-        }
-    }
-    CommandLine::new("notification malformed list")
+    let listing = Listing {
+        what: "malformed intent",
+        names: ["ENTRY", "RECORDED", "CODE", "TYPE", "PRODUCER", "KEY"],
+        row,
+        paging: &args.paging,
+    };
+    let document = |malformed_intents, next_cursor| MalformedIntentsPage { malformed_intents, next_cursor };
+    let page = page.into_parts(&filter);
+    let command = CommandLine::new("notification malformed list")
         .option("--code", filter.code)
         .option("--producer", filter.producer)
         .option("--key", filter.idempotency_key)
         .option("--since", filter.recorded_after)
-        .option("--until", filter.recorded_before)
-        .print_next(&args.paging, args.output, cursor);
-    Ok(())
+        .option("--until", filter.recorded_before);
+    Ok(listing.print(out, style, page, document, command)?)
 }
 
-fn row(item: &MalformedSummary) -> Vec<Cell> {
-    vec![
+fn row(item: &MalformedSummary) -> [Cell; 6] {
+    [
         printable(&item.key.entry_id).into(),
         item.recorded_at.to_string().into(),
         Cell::new(printable(&item.failure_code), Tone::Bad),
@@ -196,6 +191,5 @@ pub(super) fn print_malformed(
         (name, Cell::new(printable(value), tone))
     };
     print_members(out, style, members.map(member))?;
-    print_line(out, &format!("\n{}", style.strong("fields, in the order received")))?;
-    print_fields(out, style, raw_fields.as_deref())
+    print_section(out, style, "fields, in the order received", &field_rows(raw_fields.as_deref()))
 }

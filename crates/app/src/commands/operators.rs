@@ -7,6 +7,7 @@
 
 mod args;
 mod clock;
+mod listing;
 mod terminal;
 
 use std::sync::Arc;
@@ -21,9 +22,9 @@ use store_redis::RedisClient;
 
 pub(crate) use args::{CommandLine, Moment, Output, Paging, TimeRange, parse_text};
 pub(crate) use clock::StoreClock;
+pub(crate) use listing::Listing;
 pub(crate) use terminal::{
-    Cell, Progress, Style, Tone, draws_on_stderr, heading, print_cells, print_members, print_page,
-    print_table,
+    Cell, Progress, Style, Tone, draws_on_stderr, print_members, print_rows, print_section, table,
 };
 
 use super::{Failure, Vars, print_warnings};

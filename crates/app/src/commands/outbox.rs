@@ -7,6 +7,7 @@ use std::io::Write;
 use std::time::Duration;
 
 use anyhow::Context;
+use domain::document::Age;
 use outbox::{
     Administration, ChannelName, OutboxError, PruneRequest, RequeueReport, RequeueRequest, Requeued,
     StoredEvent, TableName, notify_sql, schema_sql,
@@ -18,7 +19,7 @@ use args::{DeadCommand, ListArgs, MigrateArgs, Output, PruneArgs, RequeueArgs, S
 pub use args::{EXAMPLES, OutboxCommand};
 use show::{print_detail, print_events};
 
-use super::operators::print_table;
+use super::operators::{Style, print_rows};
 use super::output::{confirm, print_json, print_line};
 use super::{Failure, Vars, print_warnings};
 use crate::config::{self, OutboxTable};
@@ -107,9 +108,9 @@ impl Commands {
             ("scheduled", stats.scheduled.to_string()),
             ("delivering", stats.delivering.to_string()),
             ("dead", stats.dead.to_string()),
-            ("oldest_age", crate::config::duration::format(Duration::from_secs(stats.oldest_age.as_secs()))),
+            ("oldest_age", Age(stats.oldest_age).to_string()),
         ];
-        Ok(print_table(out, &rows.map(|(name, value)| vec![name.to_owned(), value]))?)
+        Ok(print_rows(out, Style::PLAIN, &rows.map(|(name, value)| [name.into(), value.into()]))?)
     }
 
     async fn prune(&self, args: &PruneArgs, out: &mut impl Write) -> Result<(), Failure> {

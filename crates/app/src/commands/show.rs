@@ -11,7 +11,9 @@ use domain::receipt::PastReport;
 use domain::record::NotificationId;
 use serde_json::Value;
 
-use super::operators::{Cell, Output, Style, Tables, heading, parse_text, print_cells, print_members};
+use super::operators::{
+    Cell, Output, Style, Tables, parse_text, print_members, print_rows, print_section, table,
+};
 use super::output::{print_json, print_line, printable};
 use super::{Failure, Vars};
 
@@ -70,7 +72,7 @@ pub(super) fn print_notification(
         print_line(out, &format!("  {}", printable(line)))?;
     }
     print_line(out, "")?;
-    print_cells(out, style, &route_rows(&found.routes))?;
+    print_rows(out, style, &route_rows(&found.routes))?;
     print_line(out, "")?;
     for route in &found.routes {
         let sentence = printable(&route.explanation);
@@ -105,7 +107,7 @@ fn record_members(found: &Notification) -> [(&'static str, String); 13] {
     ]
 }
 
-fn route_rows(routes: &[Route]) -> Vec<Vec<Cell>> {
+fn route_rows(routes: &[Route]) -> Vec<[Cell; 7]> {
     let names =
         ["ROUTE", "STATUS", "FAILED ATTEMPTS", "NEXT ATTEMPT", "CHANGED", "OUTBOUND ENTRY", "RECEIPT"];
     let row = |route: &Route| {
@@ -116,7 +118,7 @@ fn route_rows(routes: &[Route]) -> Vec<Vec<Cell>> {
         };
         let receipt = route.receipt.as_ref().map_or("-", |receipt| receipt.highest.status.as_str());
         let entry = if route.published_entry_id.is_empty() { "-" } else { &route.published_entry_id };
-        vec![
+        [
             printable(&route.route_id).into(),
             Cell::new(route.status.as_str(), route.status.tone()),
             format!("{} of {}", route.attempt_count, route.max_attempts).into(),
@@ -126,21 +128,20 @@ fn route_rows(routes: &[Route]) -> Vec<Vec<Cell>> {
             receipt.into(),
         ]
     };
-    std::iter::once(heading(names)).chain(routes.iter().map(row)).collect()
+    table(names, routes.iter().map(row))
 }
 
 /// Prints the reports of the route's consumer, newest first.
 fn print_receipt(out: &mut impl Write, style: Style, route: &Route) -> anyhow::Result<()> {
     let Some(receipt) = &route.receipt else { return Ok(()) };
-    let heading = format!("reports about {}", printable(&route.route_id));
-    print_line(out, &format!("\n{}", style.strong(&heading)))?;
     let row = |PastReport { report, outcome }: &PastReport| {
-        vec![
-            Cell::from(format!("  {}", report.at)),
+        [
+            Cell::from(report.at.to_string()),
             report.status.as_str().into(),
             outcome.as_str().into(),
             printable(&report.detail).into(),
         ]
     };
-    print_cells(out, style, &receipt.history.iter().map(row).collect::<Vec<_>>())
+    let title = format!("reports about {}", printable(&route.route_id));
+    print_section(out, style, &title, &receipt.history.iter().map(row).collect::<Vec<_>>())
 }

@@ -6,10 +6,9 @@ use std::io::Write;
 use std::time::Duration;
 
 use ambient::Timestamp;
-use api::view::ServiceStatus;
 use clap::Args;
 use domain::ports::{LeaderLookup, Queries, StoreError, StreamQueries};
-use domain::query::{LeaderTerm, NO_LEADER_LIMIT, Status, StreamBacklog, Stuck, stuck};
+use domain::query::{LeaderTerm, NO_LEADER_LIMIT, Status, StreamBacklog, Stuck};
 use serde::Serialize;
 use store_redis::RedisIntentStream;
 
@@ -45,16 +44,8 @@ After a crash the lock has the time at which the last term ended. After an order
 #[derive(Serialize)]
 struct Document<'a> {
     #[serde(flatten)]
-    status: ServiceStatus<'a>,
-    stuck: Vec<StuckThing<'a>>,
-}
-
-/// A stuck part of the service.
-#[derive(Serialize)]
-struct StuckThing<'a> {
-    what: &'a str,
-    stops_traffic: bool,
-    sentence: String,
+    status: &'a Status,
+    stuck: &'a [Stuck],
 }
 
 /// Runs the command with these variables, and prints to `out`.
@@ -67,25 +58,12 @@ pub async fn run(args: StatusArgs, vars: Vars, out: &mut impl Write) -> Result<(
     let now = tables.explained(tables.queries.now().await)?;
     let store = tables.explained(tables.queries.status(stream, now).await)?;
     let backlog = RedisIntentStream::new(&redis, stream.clone()).backlog(store.processed_up_to()).await;
-    let status = Status::new(store, term, backlog.as_ref().ok().copied());
-    let stuck = stuck(&status, leaderless_since);
+    let status = Status::new(store, term, leaderless_since, backlog.as_ref().ok().copied());
     match args.output.json {
-        true => print_json(out, &document(&status, &stuck, stream))?,
-        false => print_status(out, style, &status, &stuck, stream)?,
+        true => print_json(out, &Document { status: &status, stuck: &status.stuck })?,
+        false => print_status(out, style, &status)?,
     }
-    outcome(&stuck, backlog)
-}
-
-fn document<'a>(status: &'a Status, stuck: &'a [Stuck], stream: &'a str) -> Document<'a> {
-    let thing = |stuck: &'a Stuck| StuckThing {
-        what: stuck.what(),
-        stops_traffic: stuck.stops_traffic(),
-        sentence: stuck.sentence(status.store.at),
-    };
-    Document {
-        status: ServiceStatus::new(status, stream, env!("CARGO_PKG_VERSION")),
-        stuck: stuck.iter().map(thing).collect(),
-    }
+    outcome(&status.stuck, backlog)
 }
 
 /// The exit status: an error if traffic is stuck or the stream could not be read.
@@ -95,7 +73,7 @@ fn outcome(stuck: &[Stuck], backlog: Result<StreamBacklog, StoreError>) -> Resul
         eprintln!("error: Redis could not be asked, so the entries of the stream are not known: {error}");
         return Err(Failure::Reported);
     }
-    if stuck.iter().any(Stuck::stops_traffic) { Err(Failure::Reported) } else { Ok(()) }
+    if stuck.iter().any(|stuck| stuck.stops_traffic) { Err(Failure::Reported) } else { Ok(()) }
 }
 
 /// Returns the leader's term, or a time since when at least no replica has led. If neither is known, repeats

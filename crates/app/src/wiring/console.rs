@@ -85,7 +85,6 @@ impl ConsoleParts {
                 catalog: Arc::clone(&settings.catalog),
                 stream: settings.stream.clone(),
                 budgets: settings.budgets,
-                version: settings.version,
                 time_limit: self.time_limit,
             },
         })

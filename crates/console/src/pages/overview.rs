@@ -8,10 +8,10 @@ use ambient::{Clock, Timestamp};
 use axum::Router;
 use axum::extract::{RawQuery, State};
 use axum::routing::get;
+use domain::document::Age;
 use domain::ports::{Activity, ActivityQueries, LeaderLookup, Queries, StoreError, StreamQueries};
 use domain::query::{
-    ActivityHistory, CauseCounts, ChannelStatus, Leader, MinuteActivity, ReplicaStatus, Status, Stuck,
-    Waiting, stuck,
+    ActivityHistory, CauseCounts, ChannelStatus, IntakeStatus, MinuteActivity, ReplicaStatus, Status, Waiting,
 };
 use futures_util::future::join3;
 use maud::{Markup, html};
@@ -21,9 +21,7 @@ use crate::error::PageError;
 use crate::layout::{Page, Section};
 use crate::params::{Params, address};
 use crate::ports::{Console, Ports};
-use crate::widgets::{
-    Tone, badge, callout, column, counted, failed, id, number, numbers, span, table, time, visible,
-};
+use crate::widgets::{Tone, badge, callout, column, failed, id, number, numbers, table, time, visible};
 
 /// The route of this page.
 pub(crate) fn routes<P: Ports>() -> Router<Arc<Console<P>>> {
@@ -33,11 +31,8 @@ pub(crate) fn routes<P: Ports>() -> Router<Arc<Console<P>>> {
 /// The content of the page.
 struct Overview {
     status: Status,
-    stuck: Vec<Stuck>,
     /// The activity of the last hour; `None` if it could not be read.
     activity: Option<ActivityHistory>,
-    stream: String,
-    version: &'static str,
 }
 
 async fn show<P: Ports>(
@@ -50,9 +45,8 @@ async fn show<P: Ports>(
 }
 
 async fn read<P: Ports>(console: &Console<P>) -> Result<Overview, StoreError> {
-    let settings = &console.settings;
     let (store, term, activity) = join3(
-        console.queries.status(&settings.stream, console.clock.now()),
+        console.queries.status(&console.settings.stream, console.clock.now()),
         console.leader.leader(),
         console.activity.activity(),
     )
@@ -65,24 +59,19 @@ async fn read<P: Ports>(console: &Console<P>) -> Result<Overview, StoreError> {
         Some(_) => None,
         None => console.leader.last_term_end().await?.or(seen_since),
     };
-    let status = Status::new(store, term, backlog);
-    let stuck = stuck(&status, leaderless_since);
-    let (stream, version) = (settings.stream.clone(), settings.version);
-    Ok(Overview { stuck, status, activity: activity.ok(), stream, version })
+    let status = Status::new(store, term, leaderless_since, backlog);
+    Ok(Overview { status, activity: activity.ok() })
 }
 
 fn render(overview: &Overview) -> Markup {
-    let (status, now) = (&overview.status, overview.status.store.at);
+    let status = &overview.status;
     html! {
-        section #stuck data-live aria-label="What is stuck" { (findings::show(overview, now)) }
+        section #stuck data-live aria-label="What is stuck" { (findings::show(status)) }
         section #traffic.grid.two data-live aria-label="Traffic of the last hour" { (charts(overview.activity.as_ref())) }
         section #backlog.grid.four data-live aria-label="Leader and backlogs" {
-            (leader(status.leader.as_ref(), now))
-            (intake(status, &overview.stream, now))
-            @for channel in &status.store.channels {
-                @let waiting = status.publishers.iter().find(|(found, _)| *found == channel.channel);
-                (channel_card(channel, waiting.and_then(|(_, waiting)| waiting.as_ref()), now))
-            }
+            (leader(status))
+            (intake(&status.intake))
+            @for channel in &status.store.channels { (channel_card(channel)) }
         }
         section #causes.grid.two data-live aria-label="What failed in the last 24 hours" {
             (causes("Dead letters by cause", "/console/dead-letters", "classification", &status.store.dead_letters,
@@ -90,8 +79,8 @@ fn render(overview: &Overview) -> Markup {
             (causes("Malformed intents by code", "/console/malformed", "code", &status.store.malformed_intents,
                 "No malformed intent came in the last 24 hours."))
         }
-        section #replicas data-live aria-label="Replicas" { (replicas(&status.store.replicas, now)) }
-        p.hint { "Version " (overview.version) ". All times are in UTC." }
+        section #replicas data-live aria-label="Replicas" { (replicas(status)) }
+        p.hint { "Version " (status.version) ". All times are in UTC." }
     }
 }
 
@@ -124,16 +113,16 @@ fn charts(activity: Option<&ActivityHistory>) -> Markup {
     }
 }
 
-fn leader(leader: Option<&Leader>, now: Timestamp) -> Markup {
+fn leader(status: &Status) -> Markup {
     html! {
         div.card {
             h2 { "Leader" }
-            @match leader {
+            @match &status.leader {
                 Some(leader) => {
                     p.figure.name { (visible(leader.replica.as_deref().unwrap_or("not reported yet"))) }
                     dl {
                         div { dt { "Since" } dd { (time(leader.term.since)) } }
-                        div { dt { "For" } dd { (span(now.saturating_since(leader.term.since))) } }
+                        div { dt { "For" } dd { (age(status.age(leader.term.since))) } }
                         div { dt { "Fence" } dd { (leader.term.fence) } }
                     }
                 }
@@ -146,55 +135,57 @@ fn leader(leader: Option<&Leader>, now: Timestamp) -> Markup {
     }
 }
 
-fn intake(status: &Status, stream: &str, now: Timestamp) -> Markup {
-    let intake = &status.intake;
+fn intake(intake: &IntakeStatus) -> Markup {
     html! {
         div.card {
             h2 { "Intake" }
             @match &intake.backlog {
-                Some(backlog) => p.figure { (counted(backlog.entries)) " " small { "not read yet" } },
+                Some(backlog) => p.figure { (format!("{:#}", backlog.entries)) " " small { "not read yet" } },
                 None => p { (badge(Tone::Warning, "Redis cannot be asked")) },
             }
             dl {
-                div { dt { "Oldest" } dd { (age(intake.oldest, now)) } }
+                div { dt { "Oldest" } dd { (oldest(intake.oldest)) } }
                 div { dt { "Checkpoint" } dd { @match intake.checkpoint { Some(at) => code { (at) }, None => "none yet" } } }
-                div { dt { "Stream" } dd { code { (visible(stream)) } } }
+                div { dt { "Stream" } dd { code { (visible(&intake.stream)) } } }
             }
-            (waiting(intake.waiting.as_ref(), now))
+            (waiting(intake.waiting.as_ref()))
         }
     }
 }
 
-fn channel_card(channel: &ChannelStatus, waits: Option<&Waiting>, now: Timestamp) -> Markup {
+fn channel_card(channel: &ChannelStatus) -> Markup {
     html! {
         div.card {
             h2 { "Channel " (channel.channel.as_str()) }
-            p.figure { (counted(channel.due)) " " small { "due" } }
+            p.figure { (format!("{:#}", channel.due)) " " small { "due" } }
             dl {
-                div { dt { "Oldest" } dd { (age(channel.oldest_due, now)) } }
-                div { dt { "Failing" } dd { (counted(channel.failing)) } }
+                div { dt { "Oldest" } dd { (oldest(channel.oldest_due)) } }
+                div { dt { "Failing" } dd { (format!("{:#}", channel.failing)) } }
             }
-            (waiting(waits, now))
+            (waiting(channel.waiting.as_ref()))
         }
     }
 }
 
-/// The time since something began, if it did.
-fn age(since: Option<Timestamp>, now: Timestamp) -> Markup {
+fn age(age: Age) -> String {
+    format!("{age:#}")
+}
+
+fn oldest(oldest: Option<Age>) -> Markup {
     html! {
-        @match since {
-            Some(since) => { (span(now.saturating_since(since))) " old" },
+        @match oldest {
+            Some(oldest) => { (age(oldest)) " old" },
             None => span.soft { "none" },
         }
     }
 }
 
-fn waiting(waiting: Option<&Waiting>, now: Timestamp) -> Markup {
+fn waiting(waiting: Option<&Waiting>) -> Markup {
     html! {
         @if let Some(waiting) = waiting {
             (callout(Tone::Warning, &html! {
                 p {
-                    "Waits for " (span(now.saturating_since(waiting.since)))
+                    "Waits for " (age(waiting.age))
                     @if let Some(entry) = waiting.entry_id { " at the entry " (id(&entry.to_string())) }
                 }
                 p { (visible(&waiting.cause)) }
@@ -223,9 +214,10 @@ fn causes(title: &str, path: &str, parameter: &str, causes: &CauseCounts, none: 
     }
 }
 
-fn replicas(replicas: &[ReplicaStatus], now: Timestamp) -> Markup {
+fn replicas(status: &Status) -> Markup {
     let columns = [column("Replica"), column("State"), column("Leads"), column("Version"), column("Started")];
-    let rows: Vec<Vec<Markup>> = replicas.iter().map(|replica| replica_row(replica, now)).collect();
+    let rows: Vec<Vec<Markup>> =
+        status.store.replicas.iter().map(|replica| replica_row(replica, status)).collect();
     html! {
         div.card {
             h2 { "Replicas" }
@@ -238,10 +230,10 @@ fn replicas(replicas: &[ReplicaStatus], now: Timestamp) -> Markup {
     }
 }
 
-fn replica_row(replica: &ReplicaStatus, now: Timestamp) -> Vec<Markup> {
+fn replica_row(replica: &ReplicaStatus, status: &Status) -> Vec<Markup> {
     let blocked = replica.blocked();
-    let state = if !replica.is_running(now) {
-        badge(Tone::Neutral, &format!("not seen for {}", span(now.saturating_since(replica.seen_at))))
+    let state = if !replica.is_running(status.store.at) {
+        badge(Tone::Neutral, &format!("not seen for {}", age(status.age(replica.seen_at))))
     } else if blocked.is_empty() {
         badge(Tone::Good, "running")
     } else {

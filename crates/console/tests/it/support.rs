@@ -131,7 +131,6 @@ impl World {
                 catalog: Arc::new(Catalog::built_in()),
                 stream: "notification:intents".to_owned(),
                 budgets: Budgets { push: 3, email: 7 },
-                version: "0.0.0-test",
                 time_limit: TIME_LIMIT,
             },
         })

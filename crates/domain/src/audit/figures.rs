@@ -1,5 +1,7 @@
 //! Counts of an audit.
 
+use serde::Serialize;
+
 use super::{EntryOutcome, OutboundVerdict, RouteRow};
 use crate::republish::EntryState;
 use crate::route::RouteStatus;
@@ -22,7 +24,7 @@ pub struct Figures {
 }
 
 /// Entries of the intents stream, by outcome. Entries with a discrepancy are not counted here.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 #[expect(missing_docs, reason = "the outcomes of EntryOutcome")]
 pub struct EntryFigures {
     pub accepted: u64,
@@ -93,7 +95,7 @@ impl RouteFigures {
 }
 
 /// Entries of published routes, by state.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct PublishedFigures {
     /// Present in the stream.
     pub present: u64,
@@ -127,7 +129,7 @@ impl PublishedFigures {
 }
 
 /// Entries of the outbound streams, by verdict. Entries with a discrepancy are not counted here.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct OutboundFigures {
     /// Entries that their published routes name.
     pub published: u64,

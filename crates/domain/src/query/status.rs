@@ -1,14 +1,19 @@
 //! The state of the service as a whole, assembled from the database, the lock and the stream.
+//!
+//! One document for `GET /v1/status`, the command `status` and the overview of the console.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ambient::Timestamp;
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Serialize, Serializer};
+use serde_json::{Map, Value};
 
 use super::Counted;
+use super::stuck::{Stuck, stuck};
 use crate::checkpoint::{Checkpoint, Fence};
+use crate::document::{Age, counted_form};
 use crate::entry::EntryId;
 use crate::replica::{BlockedReport, ReplicaReport, WorkerReport};
 use crate::route::Channel;
@@ -18,18 +23,36 @@ pub const REPLICA_FRESH_FOR: Duration = Duration::from_secs(30);
 /// The name of the worker that reads the intents stream, in reports and leaderships.
 pub const INTAKE: &str = "intake";
 
-/// The due routes of a channel.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// The routes of one channel.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, JsonSchema)]
+#[schemars(rename = "ChannelState")]
 pub struct ChannelStatus {
     /// The channel.
+    #[serde(skip)]
     pub channel: Channel,
     /// Number of due routes.
+    #[serde(flatten, serialize_with = "DueCount::serialize")]
+    #[schemars(with = "DueCount")]
     pub due: Counted,
-    /// Time since which the oldest due route has been due; `None` if no route is due.
-    pub oldest_due: Option<Timestamp>,
+    /// The time for which the first of them has been due; `null` if none is.
+    #[serde(rename = "oldest_due_ms")]
+    pub oldest_due: Option<Age>,
     /// Number of routes that failed and will be tried again.
+    #[serde(flatten, serialize_with = "FailingCount::serialize")]
+    #[schemars(with = "FailingCount")]
     pub failing: Counted,
+    /// The obstacle of the publisher; `null` if it does not wait.
+    pub waiting: Option<Waiting>,
 }
+
+counted_form!(DueCount, "Routes that are due.", due, due_capped, "There may be more than `due`.");
+counted_form!(
+    FailingCount,
+    "Routes that have failed and will be tried again.",
+    failing,
+    failing_capped,
+    "There may be more than `failing`."
+);
 
 /// The frequency of each cause. The newest rows are counted, until the sum reaches [`super::COUNT_CAP`].
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -39,6 +62,43 @@ pub struct CauseCounts {
     /// True if there may be more.
     pub capped: bool,
 }
+
+/// Defines the form of [`CauseCounts`] whose causes have the name `$cause`.
+macro_rules! cause_form {
+    ($form:ident, $description:literal, $item:ident, $cause:ident) => {
+        #[doc = $description]
+        #[derive(Serialize, JsonSchema)]
+        struct $form<'a> {
+            /// The most frequent first.
+            last_day: Vec<$item<'a>>,
+            /// There may be more.
+            #[serde(skip_serializing_if = "std::ops::Not::not")]
+            last_day_capped: bool,
+        }
+
+        #[derive(Serialize, JsonSchema)]
+        struct $item<'a> {
+            $cause: &'a str,
+            count: u64,
+        }
+
+        impl $form<'_> {
+            fn serialize<S: Serializer>(causes: &CauseCounts, serializer: S) -> Result<S::Ok, S::Error> {
+                let counts = causes.counts.iter();
+                let last_day = counts.map(|(cause, count)| $item { $cause: cause, count: *count }).collect();
+                Serialize::serialize(&$form { last_day, last_day_capped: causes.capped }, serializer)
+            }
+        }
+    };
+}
+
+cause_form!(
+    DeadLetterCounts,
+    "Dead letters of the last 24 hours that no operator has replayed or discarded.",
+    ClassificationCount,
+    classification
+);
+cause_form!(MalformedIntentCounts, "Malformed intents of the last 24 hours.", CodeCount, code);
 
 /// A replica as it last reported itself.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, JsonSchema)]
@@ -80,26 +140,46 @@ impl ReplicaStatus {
 }
 
 fn by_name<S: Serializer>(workers: &[WorkerReport], serializer: S) -> Result<S::Ok, S::Error> {
-    let by_name: BTreeMap<&str, &WorkerReport> =
-        workers.iter().map(|worker| (&*worker.worker, worker)).collect();
-    by_name.serialize(serializer)
+    serializer.collect_map(workers.iter().map(|worker| (&worker.worker, worker)))
 }
 
 /// The part of the status that comes from the database.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, JsonSchema)]
 pub struct StoreStatus {
     /// Time of reading, by the database's clock.
+    #[serde(skip)]
     pub at: Timestamp,
+    /// Name of the intents stream.
+    #[serde(skip)]
+    pub stream: String,
     /// The durable checkpoint of the stream.
+    #[serde(skip)]
     pub checkpoint: Option<Checkpoint>,
     /// The channels.
+    #[serde(serialize_with = "by_channel")]
+    #[schemars(schema_with = "channels_schema")]
     pub channels: Vec<ChannelStatus>,
     /// Dead letters of the last 24 hours that no operator has discarded or replayed, by classification.
+    #[serde(serialize_with = "DeadLetterCounts::serialize")]
+    #[schemars(with = "DeadLetterCounts<'_>")]
     pub dead_letters: CauseCounts,
     /// Malformed intents of the last 24 hours, by failure code.
+    #[serde(serialize_with = "MalformedIntentCounts::serialize")]
+    #[schemars(with = "MalformedIntentCounts<'_>")]
     pub malformed_intents: CauseCounts,
     /// The replicas of the last hour, by name.
     pub replicas: Vec<ReplicaStatus>,
+}
+
+fn by_channel<S: Serializer>(channels: &[ChannelStatus], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(channels.iter().map(|status| (status.channel, status)))
+}
+
+fn channels_schema(generator: &mut SchemaGenerator) -> Schema {
+    let state = generator.subschema_for::<ChannelStatus>().to_value();
+    let names = Channel::ALL.map(Channel::as_str);
+    let states: Map<String, Value> = names.map(|name| (name.to_owned(), state.clone())).into_iter().collect();
+    json_schema!({"type": "object", "properties": states, "required": names})
 }
 
 impl StoreStatus {
@@ -141,54 +221,111 @@ pub struct Leader {
     pub term: LeaderTerm,
 }
 
-/// The reason why a worker cannot continue.
-#[derive(Clone, PartialEq, Eq, Debug)]
+/// The obstacle of a worker, on the replica on which it has been blocked for longest.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, JsonSchema)]
+#[schemars(rename = "WaitingFor")]
 pub struct Waiting {
-    /// Stream entry that waits, if there is one.
+    /// The replica of the worker.
+    #[serde(skip)]
+    pub replica: String,
+    /// The stream entry that waits, if there is one.
     pub entry_id: Option<EntryId>,
-    /// Awaited event, or failure.
+    /// The awaited event, or the failure.
     pub cause: String,
-    /// Beginning of the wait.
-    pub since: Timestamp,
+    /// The time for which it has waited.
+    #[serde(rename = "age_ms")]
+    pub age: Age,
 }
 
 /// The progress of intake.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Intake")]
 pub struct IntakeStatus {
-    /// The entry up to which every entry has its outcome; `None` before the first batch.
+    /// Name of the intents stream.
+    pub stream: String,
+    /// The last entry that has an outcome, like every entry before it; `null` before the first batch.
     pub checkpoint: Option<EntryId>,
     /// Entries of the stream after the checkpoint; `None` if Redis is unavailable.
+    #[serde(flatten, serialize_with = "BacklogMembers::serialize")]
+    #[schemars(with = "BacklogMembers")]
     pub backlog: Option<StreamBacklog>,
-    /// Time at which the first entry without an outcome was added, from its id.
-    pub oldest: Option<Timestamp>,
-    /// Reason for which intake waits, if it does.
+    /// The age of the first entry after the checkpoint; `null` if there is none.
+    #[serde(rename = "oldest_age_ms")]
+    pub oldest: Option<Age>,
+    /// The obstacle of intake; `null` if it does not wait.
     pub waiting: Option<Waiting>,
 }
 
-/// The state of the service.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Serialize, JsonSchema)]
+struct BacklogMembers {
+    /// The last entry of the stream; `null` if the stream is absent or Redis is unavailable.
+    last_entry_id: Option<EntryId>,
+    /// Entries after the checkpoint; `null` if Redis is unavailable.
+    entries_behind: Option<u64>,
+    /// There may be more than `entries_behind`.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    entries_behind_capped: bool,
+}
+
+impl BacklogMembers {
+    fn serialize<S: Serializer>(backlog: &Option<StreamBacklog>, serializer: S) -> Result<S::Ok, S::Error> {
+        let members = Self {
+            last_entry_id: backlog.and_then(|backlog| backlog.last_entry_id),
+            entries_behind: backlog.map(|backlog| backlog.entries.count),
+            entries_behind_capped: backlog.is_some_and(|backlog| backlog.entries.capped),
+        };
+        Serialize::serialize(&members, serializer)
+    }
+}
+
+/// The state of the service. Counts stop at 10,000; a member `…_capped` says that there may be more.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, JsonSchema)]
+#[schemars(rename = "ServiceStatus")]
 pub struct Status {
-    /// The leader of intake; `None` if no replica leads.
+    /// The replica that reads the intents stream; `null` if none does.
     pub leader: Option<Leader>,
     /// Progress of intake.
     pub intake: IntakeStatus,
-    /// The wait of each channel's publishers, from the replica that has waited longest.
-    pub publishers: Vec<(Channel, Option<Waiting>)>,
     /// The part that comes from the database.
+    #[serde(flatten)]
     pub store: StoreStatus,
+    /// The version of the replica that responds.
+    pub version: &'static str,
+    /// The stuck parts.
+    #[serde(skip)]
+    pub stuck: Vec<Stuck>,
 }
 
 impl Status {
     /// Assembles the parts. Reports of replicas that have not been seen for [`REPLICA_FRESH_FOR`] are ignored
-    /// when determining who leads and waits now.
-    pub fn new(store: StoreStatus, term: Option<LeaderTerm>, backlog: Option<StreamBacklog>) -> Self {
-        let checkpoint = store.checkpoint.map(|checkpoint| checkpoint.last_entry_id);
-        let first = backlog.and_then(|backlog| backlog.first);
+    /// when determining who leads and waits now. `leaderless_since` is the end of the last term, if no
+    /// replica leads and that time is known.
+    pub fn new(
+        mut store: StoreStatus,
+        term: Option<LeaderTerm>,
+        leaderless_since: Option<Timestamp>,
+        backlog: Option<StreamBacklog>,
+    ) -> Self {
+        let mut blocked = blocked_workers(&store);
         let leader = term.map(|term| Leader { replica: leading_replica(&store), term });
-        let oldest = first.map(EntryId::time);
-        let intake = IntakeStatus { checkpoint, backlog, oldest, waiting: waiting(&store, INTAKE) };
-        let publishers = Channel::ALL.map(|channel| (channel, waiting(&store, channel.as_str())));
-        Self { leader, intake, publishers: publishers.into(), store }
+        let stuck = stuck(&store, &blocked, leaderless_since.filter(|_| leader.is_none()));
+        for channel in &mut store.channels {
+            channel.waiting = blocked.remove(channel.channel.as_str());
+        }
+        let first = backlog.and_then(|backlog| backlog.first);
+        let intake = IntakeStatus {
+            stream: store.stream.clone(),
+            checkpoint: store.checkpoint.map(|checkpoint| checkpoint.last_entry_id),
+            backlog,
+            oldest: first.map(EntryId::time).map(|at| Age::between(at, store.at)),
+            waiting: blocked.remove(INTAKE),
+        };
+        Self { leader, intake, store, version: env!("CARGO_PKG_VERSION"), stuck }
+    }
+
+    /// The age of `since` at the time of the reading.
+    pub fn age(&self, since: Timestamp) -> Age {
+        Age::between(since, self.store.at)
     }
 }
 
@@ -203,89 +340,22 @@ fn leading_replica(store: &StoreStatus) -> Option<String> {
     leader.map(|replica| replica.replica.clone())
 }
 
-/// Each worker that is blocked on a running replica, by name, with the replica on which it has been blocked
-/// for longest.
-pub(super) fn blocked_workers(store: &StoreStatus) -> Vec<(&str, &str, &BlockedReport)> {
-    let mut longest: BTreeMap<&str, (&str, &BlockedReport)> = BTreeMap::new();
+/// Each worker that is blocked on a running replica, by name, as it is on the replica on which it has been
+/// blocked for longest.
+fn blocked_workers(store: &StoreStatus) -> BTreeMap<String, Waiting> {
+    let mut longest: BTreeMap<String, Waiting> = BTreeMap::new();
     for replica in fresh(store) {
         for WorkerReport { worker, blocked, .. } in &replica.workers {
-            let Some(blocked) = blocked else { continue };
-            let known = longest.entry(worker).or_insert((&replica.replica, blocked));
-            if blocked.since < known.1.since {
-                *known = (&replica.replica, blocked);
+            let Some(BlockedReport { entry_id, cause, since }) = blocked else { continue };
+            let age = Age::between(*since, store.at);
+            if longest.get(worker).is_none_or(|known| age > known.age) {
+                let (replica, cause) = (replica.replica.clone(), cause.clone());
+                longest.insert(worker.clone(), Waiting { replica, entry_id: *entry_id, cause, age });
             }
         }
     }
-    longest.into_iter().map(|(worker, (replica, blocked))| (worker, replica, blocked)).collect()
-}
-
-fn waiting(store: &StoreStatus, worker: &str) -> Option<Waiting> {
-    let (_, _, longest) = blocked_workers(store).into_iter().find(|(name, _, _)| *name == worker)?;
-    Some(Waiting { entry_id: longest.entry_id, cause: longest.cause.clone(), since: longest.since })
+    longest
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn at(seconds: i64) -> Timestamp {
-        Timestamp::from_millis(1_775_121_700_000 + seconds * 1_000).expect("in range")
-    }
-
-    fn replica(name: &str, seen_at: Timestamp, leads: bool, worker: &str, since: Timestamp) -> ReplicaStatus {
-        let blocked = BlockedReport { entry_id: None, cause: format!("{name} waits"), since };
-        let worker = WorkerReport {
-            worker: worker.to_owned(),
-            last_pass_at: seen_at,
-            blocked: Some(blocked),
-            position: None,
-            deferred: 0,
-        };
-        let report = ReplicaReport {
-            replica: name.to_owned(),
-            version: "0.1.0".to_owned(),
-            started_at: at(0),
-            leader_of: leads.then(|| INTAKE.to_owned()).into_iter().collect(),
-            workers: vec![worker],
-        };
-        ReplicaStatus::new(report, seen_at)
-    }
-
-    fn status(replicas: Vec<ReplicaStatus>) -> Status {
-        let store = StoreStatus {
-            at: at(100),
-            checkpoint: None,
-            channels: Vec::new(),
-            dead_letters: CauseCounts::default(),
-            malformed_intents: CauseCounts::default(),
-            replicas,
-        };
-        let first = Some(EntryId::new(1_775_121_700_000, 3));
-        let entries = Counted { count: 1, capped: false };
-        let backlog = StreamBacklog { last_entry_id: first, first, entries };
-        Status::new(store, Some(LeaderTerm { since: at(50), fence: 7 }), Some(backlog))
-    }
-
-    #[test]
-    fn the_leader_is_the_replica_that_said_so_last_and_a_stale_report_counts_for_nothing() {
-        let status = status(vec![
-            replica("former", at(98), true, "push", at(90)),
-            replica("gone", at(69), true, INTAKE, at(1)),
-            replica("leader", at(99), true, INTAKE, at(80)),
-            replica("other", at(99), false, "push", at(70)),
-        ]);
-        assert_eq!(status.leader.and_then(|leader| leader.replica).as_deref(), Some("leader"));
-        assert_eq!(status.intake.waiting.map(|waiting| waiting.since), Some(at(80)));
-        assert_eq!(status.intake.oldest, Some(at(0)));
-        let causes =
-            status.publishers.into_iter().map(|(channel, waiting)| (channel, waiting.map(|w| w.cause)));
-        let expected = [(Channel::Push, Some("other waits".to_owned())), (Channel::Email, None)];
-        assert_eq!(causes.collect::<Vec<_>>(), expected);
-    }
-
-    #[test]
-    fn a_leader_that_has_not_reported_itself_has_a_term_and_no_name() {
-        let leader = status(Vec::new()).leader.expect("the lock says so");
-        assert_eq!((leader.replica, leader.term.fence), (None, 7));
-    }
-}
+pub(super) mod tests;

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use ambient::Timestamp;
+use domain::document::Age;
 use domain::ports::{BlockedReport, StoreError, WorkerReport};
 use domain::query::{COUNT_CAP, CauseCounts, ChannelStatus, Counted, ReplicaStatus, StoreStatus};
 use domain::route::{Channel, RouteStatus};
@@ -35,12 +36,14 @@ pub(super) async fn read(session: &Session, stream: &str, now: Timestamp) -> Res
         channels.push(ChannelStatus {
             channel,
             due: Counted::up_to_cap(due),
-            oldest_due: oldest.get(&channel).copied().filter(|due| *due <= now),
+            oldest_due: oldest.get(&channel).filter(|due| **due <= now).map(|due| Age::between(*due, at)),
             failing: Counted { count: failed, capped: failing.capped },
+            waiting: None,
         });
     }
     Ok(StoreStatus {
         at,
+        stream: stream.to_owned(),
         checkpoint: checkpoint::load(session, stream).await?,
         channels,
         dead_letters: counts_of(session, recent(&RECENT_DEAD_LETTERS, at)).await?,

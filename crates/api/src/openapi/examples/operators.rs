@@ -13,7 +13,7 @@ use domain::route::Channel;
 use serde_json::{Value, json};
 
 use super::{OCCURRED_AT_MS, PRODUCER, after, key, rendered, route};
-use crate::view::{DeadLetters, Discarded, MalformedIntents, MalformedIntentsPage, Replayed, ServiceStatus};
+use crate::view::{DeadLetters, Discarded, MalformedIntents, MalformedIntentsPage, Replayed};
 
 const ENTRY_ID: &str = "1775121700000-0";
 
@@ -115,7 +115,8 @@ pub(in crate::openapi) fn malformed_intents() -> Value {
 
 pub(in crate::openapi) fn status() -> Value {
     let nothing = Counted::default();
-    let channel = |channel| ChannelStatus { channel, due: nothing, oldest_due: None, failing: nothing };
+    let channel =
+        |channel| ChannelStatus { channel, due: nothing, oldest_due: None, failing: nothing, waiting: None };
     let worker = WorkerReport {
         worker: query::INTAKE.to_owned(),
         last_pass_at: after(900),
@@ -132,6 +133,7 @@ pub(in crate::openapi) fn status() -> Value {
     };
     let store = StoreStatus {
         at: after(1_000),
+        stream: "notification:intents".to_owned(),
         checkpoint: None,
         channels: Channel::ALL.map(channel).into(),
         dead_letters: CauseCounts {
@@ -144,6 +146,5 @@ pub(in crate::openapi) fn status() -> Value {
     let term = LeaderTerm { since: after(-3_590_000), fence: 7 };
     let last_entry_id = Some(EntryId::new(OCCURRED_AT_MS.unsigned_abs(), 0));
     let backlog = StreamBacklog { last_entry_id, first: None, entries: nothing };
-    let status = Status::new(store, Some(term), Some(backlog));
-    rendered(ServiceStatus::new(&status, "notification:intents", env!("CARGO_PKG_VERSION")))
+    rendered(Status::new(store, Some(term), None, Some(backlog)))
 }

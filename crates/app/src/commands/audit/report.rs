@@ -8,7 +8,7 @@ use domain::route::RouteKey;
 use serde_json::{Value, json};
 use workers::AuditReport;
 
-use crate::commands::operators::{Cell, Progress, Style, Tone, print_cells};
+use crate::commands::operators::{Cell, Progress, Style, Tone, print_rows};
 use crate::commands::output::{print_json, print_line, printable};
 
 /// The most discrepancies printed as text; `--json` prints all of them.
@@ -56,7 +56,7 @@ impl<'a, W: Write> Report<'a, W> {
         if figures.discrepancies > 0 || !self.stuck.is_empty() {
             print_line(self.out, "")?;
         }
-        print_cells(self.out, self.style, &rows(figures, range))
+        print_rows(self.out, self.style, &rows(figures, range))
     }
 
     fn clear(&mut self) {
@@ -132,23 +132,13 @@ fn summary(
     json!({
         "since": since.map(|since| since.to_string()),
         "until": until.to_string(),
-        "entries": {
-            "accepted": entries.accepted, "duplicate": entries.duplicate, "conflict": entries.conflict,
-            "malformed": entries.malformed, "not_read": entries.not_read, "expired": entries.expired,
-            "not_compared": entries.not_compared,
-        },
+        "entries": entries,
         "records": records,
         "routes": by_status,
         "stuck": routes.stuck,
         "stuck_routes": stuck_routes,
-        "published_entries": {
-            "present": published.present, "trimmed": published.trimmed, "deleted": published.deleted,
-            "no_stream": published.no_stream,
-        },
-        "outbound_entries": {
-            "published": outbound.published, "uncommitted": outbound.uncommitted, "expired": outbound.expired,
-            "other": outbound.other,
-        },
+        "published_entries": published,
+        "outbound_entries": outbound,
         "discrepancies": discrepancies,
     })
 }

@@ -68,8 +68,6 @@ pub struct ListArgs {
     pub(super) discarded: bool,
     #[command(flatten)]
     pub(super) paging: Paging,
-    #[command(flatten)]
-    pub(super) output: Output,
 }
 
 /// The dead letter to show.

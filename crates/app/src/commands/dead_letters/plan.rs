@@ -11,7 +11,7 @@ use domain::query::Counted;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::commands::operators::print_table;
+use crate::commands::operators::{Style, print_rows, table};
 use crate::commands::output::{print_line, printable};
 
 /// The time limit for counting dead letters for the plan. The plan reports that there may be more if the
@@ -99,12 +99,11 @@ impl Planned {
             }
             _ => {}
         }
-        let heading = ["CHANNEL", "CAUSE", "DEAD LETTERS"].map(str::to_owned).to_vec();
-        let row = |group: &PlanGroup| {
-            vec![group.channel.as_str().to_owned(), printable(&group.classification), group.count.to_string()]
+        let row = |PlanGroup { channel, classification, count }: &PlanGroup| {
+            [channel.as_str().into(), printable(classification).into(), count.to_string().into()]
         };
-        let rows: Vec<Vec<String>> = std::iter::once(heading).chain(plan.by.iter().map(row)).collect();
-        print_table(out, &rows)?;
+        let rows = table(["CHANNEL", "CAUSE", "DEAD LETTERS"], plan.by.iter().map(row));
+        print_rows(out, Style::PLAIN, &rows)?;
         print_line(out, "\nThe first of them:")?;
         for key in &plan.first {
             print_line(out, &format!("  {}", printable(&key.to_string())))?;

@@ -50,7 +50,7 @@ impl<'a> Trail<'a> {
         let stream = RedisIntentStream::new(redis, name.clone());
         let store = tables.explained(tables.queries.status(name, now).await)?;
         let term = tables.explained(tables.leader()?.leader().await)?;
-        let status = Status::new(store, term, None);
+        let status = Status::new(store, term, None, None);
         let checkpoint = status.intake.checkpoint;
         let unread = async {
             let checkpoint = read_until(checkpoint, stream.inspect().await?);

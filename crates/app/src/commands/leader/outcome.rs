@@ -150,13 +150,14 @@ mod tests {
         };
         let store = StoreStatus {
             at: at(104),
+            stream: "intents".to_owned(),
             checkpoint: None,
             channels: Vec::new(),
             dead_letters: CauseCounts::default(),
             malformed_intents: CauseCounts::default(),
             replicas: reports.iter().map(replica).collect(),
         };
-        Status::new(store, Some(LeaderTerm { since: at(100), fence: 8 }), None)
+        Status::new(store, Some(LeaderTerm { since: at(100), fence: 8 }), None, None)
     }
 
     #[test]

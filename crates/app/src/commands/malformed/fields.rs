@@ -6,28 +6,24 @@ use anyhow::{Context, anyhow};
 use domain::malformed::{StoredPart, read_fields, text_of};
 
 use crate::commands::Failure;
-use crate::commands::operators::{Cell, Style, print_cells};
-use crate::commands::output::{print_line, printable};
+use crate::commands::operators::Cell;
+use crate::commands::output::printable;
 
 /// The most bytes of a value shown on a line.
 const SHOWN_BYTES: usize = 2_000;
 
-/// Prints the fields, in the order received.
-pub(super) fn print_fields(out: &mut impl Write, style: Style, json: Option<&str>) -> anyhow::Result<()> {
-    let Some(json) = json else {
-        return print_line(out, "  (too large to be shown with those before it)");
-    };
-    let Some(fields) = read_fields(json) else {
+/// The rows of the fields, in the order received.
+pub(super) fn field_rows(json: Option<&str>) -> Vec<Vec<Cell>> {
+    let note = |text: &str| vec![vec![Cell::from(text)]];
+    let Some(json) = json else { return note("(too large to be shown with those before it)") };
+    match read_fields(json) {
         // Another program has changed the row.
-        return print_line(out, &format!("  {}", printable(json)));
-    };
-    if fields.is_empty() {
-        return print_line(out, "  (none)");
+        None => note(&printable(json)),
+        Some(fields) if fields.is_empty() => note("(none)"),
+        Some(fields) => {
+            fields.iter().map(|(name, value)| vec![Cell::strong(shown(name)), shown(value).into()]).collect()
+        }
     }
-    let row = |(name, value): &(StoredPart, StoredPart)| {
-        vec![Cell::strong(format!("  {}", shown(name))), Cell::from(shown(value))]
-    };
-    print_cells(out, style, &fields.iter().map(row).collect::<Vec<_>>())
 }
 
 /// Formats a name or a value for one line.
@@ -87,6 +83,7 @@ pub(super) fn write_raw(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::commands::operators::{Style, print_rows};
 
     const FIELDS: &str =
         r#"[["producer","game\nmaster"],["payload_json",{"base64":"ef8A"}],["producer","second"]]"#;
@@ -115,9 +112,8 @@ mod tests {
     #[test]
     fn fields_are_shown_without_what_a_terminal_would_act_upon() {
         let mut out = Vec::new();
-        print_fields(&mut out, Style::PLAIN, Some(FIELDS)).expect("memory takes it");
-        let expected =
-            "  producer      game\\nmaster\n  payload_json  y\\xff\\u{0}\n  producer      second\n";
+        print_rows(&mut out, Style::PLAIN, &field_rows(Some(FIELDS))).expect("memory takes it");
+        let expected = "producer      game\\nmaster\npayload_json  y\\xff\\u{0}\nproducer      second\n";
         assert_eq!(String::from_utf8(out).expect("text"), expected);
         assert_eq!(text(&vec![b'x'; 3_000]), format!("{}… (3000 bytes)", "x".repeat(SHOWN_BYTES)));
     }

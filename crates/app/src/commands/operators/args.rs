@@ -19,7 +19,7 @@ pub(crate) struct Output {
     pub(crate) json: bool,
 }
 
-/// A page of a list.
+/// A page of a list, and how to print it.
 #[derive(Args, Debug, Clone)]
 pub(crate) struct Paging {
     /// The most items, up to 200
@@ -28,6 +28,8 @@ pub(crate) struct Paging {
     /// The start of the page, as printed at the end of the page before
     #[arg(long, value_name = "CURSOR", value_parser = parse_text)]
     cursor: Option<String>,
+    #[command(flatten)]
+    pub(super) output: Output,
 }
 
 impl Paging {
@@ -112,11 +114,11 @@ impl CommandLine {
 
     /// Prints the command for the next page to standard error. It has the same conditions, with times as they
     /// were resolved this time.
-    pub(crate) fn print_next(self, paging: &Paging, output: Output, cursor: Option<String>) {
+    pub(crate) fn print_next(self, paging: &Paging, cursor: Option<String>) {
         if cursor.is_some() {
             let line = self
                 .option("--limit", (paging.limit != DEFAULT_PAGE_ITEMS).then_some(paging.limit))
-                .flag("--json", output.json)
+                .flag("--json", paging.output.json)
                 .option("--cursor", cursor);
             eprintln!("next page: {}", line.0);
         }

@@ -1,4 +1,4 @@
-//! Terminal output that a file does not get: colours and progress. Also tables.
+//! Terminal output that a file does not get: colours and progress. Also tables and sections.
 
 use std::ffi::OsStr;
 use std::io::{self, IsTerminal, Write};
@@ -90,15 +90,29 @@ impl<T: Into<String>> From<T> for Cell {
 }
 
 /// Prints rows with their columns aligned.
-pub(crate) fn print_cells(out: &mut impl Write, style: Style, rows: &[Vec<Cell>]) -> anyhow::Result<()> {
-    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+pub(crate) fn print_rows<R: AsRef<[Cell]>>(
+    out: &mut impl Write,
+    style: Style,
+    rows: &[R],
+) -> anyhow::Result<()> {
+    print_indented(out, style, "", rows)
+}
+
+fn print_indented<R: AsRef<[Cell]>>(
+    out: &mut impl Write,
+    style: Style,
+    indent: &str,
+    rows: &[R],
+) -> anyhow::Result<()> {
+    let rows = || rows.iter().map(AsRef::as_ref);
+    let columns = rows().map(<[Cell]>::len).max().unwrap_or(0);
     let length = |cell: &Cell| cell.text.chars().count();
-    let width = |column: usize| rows.iter().filter_map(|row| row.get(column)).map(length).max().unwrap_or(0);
+    let width = |column: usize| rows().filter_map(|row| row.get(column)).map(length).max().unwrap_or(0);
     let widths: Vec<usize> = (0..columns).map(width).collect();
-    for row in rows {
+    for row in rows() {
         // Nothing is printed after the last cell that has a text.
         let cells = row.iter().rposition(|cell| !cell.text.is_empty()).map_or(0, |last| last + 1);
-        let mut line = String::new();
+        let mut line = if cells > 0 { indent.to_owned() } else { String::new() };
         for (at, (cell, width)) in row.iter().zip(&widths).take(cells).enumerate() {
             line += &style.styled(cell.code, &cell.text);
             let padding = if at + 1 < cells { width + GAP - length(cell) } else { 0 };
@@ -118,10 +132,25 @@ fn can_draw(is_terminal: bool, term: Option<&OsStr>) -> bool {
     is_terminal && term.is_none_or(|term| term != "dumb")
 }
 
-/// Prints rows of plain text with their columns aligned.
-pub(crate) fn print_table(out: &mut impl Write, rows: &[Vec<String>]) -> anyhow::Result<()> {
-    let row = |row: &Vec<String>| row.iter().map(|text| Cell::from(&**text)).collect();
-    print_cells(out, Style::PLAIN, &rows.iter().map(row).collect::<Vec<_>>())
+/// Rows below their headings; nothing if there are no rows.
+pub(crate) fn table<const N: usize>(
+    names: [&str; N],
+    rows: impl IntoIterator<Item = [Cell; N]>,
+) -> Vec<[Cell; N]> {
+    let mut rows = rows.into_iter().peekable();
+    let names = rows.peek().map(|_| names.map(Cell::strong));
+    names.into_iter().chain(rows).collect()
+}
+
+/// Prints the title of a section and its rows, indented, after an empty line.
+pub(crate) fn print_section<R: AsRef<[Cell]>>(
+    out: &mut impl Write,
+    style: Style,
+    title: &str,
+    rows: &[R],
+) -> anyhow::Result<()> {
+    print_line(out, &format!("\n{}", style.strong(title)))?;
+    if rows.is_empty() { print_line(out, "  none") } else { print_indented(out, style, "  ", rows) }
 }
 
 /// Prints the members of one item, each with its name; members without a text are left out.
@@ -131,30 +160,7 @@ pub(crate) fn print_members<'a>(
     members: impl IntoIterator<Item = (&'a str, Cell)>,
 ) -> anyhow::Result<()> {
     let members = members.into_iter().filter(|(_, cell)| !cell.text.is_empty());
-    let rows: Vec<Vec<Cell>> = members.map(|(name, cell)| vec![Cell::strong(name), cell]).collect();
-    print_cells(out, style, &rows)
-}
-
-/// The heading row of a table.
-pub(crate) fn heading<const N: usize>(names: [&str; N]) -> Vec<Cell> {
-    names.map(Cell::strong).to_vec()
-}
-
-/// Prints a page of a list of `what`, such as `dead letter`.
-pub(crate) fn print_page<const N: usize>(
-    out: &mut impl Write,
-    style: Style,
-    what: &str,
-    names: [&str; N],
-    rows: impl ExactSizeIterator<Item = Vec<Cell>>,
-    has_next: bool,
-) -> anyhow::Result<()> {
-    if rows.len() == 0 {
-        let where_to = if has_next { " among the rows of this page" } else { "" };
-        return print_line(out, &format!("no {what} is found{where_to}"));
-    }
-    let rows: Vec<Vec<Cell>> = std::iter::once(heading(names)).chain(rows).collect();
-    print_cells(out, style, &rows)
+    print_rows(out, style, &members.map(|(name, cell)| [Cell::strong(name), cell]).collect::<Vec<_>>())
 }
 
 /// The progress of a command, on one line of a terminal. Prints nothing if standard error is not a terminal
@@ -232,34 +238,23 @@ mod tests {
         ];
         let printed = |style: Style| {
             let mut out = Vec::new();
-            print_cells(&mut out, style, &rows).expect("memory takes it");
+            print_rows(&mut out, style, &rows).expect("memory takes it");
             String::from_utf8(out).expect("text")
         };
         let plain = "route   status  error\nr1      failed\nr-long  ok      none\n";
         assert_eq!(printed(Style::PLAIN), plain);
-        let rows = [["id", "error"], ["1", "wrong type"], ["200", ""]];
+        let rows = table(["ID", "ERROR"], [["1", "wrong"].map(Cell::from), ["200", ""].map(Cell::from)]);
         let mut out = Vec::new();
-        print_table(&mut out, &rows.map(|row| row.map(str::to_owned).to_vec())).expect("memory takes it");
-        assert_eq!(String::from_utf8(out).expect("text"), "id   error\n1    wrong type\n200\n");
+        print_section(&mut out, Style::PLAIN, "events", &rows).expect("memory takes it");
+        print_section(&mut out, Style::PLAIN, "others", &[[]; 0]).expect("memory takes it");
+        let expected = "\nevents\n  ID   ERROR\n  1    wrong\n  200\n\nothers\n  none\n";
+        assert_eq!(String::from_utf8(out).expect("text"), expected);
         let coloured = printed(Style { colour: true });
         assert!(coloured.contains("\u{1b}[31mfailed\u{1b}[0m\n"), "{coloured:?}");
         let stripped = ["\u{1b}[1m", "\u{1b}[31m", "\u{1b}[0m"]
             .iter()
             .fold(coloured.clone(), |text, code| text.replace(code, ""));
         assert_eq!(stripped, plain);
-    }
-
-    #[test]
-    fn a_page_without_rows_says_whether_there_may_be_more() {
-        let printed = |rows: Vec<Vec<Cell>>, has_next| {
-            let mut out = Vec::new();
-            let rows = rows.into_iter();
-            print_page(&mut out, Style::PLAIN, "letter", ["ID"], rows, has_next).expect("memory takes it");
-            String::from_utf8(out).expect("text")
-        };
-        assert_eq!(printed(Vec::new(), false), "no letter is found\n");
-        assert_eq!(printed(Vec::new(), true), "no letter is found among the rows of this page\n");
-        assert_eq!(printed(vec![vec!["1".into()]], true), "ID\n1\n");
     }
 
     #[test]

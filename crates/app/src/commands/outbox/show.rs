@@ -8,7 +8,7 @@ use base64::engine::general_purpose::STANDARD;
 use outbox::{EventDetail, StoredEvent};
 use serde_json::{Value, json};
 
-use crate::commands::operators::print_table;
+use crate::commands::operators::{Cell, Style, print_rows, table};
 use crate::commands::output::{print_json, print_line, printable};
 
 /// The most characters of an error shown in a list.
@@ -26,19 +26,18 @@ pub(super) fn print_events(out: &mut impl Write, events: &[StoredEvent], json: b
     }
     let since =
         if events.iter().any(|event| event.status == "DELIVERED") { "DELIVERED" } else { "DEAD SINCE" };
-    let heading = ["EVENT_ID", "TYPE", "ATTEMPTS", since, "LAST ERROR"];
     let row = |event: &StoredEvent| {
-        vec![
+        [
             event.event_id.to_string(),
             printable(&event.event_type),
             event.attempts.to_string(),
             time(event.updated_at),
             printable(&event.last_error.chars().take(LISTED_ERROR_CHARS).collect::<String>()),
         ]
+        .map(Cell::from)
     };
-    let rows: Vec<Vec<String>> =
-        [heading.map(str::to_owned).to_vec()].into_iter().chain(events.iter().map(row)).collect();
-    print_table(out, &rows)?;
+    let rows = table(["EVENT_ID", "TYPE", "ATTEMPTS", since, "LAST ERROR"], events.iter().map(row));
+    print_rows(out, Style::PLAIN, &rows)?;
     match events.iter().any(StoredEvent::was_reaped) {
         true => print_line(out, &format!("\n{MAY_BE_ON_STREAM}")),
         false => Ok(()),
@@ -64,7 +63,7 @@ pub(super) fn print_detail(out: &mut impl Write, detail: &EventDetail, json: boo
         ("headers", detail.headers.as_deref().map_or_else(too_large, printable)),
         ("payload", detail.payload.as_deref().map_or_else(too_large, payload_text)),
     ];
-    print_table(out, &rows.map(|(name, value)| vec![name.to_owned(), value]))?;
+    print_rows(out, Style::PLAIN, &rows.map(|(name, value)| [name.into(), value.into()]))?;
     match event.was_reaped() {
         true => print_line(out, &format!("\n{MAY_BE_ON_STREAM}")),
         false => Ok(()),

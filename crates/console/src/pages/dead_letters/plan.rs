@@ -18,7 +18,7 @@ use crate::layout::{Page, Section};
 use crate::operator::Operator;
 use crate::pages::parts::notification_path;
 use crate::ports::{Console, Ports};
-use crate::widgets::{column, counted, empty, form_token, number, numbers, table, too_many, visible};
+use crate::widgets::{column, empty, form_token, number, numbers, table, too_many, visible};
 
 /// Redirects to the list: a plan belongs to a form, so its address alone, reloaded or bookmarked, cannot show
 /// it.
@@ -81,7 +81,7 @@ fn render(
             p { a.button href=(LIST_PATH) { "Back to the dead letters" } }
         } @else {
             section.card aria-label="The plan" {
-                p.figure { (counted(plan.count)) " " (letters(plan.count.count)) }
+                p.figure { (format!("{:#}", plan.count)) " " (letters(plan.count.count)) }
                 p { (consequence(asked.change)) }
                 (groups(&plan))
                 @if plan.remaining.count > 0 {

@@ -13,7 +13,7 @@ use crate::layout::{Page, Section};
 use crate::operator::{FormToken, Operator};
 use crate::params::{Params, address};
 use crate::ports::{Console, Ports};
-use crate::widgets::{Tone, counted, form_token, id, notice, number};
+use crate::widgets::{Tone, form_token, id, notice, number};
 
 /// The separator between the figures and their proof in the address of a result.
 const PROOF: &str = "&proof=";
@@ -143,7 +143,7 @@ fn render(operator: &Operator, done: &Done) -> Markup {
 fn remaining(operator: &Operator, done: &Done) -> Markup {
     html! {
         (notice(Tone::Warning, &html! {
-            p { strong { "Not changed yet: " (counted(done.remaining)) "." } }
+            p { strong { "Not changed yet: " (format!("{:#}", done.remaining)) "." } }
             p { "What is left is beyond the bound of one request, or another transaction holds it." }
             @if done.filter.is_none() { p { "Choose it again in the list in a moment." } }
         }))

@@ -1,23 +1,22 @@
 //! The top of the overview: the stuck parts, or that nothing is stuck.
 
-use ambient::Timestamp;
+use domain::document::Age;
 use domain::query::{BLOCKED_LIMIT, Status};
 use maud::{Markup, html};
 
-use super::Overview;
-use crate::widgets::{Tone, callout, span, visible};
+use super::age;
+use crate::widgets::{Tone, callout, visible};
 
 /// The stuck parts, each with its cause.
-pub(super) fn show(overview: &Overview, now: Timestamp) -> Markup {
-    let (found, status) = (&overview.stuck, &overview.status);
+pub(super) fn show(status: &Status) -> Markup {
     html! {
-        @if found.is_empty() { (nothing_stuck(status)) }
+        @if status.stuck.is_empty() { (nothing_stuck(status)) }
         div.stack {
-            @for stuck in found {
-                @let tone = if stuck.stops_traffic() { Tone::Bad } else { Tone::Warning };
+            @for stuck in &status.stuck {
+                @let tone = if stuck.stops_traffic { Tone::Bad } else { Tone::Warning };
                 (callout(tone, &html! {
-                    p { strong { "Stuck: " (visible(stuck.what())) } }
-                    p { (visible(&stuck.sentence(now))) "." }
+                    p { strong { "Stuck: " (visible(&stuck.what)) } }
+                    p { (visible(&stuck.sentence)) "." }
                 }))
             }
         }
@@ -26,8 +25,8 @@ pub(super) fn show(overview: &Overview, now: Timestamp) -> Markup {
 
 /// The text if nothing is stuck. It reports that all is well only if that is certain.
 fn nothing_stuck(status: &Status) -> Markup {
-    let waits =
-        status.intake.waiting.is_some() || status.publishers.iter().any(|(_, waiting)| waiting.is_some());
+    let channels = &status.store.channels;
+    let waits = status.intake.waiting.is_some() || channels.iter().any(|channel| channel.waiting.is_some());
     if status.leader.is_none() {
         return callout(
             Tone::Warning,
@@ -48,7 +47,7 @@ fn nothing_stuck(status: &Status) -> Markup {
         return callout(
             Tone::Warning,
             &html! {
-                p { strong { "A worker waits." } " It counts as stuck after " (span(BLOCKED_LIMIT)) "; what it waits for is below." }
+                p { strong { "A worker waits." } " It counts as stuck after " (age(Age(BLOCKED_LIMIT))) "; what it waits for is below." }
             },
         );
     }

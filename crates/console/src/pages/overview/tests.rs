@@ -18,7 +18,8 @@ fn counted(count: u64) -> Counted {
 }
 
 fn channel(channel: Channel, due: u64, oldest_due: Option<Timestamp>) -> ChannelStatus {
-    ChannelStatus { channel, due: counted(due), oldest_due, failing: counted(3) }
+    let oldest_due = oldest_due.map(|since| Age::between(since, at(100)));
+    ChannelStatus { channel, due: counted(due), oldest_due, failing: counted(3), waiting: None }
 }
 
 fn replica(name: &str, seen_at: Timestamp, blocked_since: Option<Timestamp>) -> ReplicaStatus {
@@ -43,6 +44,7 @@ fn overview(replicas: Vec<ReplicaStatus>, channels: Vec<ChannelStatus>) -> Overv
     let causes = |cause: &str| CauseCounts { counts: vec![(cause.to_owned(), 4)], capped: false };
     let store = StoreStatus {
         at: at(100),
+        stream: format!("stream {SCRIPT}"),
         checkpoint: None,
         channels,
         dead_letters: causes(&format!("cause {SCRIPT}&")),
@@ -51,9 +53,8 @@ fn overview(replicas: Vec<ReplicaStatus>, channels: Vec<ChannelStatus>) -> Overv
     };
     let backlog =
         StreamBacklog { last_entry_id: None, first: None, entries: Counted { count: 1_000, capped: true } };
-    let status = Status::new(store, Some(LeaderTerm { since: at(40), fence: 7 }), Some(backlog));
-    let stuck = stuck(&status, None);
-    Overview { status, stuck, activity: None, stream: format!("stream {SCRIPT}"), version: "0.0.0" }
+    let status = Status::new(store, Some(LeaderTerm { since: at(40), fence: 7 }), None, Some(backlog));
+    Overview { status, activity: None }
 }
 
 #[test]

@@ -22,7 +22,7 @@ impl Fate {
             Self::Conflict { id, with, row } => conflict(id, with.as_ref(), row.as_ref()),
             Self::Malformed(row) => malformed(row),
             Self::Unread { id, ahead, term, expected } => {
-                format!("{}; {}; {}", unread(*id, *ahead, now), reader(term, now), outlook(expected))
+                format!("{}; {}; {}", unread(*id, *ahead, now), reader(term), outlook(expected))
             }
             Self::Forgotten { id, broken } => forgotten(*id, broken.as_ref()),
             Self::Absent { id, absence } => absent(*id, absence),
@@ -70,12 +70,12 @@ fn unread(id: EntryId, ahead: Counted, now: Timestamp) -> String {
     format!("The entry {id} is in the stream{age}, and is not read yet: {before}")
 }
 
-fn reader(term: &TermState, now: Timestamp) -> String {
+fn reader(term: &TermState) -> String {
     match term {
         TermState::NoLeader => "no replica reads the stream now".to_owned(),
-        TermState::Waits(Waiting { entry_id, cause, since }) => {
+        TermState::Waits(Waiting { entry_id, cause, age, .. }) => {
             let at = entry_id.map_or_else(String::new, |id| format!(" at the entry {id}"));
-            format!("intake has waited for {} s{at}: {cause}", now.saturating_since(*since).as_secs())
+            format!("intake has waited for {} s{at}: {cause}", age.0.as_secs())
         }
         TermState::Reads => "intake reads and waits for nothing".to_owned(),
     }

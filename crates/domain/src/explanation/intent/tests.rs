@@ -6,6 +6,7 @@ use ambient::Timestamp;
 
 use super::*;
 use crate::catalog::Catalog;
+use crate::document::Age;
 use crate::entry::RawEntry;
 use crate::intent::{IntentDraft, Recipients, decode};
 use crate::malformed::MalformedKey;
@@ -196,7 +197,12 @@ fn an_unread_entry_says_how_far_away_it_is_and_what_holds_it_up() {
         let progress = StreamPosition { checkpoint: Some(id(35)), unread, leads, waiting };
         only(&EntryFindings { progress, ..present(40, &fields) })
     };
-    let waiting = Waiting { entry_id: Some(id(36)), cause: "status 503".to_owned(), since: at(50) };
+    let waiting = Waiting {
+        replica: "notification-0".to_owned(),
+        entry_id: Some(id(36)),
+        cause: "status 503".to_owned(),
+        age: Age::between(at(50), at(60)),
+    };
     let decided = "; its outcome is decided when it is read";
     for (found, middle) in [
         (
