@@ -94,7 +94,6 @@ impl TelemetryConfig {
 impl Section for TelemetryConfig {
     fn read(reader: &mut Reader) -> Option<Self> {
         let log = Log::read(reader);
-        let prometheus = reader.get::<Word>(&NOTIFICATION_METRICS_PROMETHEUS);
         let disabled = reader.get::<Word>(&OTEL_SDK_DISABLED);
         let service_name = reader.get(&OTEL_SERVICE_NAME);
         let protocol = reader.get::<Word>(&OTEL_EXPORTER_OTLP_PROTOCOL);
@@ -122,7 +121,7 @@ impl Section for TelemetryConfig {
             traces: collector(traces?, "v1/traces"),
             sampler: sampler?,
             metrics: collector(metrics?, "v1/metrics"),
-            prometheus: prometheus?.is("on") && !is_disabled,
+            prometheus: !is_disabled,
         })
     }
 }
