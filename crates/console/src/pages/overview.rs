@@ -19,6 +19,7 @@ use maud::{Markup, html};
 use crate::chart::{Chart, Line};
 use crate::error::PageError;
 use crate::layout::{Page, Section};
+use crate::leaderless::Leaderless;
 use crate::params::{Params, address};
 use crate::ports::{Console, Ports};
 use crate::widgets::{
@@ -60,15 +61,21 @@ async fn read<P: Ports>(console: &Console<P>) -> Result<Overview, StoreError> {
     let (store, term) = (store?, term?);
     // If Redis is unavailable, the rest is still shown.
     let backlog = console.stream.backlog(store.processed_up_to()).await.ok();
-    let seen_since = console.leaderless.look(term.is_some(), store.at);
-    let leaderless_since = match term {
+    let last_term_end = match term {
         Some(_) => None,
-        None => console.leader.last_term_end().await?.or(seen_since),
+        None => console.leader.last_term_end().await?,
     };
     let status = Status::new(store, term, backlog);
-    let stuck = stuck(&status, leaderless_since);
+    let stuck = find_stuck(&status, last_term_end, &console.leaderless);
     let (stream, version) = (settings.stream.clone(), settings.version);
     Ok(Overview { stuck, status, activity: activity.ok(), stream, version })
+}
+
+/// Returns what is stuck. Without a leader, the time counts from the end of the last term if that is known,
+/// else from the first of the overviews in a row that had no leader.
+fn find_stuck(status: &Status, last_term_end: Option<Timestamp>, leaderless: &Leaderless) -> Vec<Stuck> {
+    let seen_since = leaderless.look(status.leader.is_some(), status.store.at);
+    stuck(status, last_term_end.or(seen_since))
 }
 
 fn render(overview: &Overview) -> Markup {

@@ -68,6 +68,22 @@ fn what_is_stuck_is_said_first_with_its_cause() {
 }
 
 #[test]
+fn after_15_s_without_a_leader_intake_is_stuck_even_if_the_last_leader_stopped_in_order() {
+    let leaderless = Leaderless::new();
+    let said = |seconds| {
+        let mut found = overview(Vec::new(), Vec::new());
+        (found.status.leader, found.status.store.at) = (None, at(seconds));
+        found.stuck = find_stuck(&found.status, None, &leaderless);
+        render(&found).into_string()
+    };
+    let (first, early, late) = (said(100), said(114), said(115));
+    for html in [first, early] {
+        assert!(!html.contains("No replica has led"), "{html}");
+    }
+    assert!(late.contains("No replica has led for 15 s, so no intent is read"), "{late}");
+}
+
+#[test]
 fn an_overview_claims_that_nothing_is_stuck_unless_redis_cannot_be_asked_or_a_worker_waits() {
     let said = |overview: &Overview| {
         let html = render(overview).into_string();
