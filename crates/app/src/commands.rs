@@ -1,6 +1,6 @@
 //! The subcommands, one file each.
 
-use crate::config::ConfigErrors;
+use crate::config::{self, ConfigErrors, Loaded, Section};
 
 mod actor;
 pub mod audit;
@@ -65,6 +65,13 @@ impl Failure {
 }
 
 /// Prints the warnings of a configuration to standard error.
+/// Reads the configuration of a command, and prints the warnings about it.
+fn load<C: Section>(vars: Vars) -> Result<C, ConfigErrors> {
+    let Loaded { config, warnings, .. } = config::load(vars)?;
+    print_warnings(&warnings);
+    Ok(config)
+}
+
 fn print_warnings(warnings: &[String]) {
     for warning in warnings {
         eprintln!("warning: {warning}");

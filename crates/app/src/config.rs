@@ -19,17 +19,14 @@ mod audience;
 mod health;
 mod http;
 mod minimums;
-mod postgres;
 mod problem;
-mod publish;
 mod reader;
 mod redis;
 mod relay;
 mod replica;
-mod retention;
-mod routes;
 mod secret;
 mod section;
+mod service;
 mod state;
 mod streams;
 mod telemetry;
@@ -38,18 +35,16 @@ mod value;
 
 pub use api::{Api, ApiLimits, known_producers};
 pub use audience::AudienceRules;
-pub use health::HealthTarget;
+pub use health::{HealthTarget, ServiceHealth, StateHealth};
 pub use http::{Http, HttpAddr};
-pub use postgres::Postgres;
 pub use problem::{ConfigErrors, Problem};
-pub use publish::Publish;
 pub use redis::{Redis, RedisAddr};
 pub use relay::{OutboxTable, RelayConfig, RelayMode, RelayProcessConfig};
 pub use replica::ReplicaId;
 pub(crate) use replica::host_name;
-pub use retention::Retention;
-pub use routes::Routes;
 pub use secret::Secret;
+pub use section::Section;
+pub use service::{Postgres, Publish, Retention, Routes};
 pub use state::{StateConfig, StateHttp, StateSocket, StateStore};
 pub use streams::{Intents, Outbound, OutboundStream};
 pub use telemetry::{Collector, Log, LogFormat, Protocol, Sampler, TelemetryConfig};
@@ -57,9 +52,8 @@ pub use user_directory::UserDirectory;
 
 use ambient::Tokens;
 use domain::catalog::Catalog;
-use knobs::{NOTIFICATION_OUTBOX_DSN, NOTIFICATION_REPLICA_ID, NOTIFICATION_SHUTDOWN_TIMEOUT};
 use reader::Reader;
-use section::{Section, section};
+use section::section;
 use std::sync::Arc;
 
 /// The size limit of a file that is read, in bytes. No catalogue or intent needs more.
@@ -77,39 +71,41 @@ pub struct Loaded<C> {
     pub effective: Vec<(String, String)>,
 }
 
-/// The configuration of `serve`: everything.
-#[derive(Debug, Clone)]
-pub struct Config {
-    /// The Redis connection.
-    pub redis: Redis,
-    /// The PostgreSQL connection.
-    pub postgres: Postgres,
-    /// The listener of the probes.
-    pub http: Http,
-    /// The HTTP API, if it is enabled.
-    pub api: Option<Api>,
-    /// The intents stream, which the service reads.
-    pub intents: Intents,
-    /// The outbound streams, which the service writes.
-    pub outbound: Outbound,
-    /// The retries of routes, and the TTL of their leases.
-    pub routes: Routes,
-    /// The settings of the publishers.
-    pub publish: Publish,
-    /// The retention of rows.
-    pub retention: Retention,
-    /// The user directory.
-    pub user_directory: UserDirectory,
-    /// Notification types, administrators and languages.
-    pub audience: AudienceRules,
-    /// The relay of an outbox inside the service, if it is enabled.
-    pub relay: Option<RelayConfig>,
-    /// The name of this replica, if it is configured.
-    pub replica_id: Option<ReplicaId>,
-    /// The maximum duration of a stop.
-    pub shutdown_timeout: Duration,
-    /// Logs, traces and metrics of the process.
-    pub telemetry: TelemetryConfig,
+section! {
+    /// The configuration of `serve`: everything.
+    #[derive(Debug, Clone)]
+    pub struct Config {
+        /// The Redis connection.
+        pub redis: Redis,
+        /// The PostgreSQL connection.
+        pub postgres: Postgres,
+        /// The listener of the probes.
+        pub http: Http,
+        /// The HTTP API, if it is enabled.
+        pub api: Option<Api>,
+        /// The intents stream, which the service reads.
+        pub intents: Intents,
+        /// The outbound streams, which the service writes.
+        pub outbound: Outbound,
+        /// The retries of routes, and the TTL of their leases.
+        pub routes: Routes,
+        /// The settings of the publishers.
+        pub publish: Publish,
+        /// The retention of rows.
+        pub retention: Retention,
+        /// The user directory.
+        pub user_directory: UserDirectory,
+        /// Notification types, administrators and languages.
+        pub audience: AudienceRules,
+        /// The relay of an outbox inside the service, if it is enabled.
+        pub relay: Option<RelayConfig>,
+        /// The name of this replica, if it is configured.
+        pub replica_id: Option<ReplicaId> = NOTIFICATION_REPLICA_ID,
+        /// The maximum duration of a stop.
+        pub shutdown_timeout: Duration = NOTIFICATION_SHUTDOWN_TIMEOUT,
+        /// Logs, traces and metrics of the process.
+        pub telemetry: TelemetryConfig,
+    } then streams::check_distinct
 }
 
 section! {
@@ -160,55 +156,11 @@ impl Config {
     }
 }
 
-impl Section for Config {
-    fn read(reader: &mut Reader) -> Option<Self> {
-        let (redis, postgres, http) = (Redis::read(reader), Postgres::read(reader), Http::read(reader));
-        let (intents, outbound) = (Intents::read(reader), Outbound::read(reader));
-        let (routes, publish) = (Routes::read(reader), Publish::read(reader));
-        let retention = Retention::read(reader);
-        let user_directory = UserDirectory::read(reader);
-        let audience = AudienceRules::read(reader);
-        let api = Api::read(reader, audience.as_ref().map(|audience| &*audience.catalog));
-        let relay = reader.get_switched(&NOTIFICATION_OUTBOX_DSN);
-        let replica_id = reader.get(&NOTIFICATION_REPLICA_ID);
-        let shutdown_timeout = reader.get(&NOTIFICATION_SHUTDOWN_TIMEOUT);
-        let telemetry = TelemetryConfig::read(reader);
-        streams::check_distinct(reader);
-        Some(Self {
-            redis: redis?,
-            postgres: postgres?,
-            http: http?,
-            api: api?,
-            intents: intents?,
-            outbound: outbound?,
-            routes: routes?,
-            publish: publish?,
-            retention: retention?,
-            user_directory: user_directory?,
-            audience: audience?,
-            relay: relay?,
-            replica_id: replica_id?,
-            shutdown_timeout: shutdown_timeout?,
-            telemetry: telemetry?,
-        })
-    }
-}
-
 /// Reads and checks the variables of one or more sections. Other known variables may be missing or wrong.
 pub fn load<C: Section>(vars: impl IntoIterator<Item = (String, String)>) -> Result<Loaded<C>, ConfigErrors> {
-    load_with(vars, C::read)
-}
-
-fn load_with<C>(
-    vars: impl IntoIterator<Item = (String, String)>,
-    read: impl FnOnce(&mut Reader) -> Option<C>,
-) -> Result<Loaded<C>, ConfigErrors> {
     let mut reader = Reader::new(vars);
-    let config = read(&mut reader);
-    let notes = reader.finish()?;
-    // Cannot fail: every None was noted as a problem, and there are no problems.
-    let config = config.expect("a missing part was noted as a problem");
-    Ok(Loaded { config, warnings: notes.warnings, effective: notes.effective })
+    let config = C::read(&mut reader);
+    reader.finish(config)
 }
 
 /// The variables of this process. Text that is not UTF-8 contains replacement characters, which mark it as

@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use ambient::RandomTokens;
+use ambient::{Episode, RandomTokens, Recovery};
 use anyhow::Context;
 use lock::{LockManager, TableNames};
 use pg::{Dsn, PgError, PgPool, PoolSettings, SessionSettings};
@@ -310,10 +310,16 @@ impl DependencyStart {
         E: Into<anyhow::Error>,
     {
         let Self { dependency, limit, deadline } = *self;
-        let mut before = None;
+        let (mut before, failures) = (None, Episode::default());
         loop {
             let error: anyhow::Error = match timeout_at(deadline, ask()).await {
-                Ok(Ok(answer)) => return Ok(answer),
+                Ok(Ok(answer)) => {
+                    if let Some(Recovery { times, lasted_ms }) = failures.recovered(Instant::now().into_std())
+                    {
+                        tracing::info!(dependency, times, lasted_ms, "dependency recovered");
+                    }
+                    return Ok(answer);
+                }
                 Ok(Err(error)) => error.into(),
                 Err(_) => {
                     let late = format!("timed out after {limit:?}");
@@ -327,10 +333,12 @@ impl DependencyStart {
             if !may_pass(&error) || Instant::now() + START_RETRY_INTERVAL >= deadline {
                 return Err(error);
             }
-            if before.is_none() {
+            let failure = failures.failed(Instant::now().into_std(), ());
+            if failure.is_logged {
                 tracing::warn!(
                     dependency,
                     error = domain::ports::error_chain(&*error),
+                    times = failure.times,
                     "waiting for a dependency"
                 );
             }

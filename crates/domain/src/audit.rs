@@ -16,7 +16,7 @@ pub use checkpoint::{Checkpoints, judge_checkpoints};
 pub use discrepancy::{Discrepancy, DiscrepancyKind, Subject};
 pub use entries::{EntryContext, EntryOutcome, EntryTrace, FoundOutcome, MalformedTrace, judge_entry};
 pub use figures::{EntryFigures, Figures, OutboundFigures, PublishedFigures, RouteFigures};
-pub use outbound::{OutboundName, OutboundVerdict, PublishedRoute, RouteState, judge_outbound};
+pub use outbound::{OutboundName, OutboundVerdict, RouteState, judge_outbound, missing_entry};
 pub use records::{AuditedRecord, AuditedRoute, RouteRow, UnreadableRow, judge_record};
 
 use ambient::Timestamp;

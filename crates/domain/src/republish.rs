@@ -95,7 +95,7 @@ pub struct OutboundState {
 impl OutboundState {
     /// True if the absent entry `id` was already lost when `former` was observed: a gap that contains the id
     /// existed then, or began to exist with the next append, so that it contains only ids from before.
-    pub fn had_lost(&self, id: EntryId, former: &SeenStream) -> bool {
+    fn had_lost(&self, id: EntryId, former: &SeenStream) -> bool {
         let last = former.last_generated;
         let of_former = self.gaps.iter().position(|gap| gap.server == former.server);
         // Gaps of the same server that came later, the latest first.
@@ -151,6 +151,15 @@ pub fn entry_state(id: EntryId, present: bool, stream: Option<&OutboundState>) -
         () if begins_later => EntryState::Trimmed,
         () if id <= stream.max_deleted => EntryState::Deleted,
         () => EntryState::Missing,
+    }
+}
+
+/// True if the absent entry `id` was already lost when `former` was observed. `stream` is its stream now;
+/// `None` if the key does not exist.
+pub fn was_lost_before(id: EntryId, stream: Option<&OutboundState>, former: &SeenStream) -> bool {
+    match stream {
+        Some(stream) => stream.had_lost(id, former),
+        None => former.last_generated == EntryId::ZERO,
     }
 }
 
@@ -252,7 +261,7 @@ mod tests {
     #[test]
     fn a_loss_is_known_if_its_gap_was_there_when_the_former_server_was_seen() {
         let had_lost = |gaps: Vec<Gap>, millis, former| {
-            OutboundState { gaps, ..stream(Some(25), &[]) }.had_lost(id(millis), &former)
+            was_lost_before(id(millis), Some(&OutboundState { gaps, ..stream(Some(25), &[]) }), &former)
         };
         let lost_on_b = [gap("b", 5, Some(20)), gap("a", 0, Some(1))];
         assert!(!had_lost(lost_on_b.to_vec(), 7, seen("a", "r", 10)), "the server changed since");
@@ -271,6 +280,8 @@ mod tests {
         assert!(had_lost(twice_since_absent.to_vec(), 9, seen("b", "r", 0)), "lost when it was absent");
         assert!(!had_lost(twice_since_absent.to_vec(), 20, seen("b", "r", 0)), "appended since, and lost");
         assert!(!had_lost(vec![], 31, seen("b", "r", 22)), "after the last id");
+        assert!(was_lost_before(id(7), None, &seen("b", "r", 0)), "the stream was absent then, too");
+        assert!(!was_lost_before(id(7), None, &seen("b", "r", 22)), "absent since");
     }
 
     #[test]

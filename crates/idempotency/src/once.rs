@@ -12,10 +12,9 @@
 use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::slice;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use ambient::{RandomTokens, Tokens, error_chain};
+use ambient::{Episode, RandomTokens, Recovery, Tokens, error_chain};
 use axum::body::Body;
 use axum::http::response::Parts;
 use axum::http::{Response, StatusCode};
@@ -97,8 +96,7 @@ struct OnceState<S> {
     abandoner: Abandoner<S>,
     permits: Arc<Semaphore>,
     tasks: TaskTracker,
-    /// True if the last claim failed.
-    is_failing: AtomicBool,
+    failed_claims: Episode,
 }
 
 /// A request with an idempotency key.
@@ -170,7 +168,7 @@ impl<S: Store> Idempotency<S> {
                 settings,
                 tokens,
                 tasks,
-                is_failing: AtomicBool::new(false),
+                failed_claims: Episode::default(),
             }),
         })
     }
@@ -266,19 +264,23 @@ impl<S: Store> OnceState<S> {
         Ok(claims.into_iter().next().unwrap_or(Claim::Busy))
     }
 
-    /// Logs the first failure and the first success after it, because an outage fails every request.
+    /// Logs the beginning and the end of an outage, because it fails every request.
     fn log_claim(&self, claim: &Result<Claim, IdempotencyError>) {
+        let now = Instant::now().into_std();
         match claim {
-            Ok(_) if !self.is_failing.load(Ordering::Relaxed) => {}
             Ok(_) => {
-                if self.is_failing.swap(false, Ordering::Relaxed) {
-                    tracing::info!("idempotency keys can be claimed again");
+                if let Some(Recovery { times, lasted_ms }) = self.failed_claims.recovered(now) {
+                    tracing::info!(times, lasted_ms, "claims of idempotency keys recovered");
                 }
             }
             Err(error) => {
-                if !self.is_failing.swap(true, Ordering::Relaxed) {
-                    let error = error_chain(error);
-                    tracing::warn!(error, "idempotency keys cannot be claimed; refusing requests with a key");
+                let failure = self.failed_claims.failed(now, ());
+                if failure.is_logged {
+                    tracing::warn!(
+                        error = error_chain(error),
+                        times = failure.times,
+                        "claims of idempotency keys fail; refusing requests with a key"
+                    );
                 }
             }
         }

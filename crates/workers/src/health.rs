@@ -1,11 +1,10 @@
 //! The health of a worker, reported in one place: in the log, in `/readyz`, in the table `replicas`, and to
 //! acceptance, which does not wait for a publisher that is blocked.
 
-mod failure_log;
-
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use ambient::{Episode, Recovery};
 use domain::accept::Wait;
 use domain::entry::EntryId;
 use domain::ports::Activity;
@@ -17,7 +16,11 @@ use tokio_util::sync::CancellationToken;
 use crate::activity::ActivityCounts;
 use crate::dispatch::Backpressure;
 use crate::pause::pause;
-use failure_log::FailureLog;
+
+/// The pause after the first failure; each further one doubles it.
+const MIN_PAUSE: Duration = Duration::from_millis(50);
+/// The longest pause between two attempts.
+const MAX_PAUSE: Duration = Duration::from_secs(1);
 
 /// A snapshot of the status of a worker.
 #[derive(Clone, Debug)]
@@ -65,7 +68,8 @@ pub struct Health {
 
 #[derive(Debug)]
 struct HealthState {
-    failures: FailureLog,
+    /// The stream entry that waits, if the failure is about one, and the cause.
+    failures: Episode<(Option<EntryId>, String)>,
     /// The number of times that the worker has recovered from a failure.
     recoveries: u64,
     status: WorkerStatus,
@@ -87,7 +91,7 @@ impl Health {
             leases: (0, 0),
             deferred: 0,
         };
-        let state = HealthState { failures: FailureLog::new(worker), recoveries: 0, status };
+        let state = HealthState { failures: Episode::default(), recoveries: 0, status };
         let (state, backpressure) = (Arc::new(Mutex::new(state)), Backpressure::default());
         Self { worker, state, backpressure, activity, changed }
     }
@@ -111,7 +115,10 @@ impl Health {
     pub(crate) fn mark_healthy(&self) {
         self.backpressure.set(false);
         let mut state = self.state();
-        state.recoveries += u64::from(state.failures.recovered());
+        if let Some(Recovery { times, lasted_ms }) = state.failures.recovered(Instant::now().into_std()) {
+            state.recoveries += 1;
+            tracing::info!(worker = self.worker, times, lasted_ms, "worker recovered");
+        }
         self.unblock(&mut state.status);
     }
 
@@ -147,7 +154,17 @@ impl Health {
         self.backpressure.set(true);
         let mut state = self.state();
         self.block(&mut state.status, entry_id, cause);
-        state.failures.failed(entry_id, cause)
+        let failure = state.failures.failed(Instant::now().into_std(), (entry_id, cause.to_owned()));
+        if failure.is_logged {
+            tracing::warn!(
+                worker = self.worker,
+                entry_id = entry_id.map(tracing::field::display),
+                error = cause,
+                times = failure.times,
+                "worker failed; retrying"
+            );
+        }
+        (MIN_PAUSE * 2_u32.saturating_pow(failure.times.min(16) - 1)).min(MAX_PAUSE)
     }
 
     fn block(&self, status: &mut WorkerStatus, entry_id: Option<EntryId>, cause: &str) {
@@ -265,6 +282,16 @@ mod tests {
         assert_eq!(health.recoveries(), 1);
         health.mark_healthy();
         assert_eq!(health.recoveries(), 1);
+    }
+
+    // INV-12
+    #[test]
+    fn pauses_grow_to_a_bound_and_start_over_after_success() {
+        let health = Health::new("test");
+        let pauses: Vec<u128> = (0..7).map(|_| health.mark_blocked("down").as_millis()).collect();
+        assert_eq!(pauses, [50, 100, 200, 400, 800, 1000, 1000]);
+        health.mark_healthy();
+        assert_eq!(health.mark_blocked("down"), MIN_PAUSE);
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,4 +1,5 @@
-//! One suite for each port, run on the store in memory and on the real one.
+//! One suite for each port, run on the real store, and on the store in memory if there is one that keeps all
+//! of it.
 //!
 //! A suite is a set of cases that are generic over a fixture: the store, and the actions and observations of
 //! a test that no port offers. A macro beside the cases makes each of them a test of the crate that contains
@@ -18,6 +19,7 @@ pub mod directory;
 mod drafts;
 #[expect(missing_docs, reason = "the name of a case is what it checks")]
 pub mod election;
+mod evaluator;
 #[expect(missing_docs, reason = "the name of a case is what it checks")]
 pub mod idempotency;
 #[expect(missing_docs, reason = "the name of a case is what it checks")]

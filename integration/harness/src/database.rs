@@ -6,6 +6,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use local_servers::{Postgres, PostgresOptions};
+use memory_stores::RecordedAction;
 use pg::Dsn;
 use tokio::sync::OnceCell;
 use tokio_postgres::{Client, NoTls};
@@ -109,6 +110,21 @@ impl TestDatabase {
     /// The port of the server.
     pub fn port(&self) -> u16 {
         self.port
+    }
+
+    /// The rows of `operator_actions`, in order.
+    pub async fn actions(&self) -> Vec<RecordedAction> {
+        let sql =
+            "SELECT actor, action, arguments::text, affected, request_id FROM operator_actions ORDER BY id";
+        let rows = self.client().await.query(sql, &[]).await.expect("the query is right");
+        let action = |row: tokio_postgres::Row| RecordedAction {
+            actor: row.get(0),
+            action: row.get(1),
+            arguments: serde_json::from_str(row.get(2)).expect("JSON"),
+            affected: row.get::<_, i64>(3).unsigned_abs(),
+            request_id: row.get(4),
+        };
+        rows.into_iter().map(action).collect()
     }
 
     /// Opens a superuser's connection to the database, with the service's schema in the search path.

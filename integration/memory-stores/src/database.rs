@@ -17,8 +17,6 @@ use domain::ports::{
     AcceptanceBatch, AcceptanceStore, CheckpointMove, CheckpointStore, Completion, Fate, SavedStream,
     ServerId, StoreError, Swap,
 };
-use domain::query::Discarded;
-use domain::receipt::Receipt;
 use domain::record::{IdempotencyKey, NotificationId, Record};
 use domain::route::{Channel, LiveRoute, NewRoute, RouteKey, RouteStatus, SkipReason, Start, Version};
 
@@ -36,7 +34,6 @@ pub(super) struct ServiceTables {
     pub(super) by_key: HashMap<IdempotencyKey, NotificationId>,
     pub(super) routes: BTreeMap<RouteKey, Row>,
     pub(super) dead_letters: BTreeMap<RouteKey, DeadLetterColumns>,
-    pub(super) receipts: BTreeMap<RouteKey, Receipt>,
     pub(super) malformed: HashMap<MalformedKey, MalformedIntent>,
     pub(super) checkpoints: HashMap<String, Checkpoint>,
     pub(super) witnesses: HashMap<String, Witness>,
@@ -59,15 +56,13 @@ pub(super) struct Row {
     pub(super) published_entry_id: String,
     pub(super) published_at: Option<Timestamp>,
     pub(super) last_error_classification: &'static str,
-    pub(super) last_error_message: String,
-    pub(super) last_error_at: Option<Timestamp>,
 }
 
 /// The columns of a dead letter that the row of its route lacks.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct DeadLetterColumns {
     pub(super) created_at: Timestamp,
-    pub(super) discarded: Option<Discarded>,
+    pub(super) is_discarded: bool,
 }
 
 impl Row {
@@ -177,8 +172,6 @@ impl ServiceTables {
             published_entry_id: String::new(),
             published_at: None,
             last_error_classification: classification,
-            last_error_message: String::new(),
-            last_error_at: None,
         };
         self.routes.insert(row.route.key.clone(), row);
     }
@@ -208,10 +201,6 @@ impl ServiceTables {
         self.routes.values().filter(move |row| row.route.key.notification_id == *id)
     }
 
-    pub(super) fn receipts_of(&self, id: &NotificationId) -> impl Iterator<Item = &Receipt> {
-        self.receipts.iter().filter(move |(key, _)| key.notification_id == *id).map(|(_, receipt)| receipt)
-    }
-
     /// Removes a record and everything that belongs to it.
     pub(super) fn remove(&mut self, id: &NotificationId) {
         if let Some(record) = self.records.remove(id) {
@@ -219,7 +208,6 @@ impl ServiceTables {
         }
         self.routes.retain(|key, _| key.notification_id != *id);
         self.dead_letters.retain(|key, _| key.notification_id != *id);
-        self.receipts.retain(|key, _| key.notification_id != *id);
     }
 
     pub(super) fn due(&self, now: Timestamp) -> impl Iterator<Item = &LiveRoute> {
@@ -249,7 +237,7 @@ fn skipped(route: &NewRoute, record: &Record) -> Option<(LiveRoute, SkipReason)>
     Some((row, reason))
 }
 
-pub(super) fn malformed_key(row: &MalformedIntent) -> MalformedKey {
+fn malformed_key(row: &MalformedIntent) -> MalformedKey {
     MalformedKey {
         stream: row.stream.clone(),
         entry_id: row.entry_id.to_string(),

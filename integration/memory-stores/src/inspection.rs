@@ -117,7 +117,7 @@ impl OutboundInspection for MemoryPublishing {
         let state = lock(&self.state);
         let stream = state.streams.get(&channel);
         let found = entries.iter().map(|(key, id)| stream.is_some_and(|stream| stream.has(key, *id)));
-        Ok(FoundEntries { server: state.server(), stream: state.outbound(channel), present: found.collect() })
+        Ok(FoundEntries::new(state.server(), state.outbound(channel), entries, found))
     }
 
     async fn find_entries_in(
@@ -128,8 +128,8 @@ impl OutboundInspection for MemoryPublishing {
         match Channel::ALL.into_iter().find(|channel| channel.as_str() == stream) {
             Some(channel) => self.find_entries(channel, entries).await,
             None => {
-                let present = vec![false; entries.len()];
-                Ok(FoundEntries { server: lock(&self.state).server(), stream: None, present })
+                let absent = entries.iter().map(|_| false);
+                Ok(FoundEntries::new(lock(&self.state).server(), None, entries, absent))
             }
         }
     }

@@ -2,6 +2,8 @@
 //! expiry, lost tails.
 //!
 //! Each keeps the contract of its port: the suites in `harness::contract` run on it and on the real store.
+//! Queries, searches and receipts have none, because no loop uses them: tests run them on PostgreSQL.
+//! Of operators' changes there is what a loop of the workers needs.
 //! [`Scripted`] puts a script in front of one, for failures and delays. Time is an `ambient::ManualClock`
 //! that the test advances; waiting is tokio's, which a test can pause.
 //!
@@ -17,8 +19,6 @@ mod inspection;
 mod intents;
 mod operations;
 mod publishing;
-mod queries;
-mod receipts;
 mod replicas;
 mod republish;
 mod retention;

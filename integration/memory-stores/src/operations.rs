@@ -1,20 +1,18 @@
 //! Operators' changes of the database in memory.
 
+use std::cmp::Reverse;
 use std::collections::HashSet;
 use std::time::Duration;
 
 use ambient::Timestamp;
-use domain::operations::{
-    DeadLetterChange, MAX_ROUTES_PER_REQUEST, OperatorAction, Selection, Target, Targets, replay,
-};
+use domain::operations::{DeadLetterChange, OperatorAction, Selection, Target, Targets, replay};
 use domain::ports::{Completion, Operations, StoreError};
-use domain::query::{Counted, DeadLetter, DeadLetterFilter, DeadLetterPlace, Discarded, Page};
+use domain::query::{DeadLetterFilter, DeadLetterPlace, Page};
 use domain::route::{RouteKey, RouteStatus, Version};
 use serde_json::Value;
 
 use super::database::{MemoryDatabase, ServiceTables};
 use super::lock;
-use super::queries::{dead_letters, page};
 
 /// A row of `operator_actions`.
 #[derive(Clone, PartialEq, Debug)]
@@ -44,20 +42,17 @@ impl Operations for MemoryDatabase {
         change: &DeadLetterChange,
         selection: &Selection,
     ) -> Result<Targets, StoreError> {
-        let tables = lock(&self.0);
         match selection {
-            Selection::Ids(ids) => Ok(named(&tables, change, ids)),
-            Selection::Filter(filter) => {
-                let filter = DeadLetterFilter { discarded: false, ..filter.clone() };
-                let keys = dead_letters(&tables, &filter).into_iter().map(|letter| letter.key);
-                let mut targets: Vec<Target> = keys.filter_map(|key| target(&tables, &key)).collect();
-                let count = targets.len().saturating_sub(MAX_ROUTES_PER_REQUEST) as u64;
-                targets.truncate(MAX_ROUTES_PER_REQUEST);
-                Ok(Targets { targets, remaining: Counted { count, capped: false }, ..Targets::default() })
-            }
+            Selection::Ids(ids) => Ok(named(&lock(&self.0), change, ids)),
+            // Loops list the targets of a filter in pages.
+            Selection::Filter(_) => Err(StoreError::Refused {
+                operation: "select dead letters",
+                source: "the store in memory selects them by their ids only".into(),
+            }),
         }
     }
 
+    /// Lists the targets, newest first. Of the filter, only `created_before` counts.
     async fn list_targets(
         &self,
         filter: &DeadLetterFilter,
@@ -65,12 +60,19 @@ impl Operations for MemoryDatabase {
         limit: usize,
     ) -> Result<Page<Target, DeadLetterPlace>, StoreError> {
         let tables = lock(&self.0);
-        let filter = DeadLetterFilter { discarded: false, ..filter.clone() };
-        let place = |found: &DeadLetterPlace| (found.created_at, found.key.clone());
-        let letters = dead_letters(&tables, &filter);
-        let Page { items, next } = page(letters, after.map(place), limit, DeadLetter::place, place);
-        let items = items.into_iter().filter_map(|letter| target(&tables, &letter.key)).collect();
-        Ok(Page { items, next })
+        let place = |place: &DeadLetterPlace| (place.created_at, place.key.clone());
+        let mut places: Vec<DeadLetterPlace> = tables
+            .dead_letters
+            .iter()
+            .filter(|(_, letter)| !letter.is_discarded)
+            .map(|(key, letter)| DeadLetterPlace { created_at: letter.created_at, key: key.clone() })
+            .filter(|found| filter.created_before.is_none_or(|before| found.created_at < before))
+            .filter(|found| after.is_none_or(|after| place(found) < place(after)))
+            .collect();
+        places.sort_by_key(|found| Reverse(place(found)));
+        places.truncate(limit);
+        let next = places.last().filter(|_| places.len() == limit).cloned();
+        Ok(Page { items: places.iter().filter_map(|found| target(&tables, &found.key)).collect(), next })
     }
 
     async fn change_dead_letters(
@@ -82,7 +84,7 @@ impl Operations for MemoryDatabase {
     ) -> Result<Vec<Completion>, StoreError> {
         let mut tables = lock(&self.0);
         let outcomes: Vec<Completion> =
-            chunk.iter().map(|target| tables.change(change, target, &action.actor, now)).collect();
+            chunk.iter().map(|target| tables.change(change, target, now)).collect();
         let changed: Vec<Target> = chunk
             .iter()
             .zip(&outcomes)
@@ -103,13 +105,7 @@ impl Operations for MemoryDatabase {
 }
 
 impl ServiceTables {
-    fn change(
-        &mut self,
-        change: &DeadLetterChange,
-        target: &Target,
-        actor: &str,
-        now: Timestamp,
-    ) -> Completion {
+    fn change(&mut self, change: &DeadLetterChange, target: &Target, now: Timestamp) -> Completion {
         let Some(row) = self.routes.get_mut(&target.key) else { return Completion::Conflict };
         let Some(letter) = self.dead_letters.get_mut(&target.key) else { return Completion::Conflict };
         if row.status != RouteStatus::DeadLetter || row.route.version != target.version {
@@ -129,10 +125,7 @@ impl ServiceTables {
                 row.route.next_attempt_at = replayed.next_attempt_at;
                 self.dead_letters.remove(&target.key);
             }
-            DeadLetterChange::Discard { reason } => {
-                let (by, reason) = (actor.to_owned(), reason.clone());
-                letter.discarded = Some(Discarded { at: now, by, reason });
-            }
+            DeadLetterChange::Discard { .. } => letter.is_discarded = true,
         }
         Completion::Applied
     }
@@ -147,7 +140,7 @@ fn named(tables: &ServiceTables, change: &DeadLetterChange, ids: &[String]) -> T
             targets.unknown.push(id.clone());
             continue;
         };
-        let discarded = tables.dead_letters.get(&key).is_some_and(|letter| letter.discarded.is_some());
+        let discarded = tables.dead_letters.get(&key).is_some_and(|letter| letter.is_discarded);
         match target(tables, &key) {
             Some(target) if change.applies_to(discarded, true) => targets.targets.push(target),
             _ => targets.unchanged += 1,

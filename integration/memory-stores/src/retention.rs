@@ -23,9 +23,7 @@ impl RetentionStore<NotificationId> for MemoryDatabase {
             .map(|record| Expired {
                 key: record.notification_id.clone(),
                 at: record.content.accepted_at,
-                rows: 1
-                    + tables.routes_of(&record.notification_id).count() as u64
-                    + tables.receipts_of(&record.notification_id).count() as u64,
+                rows: 1 + tables.routes_of(&record.notification_id).count() as u64,
                 bytes: record.content.payload_json.len() as u64,
                 live: tables.routes_of(&record.notification_id).any(|row| row.status.is_live()),
             })

@@ -125,8 +125,6 @@ impl RouteStore for MemoryDatabase {
                     row.status = status;
                     row.route.attempt_count = failed.attempt_count;
                     row.last_error_classification = failed.classification;
-                    row.last_error_message.clone_from(&failed.message);
-                    row.last_error_at = Some(now);
                     match failed.retry_at {
                         Some(at) => row.route.next_attempt_at = at,
                         None => dies = true,
@@ -134,7 +132,7 @@ impl RouteStore for MemoryDatabase {
                 },
             );
             if dies {
-                let row = DeadLetterColumns { created_at: now, discarded: None };
+                let row = DeadLetterColumns { created_at: now, is_discarded: false };
                 tables.dead_letters.insert(failed.key.clone(), row);
             }
             completion

@@ -67,8 +67,6 @@ impl MemoryDatabase {
             published_entry_id: String::new(),
             published_at: None,
             last_error_classification: "",
-            last_error_message: String::new(),
-            last_error_at: None,
         };
         lock(&self.0).routes.insert(row.route.key.clone(), row);
     }

@@ -12,8 +12,8 @@ use store_redis::{Keyspace, RedisCheckpoints, RedisClient, RedisOutbound, RedisS
 use workers::{Audit, AuditSettings, AuditStores};
 
 use super::operators::{Output, StoreClock, Style, Tables, TimeRange, open_redis};
-use super::{Failure, Vars, print_warnings};
-use crate::config::{self, AuditConfig, Loaded, OutboundStream};
+use super::{Failure, Vars, load};
+use crate::config::{AuditConfig, OutboundStream};
 use crate::wiring;
 use report::Report;
 
@@ -42,8 +42,7 @@ The exit code is 0 if there is no discrepancy, and 1 if there is one or the audi
 /// Runs the command with these variables, and prints to `out`.
 pub async fn run(args: &AuditArgs, vars: Vars, out: &mut impl Write) -> Result<(), Failure> {
     let style = Style::of_stdout(&vars);
-    let Loaded { config, warnings, .. } = config::load::<AuditConfig>(vars)?;
-    print_warnings(&warnings);
+    let config: AuditConfig = load(vars)?;
     let redis = open_redis(&config.redis)?;
     let tables = Tables::open(config.tables.clone()).await?;
     let addr = &config.redis.addr;

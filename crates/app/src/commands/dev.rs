@@ -24,8 +24,8 @@ mod watch;
 
 use watch::Watch;
 
-use super::{Failure, Vars, print_warnings, serve};
-use crate::config::{self, Config};
+use super::{Failure, Vars, load, serve};
+use crate::config::Config;
 use crate::{migrations, shutdown, wiring};
 
 const DATABASE: &str = "galaxy";
@@ -185,9 +185,7 @@ impl Machine {
             own.iter().any(|(owned, _)| *owned == variable)
         };
         let others = vars.iter().filter(|(name, value)| !replaced(name) && !value.is_empty()).cloned();
-        let loaded = config::load::<Config>(others.chain(added).collect::<Vars>())?;
-        print_warnings(&loaded.warnings);
-        Ok(loaded.config)
+        Ok(load(others.chain(added).collect())?)
     }
 
     /// Text that shows how to send further intents and how to read their outcomes.

@@ -19,7 +19,7 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 
 use super::{Failure, Vars};
-use crate::config::{HealthTarget, HttpAddr};
+use crate::config::{self, HealthTarget, HttpAddr, ServiceHealth, StateHealth};
 
 /// The most bytes of a response that are read.
 const MAX_ANSWER_BYTES: usize = 64 << 10;
@@ -57,8 +57,8 @@ pub struct HealthcheckArgs {
 pub async fn run(args: HealthcheckArgs, vars: Vars, out: &mut impl Write) -> Result<(), Failure> {
     // Warnings are not printed: the process itself prints them, and a health check runs every few seconds.
     let target = match args.state {
-        true => HealthTarget::load_state(vars)?.config,
-        false => HealthTarget::load(vars)?.config,
+        true => config::load::<StateHealth>(vars)?.config.0,
+        false => config::load::<ServiceHealth>(vars)?.config.0,
     };
     let path = if args.live { "/healthz" } else { "/readyz" };
     let allowed = Duration::from_secs(args.timeout);

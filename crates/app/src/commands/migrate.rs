@@ -2,15 +2,13 @@
 
 use anyhow::Context;
 
-use super::{Failure, Vars, print_warnings};
-use crate::config::{self, Postgres};
+use super::{Failure, Vars, load};
+use crate::config::Postgres;
 use crate::migrations;
 
 /// Applies the missing migrations, and prints how many were applied.
 pub async fn run(vars: Vars) -> Result<(), Failure> {
-    let loaded = config::load::<Postgres>(vars)?;
-    print_warnings(&loaded.warnings);
-    let dsn = &loaded.config.dsn;
+    let dsn = &load::<Postgres>(vars)?.dsn;
     let applied = migrations::migrate(dsn)
         .await
         .with_context(|| format!("PostgreSQL at {dsn} could not be migrated"))?;

@@ -27,8 +27,8 @@ pub(crate) use terminal::{
     Cell, Progress, Style, Tone, draws_on_stderr, print_members, print_rows, print_section, table,
 };
 
-use super::{Failure, Vars, print_warnings};
-use crate::config::{self, Loaded, OperatorConfig, Redis};
+use super::{Failure, Vars, load};
+use crate::config::{OperatorConfig, Redis};
 use crate::start::repeat_if_late;
 use crate::wiring::leader::LockLookup;
 use crate::{migrations, wiring};
@@ -52,23 +52,19 @@ pub(crate) struct Tables {
 impl Tables {
     /// Opens the tables, for a command that needs nothing else.
     pub(crate) async fn load(vars: Vars) -> Result<Self, Failure> {
-        let Loaded { config, warnings, .. } = config::load(vars)?;
-        print_warnings(&warnings);
-        Self::open(config).await
+        Self::open(load(vars)?).await
     }
 
     /// Opens the tables, and creates a client of Redis that connects on first use.
     pub(crate) async fn load_with_redis(vars: Vars) -> Result<(Self, RedisClient), Failure> {
-        let Loaded { config: (tables, redis), warnings, .. } = config::load(vars)?;
-        print_warnings(&warnings);
+        let (tables, redis) = load(vars)?;
         let client = open_redis(&redis)?;
         Ok((Self::open(tables).await?, client))
     }
 
     /// Opens the tables, creates a client of Redis, and loads the catalogue.
     pub(crate) async fn load_with_catalog(vars: Vars) -> Result<(Self, RedisClient, Arc<Catalog>), Failure> {
-        let Loaded { config: (tables, (redis, catalog)), warnings, .. } = config::load(vars)?;
-        print_warnings(&warnings);
+        let (tables, (redis, catalog)) = load(vars)?;
         let client = open_redis(&redis)?;
         Ok((Self::open(tables).await?, client, catalog))
     }

@@ -21,8 +21,8 @@ use show::{print_detail, print_events};
 
 use super::operators::{Style, print_rows};
 use super::output::{confirm, print_json, print_line};
-use super::{Failure, Vars, print_warnings};
-use crate::config::{self, OutboxTable};
+use super::{Failure, Vars, load};
+use crate::config::OutboxTable;
 use crate::wiring::relay::stats_json;
 
 /// The time limit of one statement of a command. It is longer than a relay's, because a statement may count a
@@ -32,13 +32,9 @@ const STATEMENT_TIMEOUT: Duration = Duration::from_secs(300);
 /// Runs the command with these variables, and prints to `out`.
 pub async fn run(command: OutboxCommand, vars: Vars, out: &mut impl Write) -> Result<(), Failure> {
     if let OutboxCommand::Migrate(MigrateArgs { print: true, with_notify }) = &command {
-        let table = config::load::<TableName>(vars)?;
-        print_warnings(&table.warnings);
-        return Ok(print_schema(out, &table.config, with_notify.as_ref())?);
+        return Ok(print_schema(out, &load::<TableName>(vars)?, with_notify.as_ref())?);
     }
-    let loaded = config::load(vars)?;
-    print_warnings(&loaded.warnings);
-    let administration = Commands::new(loaded.config)?;
+    let administration = Commands::new(load(vars)?)?;
     match command {
         OutboxCommand::Stats(output) => administration.stats(output, out).await,
         OutboxCommand::Prune(args) => administration.prune(&args, out).await,

@@ -4,16 +4,14 @@ use ambient::RandomTokens;
 use anyhow::Context;
 
 use super::serve::finish;
-use super::{Failure, Vars, print_warnings};
-use crate::config::{self, RelayProcessConfig, ReplicaId};
+use super::{Failure, Vars, load};
+use crate::config::{RelayProcessConfig, ReplicaId};
 use crate::telemetry::Telemetry;
 use crate::{shutdown, wiring};
 
 /// Runs the relay until a signal stops it.
 pub async fn run(vars: Vars) -> Result<(), Failure> {
-    let loaded = config::load::<RelayProcessConfig>(vars)?;
-    print_warnings(&loaded.warnings);
-    let config = loaded.config;
+    let config: RelayProcessConfig = load(vars)?;
     let stop = shutdown::listen().context("could not listen for signals")?;
     let relay_id = config.relay.relay_id(&RandomTokens);
     // Cannot fail: the id of a relay has the form of a replica's name.

@@ -17,8 +17,8 @@ use serde_json::Number;
 use serde_json::value::RawValue;
 use store_redis::{RedisClient, RedisIntentProducer};
 
-use super::{Failure, Vars, print_warnings};
-use crate::config::{self, Redis, SendConfig, read_bounded};
+use super::{Failure, Vars, load};
+use crate::config::{Redis, SendConfig, read_bounded};
 use crate::wiring;
 
 /// One intent, from flags or from a file.
@@ -79,9 +79,7 @@ struct IntentFile {
 
 /// Checks the intent, appends it to the stream and prints the id of its entry to `out`.
 pub async fn run(args: SendArgs, vars: Vars, out: &mut impl Write) -> Result<(), Failure> {
-    let loaded = config::load::<SendConfig>(vars)?;
-    print_warnings(&loaded.warnings);
-    let config = loaded.config;
+    let config: SendConfig = load(vars)?;
     let (args, from_file) = match &args.file {
         Some(path) => (read_file(path)?, true),
         None => (args, false),

@@ -6,8 +6,8 @@ use ambient::RandomTokens;
 use anyhow::Context;
 use tokio_util::sync::CancellationToken;
 
-use super::{Failure, Vars, print_warnings};
-use crate::config::{self, Config};
+use super::{Failure, Vars, load};
+use crate::config::Config;
 use crate::installation::WrongStream;
 use crate::telemetry::Telemetry;
 use crate::wiring::StoppedProcess;
@@ -18,10 +18,9 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Runs the service until a signal stops it.
 pub async fn run(vars: Vars) -> Result<(), Failure> {
-    let loaded = config::load::<Config>(vars)?;
-    print_warnings(&loaded.warnings);
+    let config = load(vars)?;
     let stop = shutdown::listen().context("could not listen for signals")?;
-    run_service(loaded.config, stop).await
+    run_service(config, stop).await
 }
 
 /// Runs the service with its telemetry until `stop`; errors are in its log.

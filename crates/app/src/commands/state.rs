@@ -4,16 +4,14 @@ use ambient::RandomTokens;
 use anyhow::Context;
 
 use super::serve::finish;
-use super::{Failure, Vars, print_warnings};
-use crate::config::{self, ReplicaId, StateConfig};
+use super::{Failure, Vars, load};
+use crate::config::{ReplicaId, StateConfig};
 use crate::telemetry::Telemetry;
 use crate::{open_files, shutdown, wiring};
 
 /// Runs the state store until a signal stops it.
 pub async fn run(vars: Vars) -> Result<(), Failure> {
-    let loaded = config::load::<StateConfig>(vars)?;
-    print_warnings(&loaded.warnings);
-    let config = loaded.config;
+    let config: StateConfig = load(vars)?;
     let stop = shutdown::listen().context("could not listen for signals")?;
     let instance = ReplicaId::of_this_host(&RandomTokens);
     let telemetry = Telemetry::install(&config.telemetry, &instance).context("could not set up telemetry")?;

@@ -21,8 +21,8 @@ pub use args::{EXAMPLES, UsersCommand};
 use args::{ListArgs, UserArgs};
 
 use super::output::{print_json, print_line, printable};
-use super::{Failure, Vars, print_warnings};
-use crate::config::{self, Postgres};
+use super::{Failure, Vars, load};
+use crate::config::Postgres;
 
 /// The time limit of one statement: a batch of users on a busy server.
 const STATEMENT_TIMEOUT: Duration = Duration::from_secs(60);
@@ -61,8 +61,7 @@ struct Shown<'a> {
 
 impl Users {
     fn open(vars: Vars) -> Result<Self, Failure> {
-        let loaded = config::load::<Postgres>(vars)?;
-        print_warnings(&loaded.warnings);
+        let config: Postgres = load(vars)?;
         let settings = PoolSettings {
             max_connections: 1,
             operation_timeout: STATEMENT_TIMEOUT,
@@ -71,9 +70,9 @@ impl Users {
                 parameters: state::PLANNER_PARAMETERS,
             },
         };
-        let pool = PgPool::new(&loaded.config.dsn, settings);
+        let pool = PgPool::new(&config.dsn, settings);
         let pool = pool.context("PostgreSQL cannot be used as configured")?;
-        Ok(Self { config: loaded.config, store: PostgresStore::new(pool, TableName::default()) })
+        Ok(Self { config, store: PostgresStore::new(pool, TableName::default()) })
     }
 
     async fn migrate(&self) -> anyhow::Result<()> {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use domain::catalog::Catalog;
@@ -9,12 +10,7 @@ use http_server::tokens::AccessTokens;
 use http_server::{Timeouts, Tls, TrustedProxies};
 
 use super::http::HttpAddr;
-use super::knobs::{
-    NOTIFICATION_API_HTTP_ADDR, NOTIFICATION_API_MAX_BATCH_BODY_BYTES, NOTIFICATION_API_MAX_BODY_BYTES,
-    NOTIFICATION_API_MAX_BUFFERED_BYTES, NOTIFICATION_API_TLS_CERT_FILE, NOTIFICATION_API_TLS_KEY_FILE,
-    NOTIFICATION_API_TOKENS_FILE, NOTIFICATION_API_TRUSTED_PROXIES, NOTIFICATION_CONSOLE,
-    NOTIFICATION_INTERNAL_HTTP_ADDR,
-};
+use super::knobs::*;
 use super::reader::Reader;
 use super::section::{Section, section};
 use super::value::Word;
@@ -72,10 +68,10 @@ section! {
     }
 }
 
-impl Api {
-    /// Returns `Some(None)` if the API is off. The values must be valid then, too. Tokens are compared with
-    /// the `catalog`.
-    pub(super) fn read(reader: &mut Reader, catalog: Option<&Catalog>) -> Option<Option<Self>> {
+/// The API, which its address turns on. If it is off, the values must be valid, too.
+impl Section for Option<Api> {
+    fn read(reader: &mut Reader) -> Option<Self> {
+        let catalog = Arc::<Catalog>::read(reader);
         let addr = reader.get::<Option<HttpAddr>>(&NOTIFICATION_API_HTTP_ADDR);
         let certificates = reader.get(&NOTIFICATION_API_TLS_CERT_FILE);
         let key = reader.get(&NOTIFICATION_API_TLS_KEY_FILE);
@@ -89,10 +85,10 @@ impl Api {
         };
         check_addr(reader, &addr);
         let tls = check_tls(reader, certificates?, key?);
-        let tokens_file = check_tokens(reader, tokens_file?, catalog);
+        let tokens_file = check_tokens(reader, tokens_file?, catalog.as_deref());
         let limits = limits?;
         check_buffered(reader, &limits);
-        Some(Some(Self {
+        Some(Some(Api {
             addr,
             tls: tls?,
             tokens_file: tokens_file?,

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use super::http::HttpAddr;
 use super::knobs::{CONNECTOR_SOCKET, NOTIFICATION_INTERNAL_HTTP_ADDR, STATE_PROXY_HTTP_ADDR};
 use super::reader::Reader;
-use super::{ConfigErrors, Loaded, load_with};
+use super::section::Section;
 
 /// The listener that serves the probes of a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,37 +16,38 @@ pub enum HealthTarget {
     Unix(PathBuf),
 }
 
-impl HealthTarget {
-    /// Reads the address of the probes of `serve` and `relay`. Other known variables may be missing or wrong.
-    pub fn load(vars: impl IntoIterator<Item = (String, String)>) -> Result<Loaded<Self>, ConfigErrors> {
-        load_with(vars, |reader| {
-            let addr = reader.get(&NOTIFICATION_INTERNAL_HTTP_ADDR)?;
-            has_port(reader, NOTIFICATION_INTERNAL_HTTP_ADDR.name, &addr)?;
-            Some(Self::Tcp(addr))
-        })
-    }
+/// The address of the probes of `serve` and `relay`.
+#[derive(Debug)]
+pub struct ServiceHealth(pub HealthTarget);
 
-    /// Reads the address of the probes of `state`: its socket, else its port. Other known variables may be
-    /// missing or wrong.
-    pub fn load_state(
-        vars: impl IntoIterator<Item = (String, String)>,
-    ) -> Result<Loaded<Self>, ConfigErrors> {
-        load_with(vars, |reader| {
-            let socket = reader.get::<Option<PathBuf>>(&CONNECTOR_SOCKET);
-            let addr = reader.get::<Option<HttpAddr>>(&STATE_PROXY_HTTP_ADDR);
-            match (socket?, addr?) {
-                (Some(socket), _) => Some(Self::Unix(socket)),
-                (None, Some(addr)) => {
-                    has_port(reader, STATE_PROXY_HTTP_ADDR.name, &addr)?;
-                    Some(Self::Tcp(addr))
-                }
-                (None, None) => {
-                    let text = format!("is not set, and neither is {}", STATE_PROXY_HTTP_ADDR.name);
-                    reader.problem(CONNECTOR_SOCKET.name, text);
-                    None
-                }
+impl Section for ServiceHealth {
+    fn read(reader: &mut Reader) -> Option<Self> {
+        let addr = reader.get(&NOTIFICATION_INTERNAL_HTTP_ADDR)?;
+        has_port(reader, NOTIFICATION_INTERNAL_HTTP_ADDR.name, &addr)?;
+        Some(Self(HealthTarget::Tcp(addr)))
+    }
+}
+
+/// The address of the probes of `state`: its socket, else its port.
+#[derive(Debug)]
+pub struct StateHealth(pub HealthTarget);
+
+impl Section for StateHealth {
+    fn read(reader: &mut Reader) -> Option<Self> {
+        let socket = reader.get::<Option<PathBuf>>(&CONNECTOR_SOCKET);
+        let addr = reader.get::<Option<HttpAddr>>(&STATE_PROXY_HTTP_ADDR);
+        match (socket?, addr?) {
+            (Some(socket), _) => Some(Self(HealthTarget::Unix(socket))),
+            (None, Some(addr)) => {
+                has_port(reader, STATE_PROXY_HTTP_ADDR.name, &addr)?;
+                Some(Self(HealthTarget::Tcp(addr)))
             }
-        })
+            (None, None) => {
+                let text = format!("is not set, and neither is {}", STATE_PROXY_HTTP_ADDR.name);
+                reader.problem(CONNECTOR_SOCKET.name, text);
+                None
+            }
+        }
     }
 }
 
@@ -63,6 +64,7 @@ fn has_port(reader: &mut Reader, variable: &'static str, addr: &HttpAddr) -> Opt
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::load;
 
     fn vars(vars: &[(&str, &str)]) -> Vec<(String, String)> {
         vars.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
@@ -71,7 +73,7 @@ mod tests {
     #[test]
     fn the_service_is_asked_where_it_listens_and_needs_no_other_variable() {
         let tcp = |text: &str| HealthTarget::Tcp(text.parse().expect("an address"));
-        let load = |given: &[_]| HealthTarget::load(vars(given)).map(|loaded| loaded.config);
+        let load = |given: &[_]| load::<ServiceHealth>(vars(given)).map(|loaded| loaded.config.0);
         assert_eq!(load(&[]).expect("the default"), tcp(":8092"));
         let given = ("NOTIFICATION_INTERNAL_HTTP_ADDR", "10.0.0.1:9000");
         assert_eq!(load(&[given]).expect("it is right"), tcp("10.0.0.1:9000"));
@@ -81,7 +83,7 @@ mod tests {
 
     #[test]
     fn the_state_store_is_asked_on_its_socket_else_on_its_port() {
-        let load = |given: &[_]| HealthTarget::load_state(vars(given)).map(|loaded| loaded.config);
+        let load = |given: &[_]| load::<StateHealth>(vars(given)).map(|loaded| loaded.config.0);
         let (socket, port) = (("CONNECTOR_SOCKET", "/run/state.sock"), ("STATE_PROXY_HTTP_ADDR", ":8090"));
         let unix = HealthTarget::Unix("/run/state.sock".into());
         assert_eq!(load(&[socket, port]).expect("both are right"), unix);

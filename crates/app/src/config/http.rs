@@ -5,12 +5,7 @@ use std::str::FromStr;
 
 use http_server::Timeouts;
 
-use super::knobs::{
-    NOTIFICATION_INTERNAL_HTTP_IDLE_TIMEOUT, NOTIFICATION_INTERNAL_HTTP_READ_HEADER_TIMEOUT,
-    NOTIFICATION_INTERNAL_HTTP_READ_TIMEOUT,
-};
-use super::reader::Reader;
-use super::section::{Section, section};
+use super::section::section;
 
 section! {
     /// The listener of the probes, and the timeouts of a connection.
@@ -23,12 +18,11 @@ section! {
     }
 }
 
-impl Section for Timeouts {
-    fn read(reader: &mut Reader) -> Option<Self> {
-        let read_header = reader.get(&NOTIFICATION_INTERNAL_HTTP_READ_HEADER_TIMEOUT);
-        let request = reader.get(&NOTIFICATION_INTERNAL_HTTP_READ_TIMEOUT);
-        let idle = reader.get(&NOTIFICATION_INTERNAL_HTTP_IDLE_TIMEOUT);
-        Some(Self { read_header: read_header?, request: request?, idle: idle? })
+section! {
+    impl Timeouts {
+        read_header = NOTIFICATION_INTERNAL_HTTP_READ_HEADER_TIMEOUT,
+        request = NOTIFICATION_INTERNAL_HTTP_READ_TIMEOUT,
+        idle = NOTIFICATION_INTERNAL_HTTP_IDLE_TIMEOUT,
     }
 }
 

@@ -25,6 +25,10 @@ pub const RETIRED: &[(&str, &str)] = &[
         "NOTIFICATION_DEAD_LETTER_TTL",
         "dead letters go with their record: set NOTIFICATION_RECORD_RETENTION instead, and NOTIFICATION_MALFORMED_INTENT_RETENTION for malformed intents",
     ),
+    (
+        "NOTIFICATION_METRICS_PROMETHEUS",
+        "/metrics is always served, and costs nothing until it is scraped; OTEL_SDK_DISABLED=true turns all telemetry off; remove it",
+    ),
 ];
 
 /// The prefix of the variables that name the administrators of a notification type.
@@ -299,8 +303,6 @@ knobs! {
             "The least severe level that is logged.");
         NOTIFICATION_LOG_FORMAT = optional("json", Takes::Word(&["json", "text"]),
             "How a log line looks.");
-        NOTIFICATION_METRICS_PROMETHEUS = optional("on", Takes::Word(&["on", "off"]),
-            "on: /metrics serves all metrics in the text format of Prometheus, whatever OTEL_METRICS_EXPORTER says. `serve` and `relay` have it on NOTIFICATION_INTERNAL_HTTP_ADDR, `state` on STATE_PROXY_METRICS_ADDR.");
     }
     "OpenTelemetry" => {
         OTEL_SDK_DISABLED = optional("false", Takes::Word(&["false", "true"]),

@@ -14,7 +14,7 @@ use super::knobs::{ADMIN_EMAILS_PREFIX, KNOBS, RETIRED};
 use super::minimums::MINIMUMS;
 use super::problem::{ConfigErrors, Problem};
 use super::value::Value;
-use super::{read_bounded, section::Section};
+use super::{Loaded, read_bounded, section::Section};
 
 /// The minimum similarity of a suggested name to an unknown one.
 const SIMILAR: f64 = 0.85;
@@ -192,16 +192,18 @@ impl Reader {
         self.warnings.push(format!("{name} is not a variable of this service and has no effect{guess}"));
     }
 
-    /// Returns the effective configuration and the warnings, or all problems.
-    pub(super) fn finish(mut self) -> Result<Notes, ConfigErrors> {
+    /// Returns the configuration that was read, or all problems.
+    pub(super) fn finish<C>(mut self, config: Option<C>) -> Result<Loaded<C>, ConfigErrors> {
         self.check_minimums();
         self.problems.sort_by_key(|problem| position(problem.variable()));
         self.warnings.sort();
-        if !self.problems.is_empty() {
-            return Err(ConfigErrors { problems: self.problems, warnings: self.warnings });
-        }
         self.effective.sort_by_key(|(name, _)| position(name));
-        Ok(Notes { warnings: self.warnings, effective: self.effective })
+        let Self { problems, warnings, effective, .. } = self;
+        match config {
+            Some(config) if problems.is_empty() => Ok(Loaded { config, warnings, effective }),
+            // A missing part was noted as a problem.
+            _ => Err(ConfigErrors { problems, warnings }),
+        }
     }
 
     /// The value of a duration, if a section that is not off has read it.
@@ -229,13 +231,6 @@ impl Reader {
             }
         }
     }
-}
-
-/// The notes of a reading without problems.
-#[derive(Debug)]
-pub(super) struct Notes {
-    pub(super) warnings: Vec<String>,
-    pub(super) effective: Vec<(String, String)>,
 }
 
 /// The index of a variable in [`KNOBS`]. Administrators' and unknown variables come last.

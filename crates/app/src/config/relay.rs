@@ -9,12 +9,7 @@ use pg::Dsn;
 
 use super::ReplicaId;
 use super::http::Http;
-use super::knobs::{
-    NOTIFICATION_INTENTS_STREAM, NOTIFICATION_OUTBOX_DSN, NOTIFICATION_OUTBOX_MODE,
-    NOTIFICATION_OUTBOX_PRODUCER, NOTIFICATION_OUTBOX_RETRY_BASE_DELAY, NOTIFICATION_OUTBOX_RETRY_JITTER,
-    NOTIFICATION_OUTBOX_RETRY_MAX_ATTEMPTS, NOTIFICATION_OUTBOX_RETRY_MAX_DELAY, NOTIFICATION_OUTBOX_STREAMS,
-    NOTIFICATION_OUTBOX_TABLE, NOTIFICATION_OUTBOX_TYPES,
-};
+use super::knobs::*;
 use super::reader::Reader;
 use super::redis::Redis;
 use super::section::{Section, section};
@@ -95,6 +90,13 @@ section! {
     }
 }
 
+/// The relay inside the service, which the location of an outbox turns on.
+impl Section for Option<RelayConfig> {
+    fn read(reader: &mut Reader) -> Option<Self> {
+        reader.get_switched(&NOTIFICATION_OUTBOX_DSN)
+    }
+}
+
 impl RelayConfig {
     /// The configured name of the relay, else a generated one.
     pub fn relay_id(&self, tokens: &impl ambient::Tokens) -> RelayId {
@@ -121,18 +123,12 @@ impl Section for TableName {
     }
 }
 
-impl Section for RetryPolicy {
-    fn read(reader: &mut Reader) -> Option<Self> {
-        let max_attempts = reader.get(&NOTIFICATION_OUTBOX_RETRY_MAX_ATTEMPTS);
-        let base_delay = reader.get(&NOTIFICATION_OUTBOX_RETRY_BASE_DELAY);
-        let max_delay = reader.get(&NOTIFICATION_OUTBOX_RETRY_MAX_DELAY);
-        let jitter = reader.get(&NOTIFICATION_OUTBOX_RETRY_JITTER);
-        Some(Self {
-            max_attempts: max_attempts?,
-            base_delay: base_delay?,
-            max_delay: max_delay?,
-            jitter: jitter?,
-        })
+section! {
+    impl RetryPolicy {
+        max_attempts = NOTIFICATION_OUTBOX_RETRY_MAX_ATTEMPTS,
+        base_delay = NOTIFICATION_OUTBOX_RETRY_BASE_DELAY,
+        max_delay = NOTIFICATION_OUTBOX_RETRY_MAX_DELAY,
+        jitter = NOTIFICATION_OUTBOX_RETRY_JITTER,
     }
 }
 

@@ -12,10 +12,7 @@ use state::{IndexSpec, TableName};
 
 use super::http::HttpAddr;
 use super::knob::Takes;
-use super::knobs::{
-    CONNECTOR_SOCKET, KNOBS, STATE, STATE_PROXY_HTTP_ADDR, STATE_PROXY_METRICS_ADDR, STATE_PROXY_SOCKET_MODE,
-    STATE_PROXY_TOKENS_FILE,
-};
+use super::knobs::*;
 use super::reader::Reader;
 use super::section::{Section, section};
 use super::telemetry::TelemetryConfig;

@@ -4,11 +4,7 @@ use std::time::Duration;
 
 use store_redis::OWN_KEYS;
 
-use super::knobs::{
-    NOTIFICATION_GATEWAY_CLIENT_EVENTS_STREAM, NOTIFICATION_GATEWAY_CLIENT_EVENTS_STREAM_MAXLEN,
-    NOTIFICATION_INTENTS_STREAM, NOTIFICATION_MAIL_DELIVERY_COMMANDS_STREAM,
-    NOTIFICATION_MAIL_DELIVERY_COMMANDS_STREAM_MAXLEN,
-};
+use super::knobs::*;
 use super::reader::Reader;
 use super::section::{Section, section};
 

@@ -4,12 +4,7 @@ use tracing::level_filters::LevelFilter;
 use url::Url;
 
 use super::knob::Knob;
-use super::knobs::{
-    NOTIFICATION_METRICS_PROMETHEUS, OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_EXPORTER_OTLP_METRICS_ENDPOINT,
-    OTEL_EXPORTER_OTLP_METRICS_PROTOCOL, OTEL_EXPORTER_OTLP_PROTOCOL, OTEL_EXPORTER_OTLP_TRACES_ENDPOINT,
-    OTEL_EXPORTER_OTLP_TRACES_PROTOCOL, OTEL_METRICS_EXPORTER, OTEL_SDK_DISABLED, OTEL_SERVICE_NAME,
-    OTEL_TRACES_EXPORTER, OTEL_TRACES_SAMPLER, OTEL_TRACES_SAMPLER_ARG,
-};
+use super::knobs::*;
 use super::reader::Reader;
 use super::section::{Section, section};
 use super::value::Word;
@@ -89,28 +84,6 @@ pub enum Protocol {
     Http,
 }
 
-/// The variables of one signal.
-struct Signal {
-    exporter: &'static Knob,
-    protocol: &'static Knob,
-    endpoint: &'static Knob,
-    path: &'static str,
-}
-
-const TRACES: Signal = Signal {
-    exporter: &OTEL_TRACES_EXPORTER,
-    protocol: &OTEL_EXPORTER_OTLP_TRACES_PROTOCOL,
-    endpoint: &OTEL_EXPORTER_OTLP_TRACES_ENDPOINT,
-    path: "v1/traces",
-};
-
-const METRICS: Signal = Signal {
-    exporter: &OTEL_METRICS_EXPORTER,
-    protocol: &OTEL_EXPORTER_OTLP_METRICS_PROTOCOL,
-    endpoint: &OTEL_EXPORTER_OTLP_METRICS_ENDPOINT,
-    path: "v1/metrics",
-};
-
 impl TelemetryConfig {
     /// Returns true if metrics are exported or scraped.
     pub fn measures(&self) -> bool {
@@ -121,22 +94,34 @@ impl TelemetryConfig {
 impl Section for TelemetryConfig {
     fn read(reader: &mut Reader) -> Option<Self> {
         let log = Log::read(reader);
-        let prometheus = reader.get::<Word>(&NOTIFICATION_METRICS_PROMETHEUS);
         let disabled = reader.get::<Word>(&OTEL_SDK_DISABLED);
         let service_name = reader.get(&OTEL_SERVICE_NAME);
         let protocol = reader.get::<Word>(&OTEL_EXPORTER_OTLP_PROTOCOL);
         let endpoint = reader.get::<Option<Url>>(&OTEL_EXPORTER_OTLP_ENDPOINT);
-        let (traces, sampler, metrics) = (TRACES.read(reader), Sampler::read(reader), METRICS.read(reader));
+        let traces = Signal::read(
+            reader,
+            [&OTEL_TRACES_EXPORTER, &OTEL_EXPORTER_OTLP_TRACES_PROTOCOL, &OTEL_EXPORTER_OTLP_TRACES_ENDPOINT],
+        );
+        let sampler = Sampler::read(reader);
+        let metrics = Signal::read(
+            reader,
+            [
+                &OTEL_METRICS_EXPORTER,
+                &OTEL_EXPORTER_OTLP_METRICS_PROTOCOL,
+                &OTEL_EXPORTER_OTLP_METRICS_ENDPOINT,
+            ],
+        );
         let (is_disabled, protocol, endpoint) = (disabled?.is("true"), protocol?, endpoint?);
-        let collector =
-            |signal: SignalSettings| signal.collector(protocol, endpoint.as_ref()).filter(|_| !is_disabled);
+        let collector = |signal: Signal, path: &str| {
+            (signal.exported && !is_disabled).then(|| signal.collector(protocol, endpoint.as_ref(), path))
+        };
         Some(Self {
             log: log?,
             service_name: service_name?,
-            traces: collector(traces?),
+            traces: collector(traces?, "v1/traces"),
             sampler: sampler?,
-            metrics: collector(metrics?),
-            prometheus: prometheus?.is("on") && !is_disabled,
+            metrics: collector(metrics?, "v1/metrics"),
+            prometheus: !is_disabled,
         })
     }
 }
@@ -160,33 +145,23 @@ impl Section for Sampler {
 }
 
 /// The values of the variables of one signal.
-struct SignalSettings {
+struct Signal {
     exported: bool,
     protocol: Option<Word>,
     endpoint: Option<Url>,
-    path: &'static str,
 }
 
 impl Signal {
-    fn read(&self, reader: &mut Reader) -> Option<SignalSettings> {
-        let exporter = reader.get::<Word>(self.exporter);
-        let protocol = reader.get(self.protocol);
-        let endpoint = reader.get(self.endpoint);
-        Some(SignalSettings {
-            exported: exporter?.is("otlp"),
-            protocol: protocol?,
-            endpoint: endpoint?,
-            path: self.path,
-        })
+    fn read(reader: &mut Reader, [exporter, protocol, endpoint]: [&'static Knob; 3]) -> Option<Self> {
+        let exporter = reader.get::<Word>(exporter);
+        let (protocol, endpoint) = (reader.get(protocol), reader.get(endpoint));
+        Some(Self { exported: exporter?.is("otlp"), protocol: protocol?, endpoint: endpoint? })
     }
-}
 
-impl SignalSettings {
-    /// The collector of the signal. Its endpoint is the variable of the signal, else that of all signals,
-    /// else the default.
-    fn collector(self, protocol: Word, base: Option<&Url>) -> Option<Collector> {
+    /// The collector of the signal. Its endpoint is the variable of the signal, else that of all signals with
+    /// the `path`, else the default.
+    fn collector(self, protocol: Word, base: Option<&Url>, path: &str) -> Collector {
         let grpc = self.protocol.unwrap_or(protocol).is("grpc");
-        let protocol = if grpc { Protocol::Grpc } else { Protocol::Http };
         let base = match base {
             Some(url) => url.as_str(),
             None if grpc => "http://localhost:4317",
@@ -195,8 +170,8 @@ impl SignalSettings {
         let endpoint = match self.endpoint {
             Some(whole) => whole.to_string(),
             None if grpc => base.to_owned(),
-            None => format!("{}/{}", base.trim_end_matches('/'), self.path),
+            None => format!("{}/{path}", base.trim_end_matches('/')),
         };
-        self.exported.then_some(Collector { protocol, endpoint })
+        Collector { protocol: if grpc { Protocol::Grpc } else { Protocol::Http }, endpoint }
     }
 }

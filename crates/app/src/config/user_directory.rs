@@ -4,9 +4,7 @@ use std::time::Duration;
 
 use url::Url;
 
-use super::knobs::{
-    NOTIFICATION_USER_DIRECTORY, NOTIFICATION_USER_SERVICE_BASE_URL, NOTIFICATION_USER_SERVICE_TIMEOUT,
-};
+use super::knobs::*;
 use super::reader::Reader;
 use super::section::Section;
 use super::value::Word;

@@ -85,33 +85,12 @@ fn parse_number<N: TryFrom<u64>>(text: &str, takes: &Takes) -> Result<N, String>
     }
 }
 
-macro_rules! numbers {
-    ($($type:ty),*) => {$(
-        impl Value for $type {
-            fn parse(text: &str, takes: &Takes) -> Result<Self, String> {
-                parse_number(text, takes)
-            }
-
-            fn show(&self) -> String {
-                self.to_string()
-            }
-        }
-    )*};
-}
-numbers!(u16, u32, u64, usize);
-
 /// A share from 0 to 1.
-impl Value for f64 {
-    fn parse(text: &str, _: &Takes) -> Result<Self, String> {
-        match text.parse() {
-            Ok(share) if (0.0..=1.0).contains(&share) => Ok(share),
-            Ok(_) => Err("it is out of range".to_owned()),
-            Err(_) => Err("not a number".to_owned()),
-        }
-    }
-
-    fn show(&self) -> String {
-        self.to_string()
+fn parse_share(text: &str, _: &Takes) -> Result<f64, &'static str> {
+    match text.parse() {
+        Ok(share) if (0.0..=1.0).contains(&share) => Ok(share),
+        Ok(_) => Err("it is out of range"),
+        Err(_) => Err("not a number"),
     }
 }
 
@@ -143,15 +122,8 @@ impl Value for Word {
     }
 }
 
-impl Value for String {
-    fn parse(text: &str, takes: &Takes) -> Result<Self, String> {
-        takes.check(text)?;
-        Ok(text.to_owned())
-    }
-
-    fn show(&self) -> String {
-        self.clone()
-    }
+fn parse_text(text: &str, takes: &Takes) -> Result<String, String> {
+    takes.check(text).map(|()| text.to_owned())
 }
 
 impl Value for PathBuf {
@@ -162,16 +134,6 @@ impl Value for PathBuf {
 
     fn show(&self) -> String {
         self.display().to_string()
-    }
-}
-
-impl Value for Secret {
-    fn parse(text: &str, _: &Takes) -> Result<Self, String> {
-        Ok(Self::new(text))
-    }
-
-    fn show(&self) -> String {
-        self.to_string()
     }
 }
 
@@ -206,31 +168,24 @@ impl Value for Dsn {
 }
 
 /// An absolute `http` or `https` URL without credentials.
-impl Value for Url {
-    fn parse(text: &str, takes: &Takes) -> Result<Self, String> {
-        let url = Self::parse(text).map_err(|error| format!("not a URL ({error})"))?;
-        if !matches!(url.scheme(), "http" | "https") || !text.contains("://") {
-            return Err("it does not begin with http:// or https://".to_owned());
-        }
-        if !url.username().is_empty() || url.password().is_some() {
-            return Err("it holds credentials, which are not used".to_owned());
-        }
-        takes.check(text)?;
-        Ok(url)
+fn parse_url(text: &str, takes: &Takes) -> Result<Url, String> {
+    let url = Url::parse(text).map_err(|error| format!("not a URL ({error})"))?;
+    if !matches!(url.scheme(), "http" | "https") || !text.contains("://") {
+        return Err("it does not begin with http:// or https://".to_owned());
     }
-
-    fn show(&self) -> String {
-        self.to_string()
+    if !url.username().is_empty() || url.password().is_some() {
+        return Err("it holds credentials, which are not used".to_owned());
     }
+    takes.check(text).map(|()| url)
 }
 
 /// Implements [`Value`] for types with `Display`. The reason is the error of the parsing function, or the
 /// given text.
 macro_rules! displayed {
-    ($($type:ty: $parse:expr $(, $reason:literal)?;)*) => {$(
+    ($($type:ty: |$text:ident, $takes:pat_param| $parsed:expr;)*) => {$(
         impl Value for $type {
-            fn parse(text: &str, _: &Takes) -> Result<Self, String> {
-                displayed!(@ $parse(text) $(, $reason)?)
+            fn parse($text: &str, $takes: &Takes) -> Result<Self, String> {
+                $parsed.map_err(|reason| reason.to_string())
             }
 
             fn show(&self) -> String {
@@ -238,17 +193,23 @@ macro_rules! displayed {
             }
         }
     )*};
-    (@ $parsed:expr) => { $parsed.map_err(|reason| reason.to_string()) };
-    (@ $parsed:expr, $reason:literal) => { $parsed.map_err(|_| $reason.to_owned()) };
 }
 displayed! {
-    HttpAddr: HttpAddr::from_str;
-    RedisAddr: RedisAddr::from_str;
-    TrustedProxies: TrustedProxies::from_str;
-    ReplicaId: ReplicaId::parse;
-    RelayId: RelayId::parse, "it is too long or holds another character";
-    outbox::TableName: outbox::TableName::parse, "not a valid table name";
-    state::TableName: state::TableName::parse, "not a table name";
+    u16: |text, takes| parse_number(text, takes);
+    u32: |text, takes| parse_number(text, takes);
+    u64: |text, takes| parse_number(text, takes);
+    usize: |text, takes| parse_number(text, takes);
+    f64: |text, takes| parse_share(text, takes);
+    String: |text, takes| parse_text(text, takes);
+    Url: |text, takes| parse_url(text, takes);
+    Secret: |text, _| Ok::<_, &str>(Self::new(text));
+    HttpAddr: |text, _| Self::from_str(text);
+    RedisAddr: |text, _| Self::from_str(text);
+    TrustedProxies: |text, _| Self::from_str(text);
+    ReplicaId: |text, _| Self::parse(text);
+    RelayId: |text, _| Self::parse(text).map_err(|_| "it is too long or holds another character");
+    outbox::TableName: |text, _| Self::parse(text).map_err(|_| "not a valid table name");
+    state::TableName: |text, _| Self::parse(text).map_err(|_| "not a table name");
 }
 
 impl Value for ChannelName {

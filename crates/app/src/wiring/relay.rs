@@ -10,7 +10,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ambient::{RandomTokens, error_chain};
+use ambient::{Episode, RandomTokens, Recovery, error_chain};
 use anyhow::Context;
 use outbox::{
     Administration, EventTypes, OutboxError, PostgresStorage, Publisher, Relay, RelayId, RelayObserver,
@@ -19,7 +19,7 @@ use outbox::{
 use pg::{Dsn, PgPool, PoolSettings, SessionSettings};
 use serde_json::{Value, json};
 use store_redis::{KeyUse, RedisClient, RedisOutboxStreams};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use self::metrics::RelayMetrics;
@@ -202,19 +202,27 @@ impl WiredRelay {
 
     /// Checks the database until it can be used. The relay is paused meanwhile.
     async fn until_usable(&self) {
-        let mut pause = CHECK_RETRY_MIN;
+        let (mut pause, failures) = (CHECK_RETRY_MIN, Episode::default());
         while let Err(error) = self.check_all().await {
             let waiting_for = error_chain(error.as_ref());
-            let paused = RelayState::Paused { waiting_for: waiting_for.clone() };
-            self.metrics.state(&paused);
-            if self.status.set(paused) {
-                tracing::warn!(outbox_table = %self.table, error = waiting_for, "the outbox cannot be used; retrying");
+            let failure = failures.failed(Instant::now().into_std(), waiting_for.clone());
+            if failure.is_logged {
+                tracing::warn!(
+                    outbox_table = %self.table,
+                    error = waiting_for,
+                    times = failure.times,
+                    "the outbox cannot be used; retrying"
+                );
             }
+            let paused = RelayState::Paused { waiting_for };
+            self.metrics.state(&paused);
+            self.status.set(paused);
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(CHECK_RETRY_MAX);
         }
-        if self.status.set(RelayState::Running) {
-            tracing::info!(outbox_table = %self.table, "the outbox can be used");
+        if let Some(Recovery { times, lasted_ms }) = failures.recovered(Instant::now().into_std()) {
+            tracing::info!(outbox_table = %self.table, times, lasted_ms, "outbox recovered");
+            self.status.set(RelayState::Running);
         }
     }
 

@@ -11,7 +11,8 @@ use axum::routing::get;
 use domain::document::Age;
 use domain::ports::{Activity, ActivityQueries, LeaderLookup, Queries, StoreError, StreamQueries};
 use domain::query::{
-    ActivityHistory, CauseCounts, ChannelStatus, IntakeStatus, MinuteActivity, ReplicaStatus, Status, Waiting,
+    ActivityHistory, CauseCounts, ChannelStatus, IntakeStatus, LeaderTerm, MinuteActivity, ReplicaStatus,
+    Status, StoreStatus, StreamBacklog, Waiting,
 };
 use futures_util::future::join3;
 use maud::{Markup, html};
@@ -19,6 +20,7 @@ use maud::{Markup, html};
 use crate::chart::{Chart, Line};
 use crate::error::PageError;
 use crate::layout::{Page, Section};
+use crate::leaderless::Leaderless;
 use crate::params::{Params, address};
 use crate::ports::{Console, Ports};
 use crate::widgets::{Tone, badge, callout, column, failed, id, number, numbers, table, time, visible};
@@ -54,13 +56,25 @@ async fn read<P: Ports>(console: &Console<P>) -> Result<Overview, StoreError> {
     let (store, term) = (store?, term?);
     // If Redis is unavailable, the rest is still shown.
     let backlog = console.stream.backlog(store.processed_up_to()).await.ok();
-    let seen_since = console.leaderless.look(term.is_some(), store.at);
-    let leaderless_since = match term {
+    let last_term_end = match term {
         Some(_) => None,
-        None => console.leader.last_term_end().await?.or(seen_since),
+        None => console.leader.last_term_end().await?,
     };
-    let status = Status::new(store, term, leaderless_since, backlog);
+    let status = status(store, term, last_term_end, backlog, &console.leaderless);
     Ok(Overview { status, activity: activity.ok() })
+}
+
+/// Assembles the status. Without a leader, the time counts from the end of the last term if that is known,
+/// else from the first of the overviews in a row that had no leader.
+fn status(
+    store: StoreStatus,
+    term: Option<LeaderTerm>,
+    last_term_end: Option<Timestamp>,
+    backlog: Option<StreamBacklog>,
+    leaderless: &Leaderless,
+) -> Status {
+    let seen_since = leaderless.look(term.is_some(), store.at);
+    Status::new(store, term, last_term_end.or(seen_since), backlog)
 }
 
 fn render(overview: &Overview) -> Markup {

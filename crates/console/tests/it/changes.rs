@@ -28,21 +28,23 @@ pub(crate) fn borrowed(fields: &[(String, String)]) -> Vec<(&str, &str)> {
 }
 
 impl Browser {
+    pub(crate) async fn form_token(&mut self) -> String {
+        self.get("/console/notifications").await.hidden("form_token").expect("a form")
+    }
+
     /// Requests a plan with a form of the list of dead letters.
     pub(crate) async fn plan(&mut self, fields: &[(&str, &str)]) -> Answer {
-        let token = self.get("/console/notifications").await.hidden("form_token").expect("a form");
+        let token = self.form_token().await;
         self.post(PLAN, &[&[("form_token", token.as_str())], fields].concat()).await
     }
 }
 
 pub(crate) async fn with_dead_letters(count: u64) -> (World, Browser) {
-    dead_letters_in(World::new(), count).await
+    dead_letters_in(World::new().await, count).await
 }
 
 pub(crate) async fn dead_letters_in(world: World, count: u64) -> (World, Browser) {
-    for number in 1..=count {
-        dead(&world.database, number, start()).await;
-    }
+    dead(&world.store, 1..=count, start()).await;
     world.advance(Duration::from_secs(60));
     let browser = world.signed_in().await;
     (world, browser)
@@ -56,7 +58,7 @@ async fn a_plan_changes_nothing_and_its_form_does_it_once_however_often_it_is_se
     for expected in ["Replay 1 dead letter", "gateway_stream_publish_failed", "name no route", "9-0/x"] {
         assert!(plan.body.contains(expected), "{expected}: {}", plan.body);
     }
-    assert_eq!(world.database.actions(), []);
+    assert_eq!(world.actions().await, []);
     let form = confirmation(&plan);
     let first = browser.post(CHANGE, &borrowed(&form)).await;
     assert_eq!(first.status, StatusCode::SEE_OTHER, "{}", first.body);
@@ -65,7 +67,7 @@ async fn a_plan_changes_nothing_and_its_form_does_it_once_however_often_it_is_se
     let result = browser.get(first.header("location")).await;
     assert!(result.body.contains("1 dead letter was replayed"), "{}", result.body);
     assert!(result.body.contains("Recorded in"), "{}", result.body);
-    let actions = world.database.actions();
+    let actions = world.actions().await;
     assert_eq!(actions.len(), 1);
     assert_eq!(
         (&*actions[0].actor, &*actions[0].action, actions[0].affected),
@@ -125,7 +127,7 @@ async fn what_another_operator_discarded_after_the_plan_is_not_replayed() {
     assert!(result.body.contains("1 was left as found: changed since the plan"), "{}", result.body);
     let discarded = browser.get("/console/dead-letters?discarded=true").await;
     assert!(discarded.body.contains("1-0/push:user:u-1"), "{}", discarded.body);
-    assert_eq!(world.database.actions()[1].arguments["ids"], serde_json::json!(["2-0/push:user:u-1"]));
+    assert_eq!(world.actions().await[1].arguments["ids"], serde_json::json!(["2-0/push:user:u-1"]));
 }
 
 #[tokio::test]
@@ -163,7 +165,7 @@ async fn a_confirmation_without_the_versions_of_its_plan_is_refused() {
         assert_eq!(answer.status, StatusCode::BAD_REQUEST);
         assert!(answer.body.contains("Start again from the list"), "{}", answer.body);
     }
-    assert_eq!(world.database.actions(), []);
+    assert_eq!(world.actions().await, []);
 }
 
 #[tokio::test]
@@ -176,13 +178,13 @@ async fn a_form_that_was_carried_out_is_not_taken_with_other_values() {
     form.push(("version".to_owned(), "0".to_owned()));
     let other = browser.post(CHANGE, &borrowed(&form)).await;
     assert_eq!(other.status, StatusCode::BAD_REQUEST, "{}", other.body);
-    assert_eq!(world.database.actions().len(), 1);
+    assert_eq!(world.actions().await.len(), 1);
 }
 
 #[tokio::test]
 async fn all_that_match_have_those_that_a_replica_wrote_whose_clock_is_ahead() {
     let (world, mut browser) = with_dead_letters(3).await;
-    dead(&world.database, 4, start() + Duration::from_secs(3_600)).await;
+    dead(&world.store, [4], start() + Duration::from_secs(3_600)).await;
     let plan = browser.plan(&[("do", "replay_all"), ("channel", "email")]).await;
     assert!(plan.body.contains("Replay 4 dead letters"), "{}", plan.body);
 }
@@ -193,7 +195,7 @@ async fn all_that_match_are_those_of_the_plan_and_none_that_fail_after_it() {
     let plan = browser.plan(&[("do", "replay_all"), ("channel", "email")]).await;
     assert!(plan.body.contains("Replay 3 dead letters"), "{}", plan.body);
     world.advance(Duration::from_secs(1));
-    dead(&world.database, 4, start() + Duration::from_secs(61)).await;
+    dead(&world.store, [4], start() + Duration::from_secs(61)).await;
     let done = browser.post(CHANGE, &borrowed(&confirmation(&plan))).await;
     let result = browser.get(done.header("location")).await;
     assert!(result.body.contains("3 dead letters were replayed"), "{}", result.body);
@@ -209,11 +211,11 @@ async fn a_discard_needs_a_reason_and_is_recorded_with_it() {
     let refused = browser.post(CHANGE, &borrowed(&form)).await;
     assert_eq!(refused.status, StatusCode::BAD_REQUEST);
     assert!(refused.body.contains("A discard takes a reason"), "{}", refused.body);
-    assert_eq!(world.database.actions(), []);
+    assert_eq!(world.actions().await, []);
     form.push(("reason".to_owned(), HOSTILE.to_owned()));
     let done = browser.post(CHANGE, &borrowed(&form)).await;
     assert_eq!(done.status, StatusCode::SEE_OTHER, "{}", done.body);
-    assert_eq!(world.database.actions()[0].action, "discard_dead_letters");
+    assert_eq!(world.actions().await[0].action, "discard_dead_letters");
     let list = browser.get("/console/dead-letters?discarded=true").await;
     assert!(list.body.contains("&lt;script&gt;") && list.body.contains("Discarded by"), "{}", list.body);
     assert!(!list.body.contains("Replay all that match"), "a discarded one is replayed by its id only");
@@ -236,7 +238,7 @@ async fn a_reason_that_is_refused_stays_in_its_field_and_is_measured_in_bytes_as
     }
     let done = browser.post(CHANGE, &borrowed(&with_reason(&refused, 510))).await;
     assert_eq!(done.status, StatusCode::SEE_OTHER, "{}", done.body);
-    assert_eq!(world.database.actions()[0].arguments["reason"], format!("<a>\n{}", "é".repeat(510)).as_str());
+    assert_eq!(world.actions().await[0].arguments["reason"], format!("<a>\n{}", "é".repeat(510)).as_str());
 }
 
 #[tokio::test]
@@ -260,5 +262,5 @@ async fn a_form_that_chooses_nothing_or_says_nothing_is_refused() {
         assert_eq!(browser.get(path).await.header("location"), "/console/dead-letters");
     }
     assert_eq!(browser.get("/console/dead-letters/result").await.status, StatusCode::NOT_FOUND);
-    assert_eq!(world.database.actions(), []);
+    assert_eq!(world.actions().await, []);
 }

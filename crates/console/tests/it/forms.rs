@@ -16,7 +16,7 @@ async fn is_signed_in(browser: &Browser) -> bool {
 
 #[tokio::test]
 async fn a_form_without_the_token_of_its_session_is_refused() {
-    let world = World::new();
+    let world = World::new().await;
     let mut browser = world.signed_in().await;
     let mut other = world.signed_in().await;
     let of_other = form_token(&mut other).await;
@@ -37,7 +37,7 @@ async fn a_form_without_the_token_of_its_session_is_refused() {
 
 #[tokio::test]
 async fn a_form_of_an_earlier_session_is_refused() {
-    let world = World::new();
+    let world = World::new().await;
     let mut browser = world.signed_in().await;
     let old = form_token(&mut browser).await;
     browser.post("/console/sign-out", &[("form_token", &old)]).await;
@@ -51,7 +51,7 @@ async fn a_form_of_an_earlier_session_is_refused() {
 
 #[tokio::test]
 async fn a_form_that_another_site_sends_is_refused_even_with_the_token() {
-    let world = World::new();
+    let world = World::new().await;
     for (name, value) in [
         ("sec-fetch-site", "cross-site"),
         ("sec-fetch-site", "same-site"),
@@ -81,7 +81,7 @@ async fn a_form_that_another_site_sends_is_refused_even_with_the_token() {
 
 #[tokio::test]
 async fn no_other_site_can_sign_someone_in() {
-    let world = World::new();
+    let world = World::new().await;
     let mut attacker = world.browser();
     let theirs = attacker.get("/console/sign-in").await.hidden("form_token").expect("a form");
     let mut victim = world.browser();
@@ -96,7 +96,7 @@ async fn no_other_site_can_sign_someone_in() {
 
 #[tokio::test]
 async fn a_body_that_is_no_form_or_too_large_is_refused() {
-    let world = World::new();
+    let world = World::new().await;
     let mut browser = world.signed_in().await;
     let own = form_token(&mut browser).await;
     for media_type in ["text/plain", "application/json", "multipart/form-data; boundary=x"] {
@@ -115,7 +115,7 @@ async fn a_body_that_is_no_form_or_too_large_is_refused() {
 
 #[tokio::test]
 async fn every_method_that_may_change_something_is_checked() {
-    let world = World::new();
+    let world = World::new().await;
     let mut browser = world.signed_in().await;
     for method in ["POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"] {
         let answer = browser.send(method, "/console/", Some(String::new())).await;

@@ -30,7 +30,7 @@ fn check(answer: &Answer, of: &str) {
 
 #[tokio::test]
 async fn every_answer_has_the_headers_against_scripts_framing_and_caches() {
-    let world = World::new();
+    let world = World::new().await;
     let mut browser = world.browser();
     for path in ["/console/sign-in", "/console/", "/console/sign-in?colour=red", "/console/assets/none.css"] {
         check(&browser.get(path).await, path);
@@ -48,7 +48,7 @@ async fn every_answer_has_the_headers_against_scripts_framing_and_caches() {
 
 #[tokio::test]
 async fn an_asset_is_kept_for_ever_under_the_name_of_its_content() {
-    let world = World::new();
+    let world = World::new().await;
     let page = world.browser().get("/console/sign-in").await.body;
     let paths: Vec<&str> = page.split('"').filter(|text| text.starts_with("/console/assets/")).collect();
     assert_eq!(paths.len(), 3, "{page}");
@@ -65,7 +65,7 @@ async fn an_asset_is_kept_for_ever_under_the_name_of_its_content() {
 
 #[tokio::test]
 async fn with_https_the_browser_is_told_to_use_nothing_else() {
-    let world = World::new();
+    let world = World::new().await;
     let console = world.console_with("", "10.0.0.1");
     let mut https = Browser::of(console.clone()).at("10.0.0.1").with("x-forwarded-proto", "https");
     let answer = https.get("/console/sign-in").await;
@@ -76,7 +76,7 @@ async fn with_https_the_browser_is_told_to_use_nothing_else() {
 
 #[tokio::test]
 async fn a_page_has_no_inline_style_script_or_handler_and_nothing_from_elsewhere() {
-    let world = World::new();
+    let world = World::new().await;
     let mut browser = world.signed_in().await;
     for path in ["/console/", "/console/notifications", "/console/none"] {
         let page = browser.get(path).await.body;
@@ -94,7 +94,7 @@ async fn a_page_has_no_inline_style_script_or_handler_and_nothing_from_elsewhere
 
 #[tokio::test]
 async fn other_paths_are_not_the_consoles() {
-    let world = World::new();
+    let world = World::new().await;
     let answer = world.browser().get("/console").await;
     assert_eq!((answer.status, answer.header("location")), (StatusCode::PERMANENT_REDIRECT, "/console/"));
     assert_eq!(world.browser().get("/v1/status").await.status, StatusCode::NOT_FOUND);
@@ -102,7 +102,7 @@ async fn other_paths_are_not_the_consoles() {
 
 #[tokio::test]
 async fn an_unknown_path_and_a_wrong_parameter_are_pages_with_the_navigation() {
-    let world = World::new();
+    let world = World::new().await;
     let mut browser = world.signed_in().await;
     for (path, status) in
         [("/console/none", StatusCode::NOT_FOUND), ("/console/?x=1", StatusCode::BAD_REQUEST)]

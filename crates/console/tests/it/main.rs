@@ -1,4 +1,5 @@
-//! Tests of the console on stores in memory, through a simulated browser: sign-in, forms, headers, pages.
+//! Tests of the console, each on a PostgreSQL database of its own and on the other ports in memory, through a
+//! simulated browser: sign-in, forms, headers, pages.
 
 mod changes;
 mod forms;

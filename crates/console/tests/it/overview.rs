@@ -1,7 +1,5 @@
 //! Tests of the overview beyond its rendering: its data, and its content while some of that cannot be read.
 
-use std::time::Duration;
-
 use axum::http::StatusCode;
 use domain::ports::{Activity, ReplicaStore, StoreError};
 
@@ -13,7 +11,7 @@ fn down() -> StoreError {
 
 #[tokio::test]
 async fn the_overview_of_an_empty_service_says_that_nothing_is_there() {
-    let world = World::new();
+    let world = World::new().await;
     let answer = world.signed_in().await.get("/console/").await;
     assert_eq!(answer.status, StatusCode::OK);
     for expected in [
@@ -27,21 +25,8 @@ async fn the_overview_of_an_empty_service_says_that_nothing_is_there() {
 }
 
 #[tokio::test]
-async fn after_15_s_without_a_leader_intake_is_stuck_even_if_the_last_leader_stopped_in_order() {
-    let world = World::new();
-    let mut browser = world.signed_in().await;
-    browser.get("/console/").await;
-    world.advance(Duration::from_secs(14));
-    let early = browser.get("/console/").await;
-    assert!(!early.body.contains("No replica has led"), "{}", early.body);
-    world.advance(Duration::from_secs(1));
-    let late = browser.get("/console/").await;
-    assert!(late.body.contains("No replica has led for 15 s, so no intent is read"), "{}", late.body);
-}
-
-#[tokio::test]
 async fn the_charts_have_the_sums_of_all_replicas() {
-    let world = World::new();
+    let world = World::new().await;
     let activity =
         Activity { accepted: 700, published: 1_300, malformed: 3, conflicts: 2, ..Activity::default() };
     for replica in ["one", "other"] {
@@ -60,7 +45,7 @@ async fn the_charts_have_the_sums_of_all_replicas() {
 
 #[tokio::test]
 async fn without_redis_and_without_activity_the_rest_is_shown() {
-    let world = World::new();
+    let world = World::new().await;
     let mut browser = world.signed_in().await;
     world.script.fail("backlog", down());
     world.script.fail("activity", down());
@@ -75,7 +60,7 @@ async fn without_redis_and_without_activity_the_rest_is_shown() {
 
 #[tokio::test]
 async fn without_postgresql_a_page_says_so_and_what_to_do() {
-    let world = World::new();
+    let world = World::new().await;
     let mut browser = world.signed_in().await;
     world.script.fail("get_session", down());
     let answer = browser.get("/console/").await;

@@ -11,9 +11,9 @@ pub(crate) const HOSTILE: &str = "<script>alert(1)</script>\"'><img src=x onerro
 
 #[tokio::test]
 async fn the_state_of_the_list_is_in_its_address_and_pages_follow_each_other() {
-    let world = World::new();
+    let world = World::new().await;
     for number in 1..=5 {
-        accepted(&world.database, number, draft("u-1", &format!("key-{number}")), start()).await;
+        accepted(&world.store, number, draft("u-1", &format!("key-{number}")), start()).await;
     }
     let mut browser = world.signed_in().await;
     let mut path =
@@ -41,7 +41,7 @@ async fn the_state_of_the_list_is_in_its_address_and_pages_follow_each_other() {
 
 #[tokio::test]
 async fn a_search_that_is_wrong_says_where_and_keeps_what_was_typed() {
-    let world = World::new();
+    let world = World::new().await;
     let mut browser = world.signed_in().await;
     let page = browser.get("/console/notifications?filter=%7B%22producer%22").await;
     assert_eq!(page.status, StatusCode::BAD_REQUEST);
@@ -52,13 +52,13 @@ async fn a_search_that_is_wrong_says_where_and_keeps_what_was_typed() {
 
 #[tokio::test]
 async fn what_a_producer_writes_is_text_on_every_page() {
-    let world = World::new();
+    let world = World::new().await;
     let mut hostile = draft(HOSTILE, HOSTILE);
     hostile.payload_json =
         serde_json::json!({"game_id": HOSTILE, "game_name": "a\u{202e}b", "turn_number": 1}).to_string();
     hostile.request_id = Some(HOSTILE.to_owned());
     hostile.trace_id = Some(HOSTILE.to_owned());
-    for route in accepted(&world.database, 1, hostile.clone(), start()).await {
+    for route in accepted(&world.store, 1, hostile.clone(), start()).await {
         assert!(route.recipient_ref.contains(HOSTILE));
     }
     let fields: [(&[u8], &[u8]); 4] = [
@@ -67,8 +67,8 @@ async fn what_a_producer_writes_is_text_on_every_page() {
         (HOSTILE.as_bytes(), HOSTILE.as_bytes()),
         (b"\xff", b"\xfe<script>"),
     ];
-    malformed(&world.database, 2, &fields, start()).await;
-    malformed(&world.database, 3, &fields[..3], start()).await;
+    malformed(&world.store, 2, &fields, start()).await;
+    malformed(&world.store, 3, &fields[..3], start()).await;
     let mut browser = world.signed_in().await;
     for path in [
         "/console/notifications",
@@ -114,10 +114,9 @@ async fn a_notification_shows_what_became_of_each_route_and_leads_to_its_dead_le
 
 #[tokio::test]
 async fn malformed_intents_are_counted_by_code_and_producer() {
-    let world = World::new();
+    let world = World::new().await;
     for number in 1..=3 {
-        malformed(&world.database, number, &[(b"producer", b"game_master"), (b"colour", b"red")], start())
-            .await;
+        malformed(&world.store, number, &[(b"producer", b"game_master"), (b"colour", b"red")], start()).await;
     }
     let mut browser = world.signed_in().await;
     let page = browser.get("/console/malformed").await;
@@ -131,7 +130,7 @@ async fn malformed_intents_are_counted_by_code_and_producer() {
 
 #[tokio::test]
 async fn the_catalogue_has_a_page_for_each_type_with_examples_for_its_audiences() {
-    let world = World::new();
+    let world = World::new().await;
     let mut browser = world.signed_in().await;
     let list = browser.get("/console/catalogue").await;
     let names: Vec<&str> = list

@@ -5,16 +5,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ambient::Timestamp;
-use domain::accept::{self, Known};
+use domain::accept::{self, Decoded, Known};
 use domain::catalog::Catalog;
 use domain::entry::{EntryId, RawEntry, RawFields};
 use domain::intent::{IntentDraft, Recipients};
-use domain::outcome::Outcome;
+use domain::outcome::{Acceptance, Outcome};
 use domain::policy::Policy;
 use domain::ports::{AcceptanceBatch, AcceptanceStore, Completion, Fate, RouteStore, RowLocks};
 use domain::recipient::{Lookup, User};
 use domain::route::{Failed, LiveRoute};
-use memory_stores::MemoryDatabase;
+use store_postgres::PgStore;
 
 pub(crate) const STREAM: &str = "notification:intents";
 
@@ -32,11 +32,10 @@ pub(crate) fn draft(user: &str, key: &str) -> IntentDraft {
     }
 }
 
-/// Decides the entry `number` at `now` and commits the decision. Every user exists.
+/// Decides entries at `now` and commits the decision. Every user exists.
 async fn decide(
-    database: &MemoryDatabase,
-    number: u64,
-    fields: RawFields,
+    store: &PgStore,
+    entries: impl IntoIterator<Item = (u64, RawFields)>,
     users: &[&str],
     now: Timestamp,
 ) -> Vec<Outcome> {
@@ -54,20 +53,22 @@ async fn decide(
         ((*id).to_owned(), Lookup::Found(user))
     };
     let users: HashMap<String, Lookup> = users.iter().map(user).collect();
-    let entry = RawEntry { id: EntryId::new(number, 0), fields };
-    let entries = [accept::decode(STREAM, entry, &policy, now)];
+    let decode = |(number, fields)| {
+        accept::decode(STREAM, RawEntry { id: EntryId::new(number, 0), fields }, &policy, now)
+    };
+    let entries: Vec<Decoded> = entries.into_iter().map(decode).collect();
     let decision =
         accept::decide(STREAM, &entries, &Known::default(), &users, &policy, policy.schedule(now, true));
     let outcomes: Vec<Outcome> = decision.decided.into_iter().map(|decided| decided.outcome).collect();
     let batch =
         AcceptanceBatch { outcomes: outcomes.iter().collect(), checkpoint: None, responses: Vec::new() };
-    assert_eq!(database.accept(batch).await.expect("the store is there"), Fate::Committed);
+    assert_eq!(store.accept(batch).await.expect("the store is there"), Fate::Committed);
     outcomes
 }
 
 /// Accepts an intent and returns its routes.
 pub(crate) async fn accepted(
-    database: &MemoryDatabase,
+    store: &PgStore,
     number: u64,
     draft: IntentDraft,
     now: Timestamp,
@@ -77,36 +78,34 @@ pub(crate) async fn accepted(
         Recipients::Administrators => Vec::new(),
     };
     let users: Vec<&str> = users.iter().map(String::as_str).collect();
-    let outcomes = decide(database, number, draft.into_entry(), &users, now).await;
+    let outcomes = decide(store, [(number, draft.into_entry())], &users, now).await;
     let acceptance = outcomes[0].acceptance().unwrap_or_else(|| panic!("{outcomes:?}"));
     acceptance.live_routes().collect()
 }
 
-/// Accepts an intent whose routes become dead letters at `now`.
-pub(crate) async fn dead(database: &MemoryDatabase, number: u64, now: Timestamp) {
-    for route in accepted(database, number, draft("u-1", &format!("key-{number}")), now).await {
-        let failed = [Failed {
-            key: route.key.clone(),
-            version: route.version,
-            channel: route.channel,
-            attempt_count: route.max_attempts,
-            retry_at: None,
-            classification: route.channel.publish_failed(),
-            message: "WRONGTYPE".to_owned(),
-        }];
-        let completed = database.complete_routes_failed(&failed, now, RowLocks::Wait).await;
-        assert_eq!(completed.expect("the store is there"), [Completion::Applied]);
-    }
+/// Accepts intents with these numbers, whose routes become dead letters at `now`.
+pub(crate) async fn dead(store: &PgStore, numbers: impl IntoIterator<Item = u64>, now: Timestamp) {
+    let entry = |number| (number, draft("u-1", &format!("key-{number}")).into_entry());
+    let outcomes = decide(store, numbers.into_iter().map(entry), &["u-1"], now).await;
+    let routes = outcomes.iter().filter_map(Outcome::acceptance).flat_map(Acceptance::live_routes);
+    let failed = |route: LiveRoute| Failed {
+        key: route.key,
+        version: route.version,
+        channel: route.channel,
+        attempt_count: route.max_attempts,
+        retry_at: None,
+        classification: route.channel.publish_failed(),
+        message: "WRONGTYPE".to_owned(),
+    };
+    let failed: Vec<Failed> = routes.map(failed).collect();
+    let completed = store.complete_routes_failed(&failed, now, RowLocks::Wait).await;
+    let completed = completed.expect("the store is there");
+    assert!(completed.iter().all(|completion| *completion == Completion::Applied), "{completed:?}");
 }
 
 /// Stores an entry that breaks a rule.
-pub(crate) async fn malformed(
-    database: &MemoryDatabase,
-    number: u64,
-    fields: &[(&[u8], &[u8])],
-    now: Timestamp,
-) {
+pub(crate) async fn malformed(store: &PgStore, number: u64, fields: &[(&[u8], &[u8])], now: Timestamp) {
     let fields: RawFields = fields.iter().copied().collect();
-    let outcomes = decide(database, number, fields, &[], now).await;
+    let outcomes = decide(store, [(number, fields)], &[], now).await;
     assert!(outcomes[0].acceptance().is_none(), "{outcomes:?}");
 }

@@ -10,7 +10,7 @@ const SESSION: &str = "notification_console";
 
 #[tokio::test]
 async fn nothing_is_shown_without_a_session() {
-    let world = World::new();
+    let world = World::new().await;
     for path in ["/console/", "/console/notifications", "/console/no-such-page", "/console/sign-in/x"] {
         let answer = world.browser().get(path).await;
         assert!(answer.asks_to_sign_in(), "{path}: {}", answer.status);
@@ -22,7 +22,7 @@ async fn nothing_is_shown_without_a_session() {
 
 #[tokio::test]
 async fn an_operators_token_opens_the_console_and_the_page_that_was_asked_for() {
-    let world = World::new();
+    let world = World::new().await;
     let mut browser = world.browser();
     let answer = browser.get("/console/dead-letters?channel=push").await;
     let sign_in = answer.header("location").to_owned();
@@ -36,14 +36,14 @@ async fn an_operators_token_opens_the_console_and_the_page_that_was_asked_for() 
 
 #[tokio::test]
 async fn a_form_of_a_client_that_is_not_signed_in_has_four_kibibytes_at_most() {
-    let world = World::new();
+    let world = World::new().await;
     let answer = world.browser().sign_in(&"x".repeat(4_096)).await;
     assert_eq!(answer.status, StatusCode::PAYLOAD_TOO_LARGE);
 }
 
 #[tokio::test]
 async fn no_other_token_opens_it_and_the_answer_does_not_say_why() {
-    let world = World::new();
+    let world = World::new().await;
     let mut answers = Vec::new();
     for token in [PRODUCER, "unknown", "", &"x".repeat(1_000)] {
         let mut browser = world.browser();
@@ -60,7 +60,7 @@ async fn no_other_token_opens_it_and_the_answer_does_not_say_why() {
 
 #[tokio::test]
 async fn the_sixth_failure_of_an_address_within_a_minute_is_refused_even_with_the_right_token() {
-    let world = World::new();
+    let world = World::new().await;
     let mut browser = world.browser();
     for _ in 0..5 {
         assert_eq!(browser.sign_in("guess").await.status, StatusCode::FORBIDDEN);
@@ -77,7 +77,7 @@ async fn the_sixth_failure_of_an_address_within_a_minute_is_refused_even_with_th
 
 #[tokio::test]
 async fn attempts_that_succeed_are_not_counted() {
-    let world = World::new();
+    let world = World::new().await;
     for _ in 0..20 {
         world.signed_in().await;
     }
@@ -85,7 +85,7 @@ async fn attempts_that_succeed_are_not_counted() {
 
 #[tokio::test]
 async fn a_client_cannot_choose_its_address_but_a_trusted_proxy_says_it() {
-    let world = World::new();
+    let world = World::new().await;
     let tokens = tokens_file(&[(OPERATOR, OPERATES)]);
     let console = world.console_with(&tokens, "10.0.0.0/8");
     for number in 0..5 {
@@ -107,7 +107,7 @@ async fn a_client_cannot_choose_its_address_but_a_trusted_proxy_says_it() {
 
 #[tokio::test]
 async fn a_session_begins_with_a_new_id_and_an_id_that_a_client_brought_opens_nothing() {
-    let world = World::new();
+    let world = World::new().await;
     let mut browser = world.browser();
     let planted = "a".repeat(64);
     browser.cookies.insert(SESSION.to_owned(), planted.clone());
@@ -122,7 +122,7 @@ async fn a_session_begins_with_a_new_id_and_an_id_that_a_client_brought_opens_no
 
 #[tokio::test]
 async fn signing_in_again_ends_the_session_that_the_browser_had() {
-    let world = World::new();
+    let world = World::new().await;
     let mut browser = world.signed_in().await;
     let before = browser.clone();
     // This is a second tab whose sign-in was opened before.
@@ -139,7 +139,7 @@ async fn signing_in_again_ends_the_session_that_the_browser_had() {
 
 #[tokio::test]
 async fn a_session_ends_after_eight_hours() {
-    let world = World::new();
+    let world = World::new().await;
     let mut browser = world.signed_in().await;
     world.advance(Duration::from_secs(8 * 3_600 - 1));
     assert_eq!(browser.get("/console/").await.status, StatusCode::OK);
@@ -149,7 +149,7 @@ async fn a_session_ends_after_eight_hours() {
 
 #[tokio::test]
 async fn a_sign_out_ends_the_session_on_every_replica_at_once() {
-    let world = World::new();
+    let world = World::new().await;
     let mut browser = world.signed_in().await;
     let mut copy = browser.elsewhere(world.console());
     let form_token = copy.get("/console/").await.hidden("form_token").expect("a form");
@@ -164,7 +164,7 @@ async fn a_sign_out_ends_the_session_on_every_replica_at_once() {
 
 #[tokio::test]
 async fn a_session_ends_where_its_token_is_removed_or_is_no_operators_any_more() {
-    let world = World::new();
+    let world = World::new().await;
     let browser = world.signed_in().await;
     let without = tokens_file(&[(COLLEAGUE, OPERATES)]);
     let demoted = tokens_file(&[(OPERATOR, "producer = \"game_master\"")]);
@@ -178,7 +178,7 @@ async fn a_session_ends_where_its_token_is_removed_or_is_no_operators_any_more()
 
 #[tokio::test]
 async fn a_sign_in_leads_to_no_other_site_and_to_no_other_part_of_the_service() {
-    let world = World::new();
+    let world = World::new().await;
     for wrong in [
         "https://evil.example/console/",
         "//evil.example/console/",
@@ -221,7 +221,7 @@ async fn a_sign_in_leads_to_no_other_site_and_to_no_other_part_of_the_service() 
 
 #[tokio::test]
 async fn a_sign_in_whose_form_is_too_old_still_leads_to_the_page_that_was_asked_for() {
-    let world = World::new();
+    let world = World::new().await;
     let mut browser = world.browser();
     for (next, kept) in [
         ("/console/malformed?limit=5", Some("/console/malformed?limit=5")),
@@ -239,7 +239,7 @@ async fn a_sign_in_whose_form_is_too_old_still_leads_to_the_page_that_was_asked_
 
 #[tokio::test]
 async fn a_link_of_another_site_leads_to_the_page_without_a_second_sign_in() {
-    let world = World::new();
+    let world = World::new().await;
     let mut browser = world.signed_in().await;
     // A browser does not send the cookie when the link is on another site.
     let mut followed = Browser::of(world.console()).with("sec-fetch-site", "cross-site");
@@ -258,7 +258,7 @@ async fn a_link_of_another_site_leads_to_the_page_without_a_second_sign_in() {
 
 #[tokio::test]
 async fn a_cookie_is_for_this_console_alone_and_not_for_scripts() {
-    let world = World::new();
+    let world = World::new().await;
     let answer = world.browser().sign_in(OPERATOR).await;
     let cookies = answer.set_cookies();
     let session =
@@ -269,7 +269,7 @@ async fn a_cookie_is_for_this_console_alone_and_not_for_scripts() {
 
 #[tokio::test]
 async fn over_https_a_cookie_is_secure_and_bound_to_the_host() {
-    let world = World::new();
+    let world = World::new().await;
     let console = world.console_with(&tokens_file(&[(OPERATOR, OPERATES)]), "10.0.0.1");
     let behind = Browser::of(console.clone()).at("10.0.0.1").with("x-forwarded-proto", "https");
     let mut browser = behind.clone();

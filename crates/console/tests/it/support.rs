@@ -1,4 +1,5 @@
-//! A console on stores in memory, and a browser that keeps cookies and sends forms unchanged.
+//! A console on PostgreSQL, with the other ports in memory, and a browser that keeps cookies and sends forms
+//! unchanged.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -16,13 +17,16 @@ use console::{Attempts, Console, ConsoleSettings, Leaderless, Ports};
 use domain::catalog::Catalog;
 use domain::operations::Budgets;
 use futures_util::{StreamExt, stream};
+use harness::TestDatabase;
 use http_body_util::BodyExt;
 use http_server::tokens::{AccessTokens, token_sha256};
 use http_server::{Peer, Started};
 use idempotency::{Idempotency, IdempotencySettings, MemoryStore};
 use memory_stores::{
-    MemoryDatabase, MemoryElection, MemoryIntents, MemoryReplicas, MemorySessions, Script, Scripted,
+    MemoryElection, MemoryIntents, MemoryReplicas, MemorySessions, RecordedAction, Script, Scripted,
 };
+use pg::{Dsn, PgPool, PoolSettings};
+use store_postgres::{PgQueries, PgStore, QUERY_SESSION, SESSION};
 use tokio::time::Instant;
 use tower::ServiceExt;
 
@@ -52,11 +56,11 @@ fn all_tokens() -> String {
     tokens_file(&[(OPERATOR, OPERATES), (COLLEAGUE, OPERATES), (PRODUCER, sends)])
 }
 
-struct MemoryPorts;
+struct TestPorts;
 
-impl Ports for MemoryPorts {
-    type Queries = MemoryDatabase;
-    type Operations = Scripted<MemoryDatabase>;
+impl Ports for TestPorts {
+    type Queries = PgQueries;
+    type Operations = Scripted<PgStore>;
     type Stream = Scripted<MemoryIntents>;
     type Leader = MemoryElection;
     type Activity = Scripted<MemoryReplicas>;
@@ -68,7 +72,9 @@ impl Ports for MemoryPorts {
 /// The state that replicas share.
 pub(crate) struct World {
     pub(crate) clock: Arc<ManualClock>,
-    pub(crate) database: MemoryDatabase,
+    database: TestDatabase,
+    pub(crate) store: PgStore,
+    queries: PgQueries,
     pub(crate) intents: Scripted<MemoryIntents>,
     pub(crate) election: MemoryElection,
     pub(crate) replicas: MemoryReplicas,
@@ -82,18 +88,28 @@ pub(crate) struct World {
 }
 
 impl World {
-    pub(crate) fn new() -> Self {
-        Self::with_keys(IdempotencySettings::default())
+    pub(crate) async fn new() -> Self {
+        Self::with_keys(IdempotencySettings::default()).await
     }
 
     /// Creates a world with these settings of the idempotency keys of forms.
-    pub(crate) fn with_keys(settings: IdempotencySettings) -> Self {
+    pub(crate) async fn with_keys(settings: IdempotencySettings) -> Self {
+        let database = TestDatabase::new().await;
+        let dsn = Dsn::parse(&database.dsn()).expect("the harness gives a connection string");
+        let pool = |session| {
+            // No test is about the time of a statement.
+            let operation_timeout = Duration::from_secs(60);
+            PgPool::new(&dsn, PoolSettings { max_connections: 2, operation_timeout, session })
+                .expect("a pool")
+        };
         let claims_hang = Arc::<AtomicBool>::default();
         let keys = HangingStore { store: MemoryStore::new(100), hangs: Arc::clone(&claims_hang) };
         let clock = Arc::new(ManualClock::new(start()));
         let script = Script::default();
         Self {
-            database: MemoryDatabase::default(),
+            store: PgStore::new(pool(SESSION)),
+            queries: PgQueries::new(pool(QUERY_SESSION)),
+            database,
             intents: Scripted::new(MemoryIntents::default(), &script),
             election: MemoryElection::default(),
             replicas: MemoryReplicas::new(Arc::clone(&clock)),
@@ -113,9 +129,9 @@ impl World {
 
     /// The console of a replica.
     pub(crate) fn console_with(&self, tokens: &str, proxies: &str) -> Router {
-        console::router(Console::<MemoryPorts> {
-            queries: self.database.clone(),
-            operations: Scripted::new(self.database.clone(), &self.script),
+        console::router(Console::<TestPorts> {
+            queries: self.queries.clone(),
+            operations: Scripted::new(self.store.clone(), &self.script),
             stream: self.intents.clone(),
             leader: self.election.clone(),
             activity: Scripted::new(self.replicas.clone(), &self.script),
@@ -146,6 +162,11 @@ impl World {
         let answer = browser.sign_in(OPERATOR).await;
         assert_eq!(answer.status, StatusCode::SEE_OTHER, "{}", answer.body);
         browser
+    }
+
+    /// The actions of operators, in order.
+    pub(crate) async fn actions(&self) -> Vec<RecordedAction> {
+        self.database.actions().await
     }
 
     pub(crate) fn advance(&self, by: Duration) {

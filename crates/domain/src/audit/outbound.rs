@@ -5,23 +5,16 @@ use crate::entry::{EntryId, RawFields};
 use crate::republish::OutboundState;
 use crate::route::{Channel, RouteKey, RouteStatus};
 
-/// A published route and the id of its outbound entry.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct PublishedRoute<'a> {
-    /// Key of the route.
-    pub key: &'a RouteKey,
-    /// Id of the outbound entry.
-    pub entry_id: EntryId,
-}
-
-impl PublishedRoute<'_> {
-    /// The discrepancy to report if the entry is missing in `stream`.
-    pub fn missing(&self, stream: &str, state: Option<&OutboundState>) -> Discrepancy {
-        let last = state.map_or(EntryId::ZERO, |state| state.last_generated);
-        let detail =
-            format!("{stream} lacks its entry {}; the last id of the stream is {last}", self.entry_id);
-        Discrepancy::new(Kind::PublishedEntryMissing, Subject::Route(self.key.clone()), detail)
-    }
+/// The discrepancy to report if the entry `id` of a published route is missing in `stream`.
+pub fn missing_entry(
+    key: &RouteKey,
+    id: EntryId,
+    stream: &str,
+    state: Option<&OutboundState>,
+) -> Discrepancy {
+    let last = state.map_or(EntryId::ZERO, |state| state.last_generated);
+    let detail = format!("{stream} lacks its entry {id}; the last id of the stream is {last}");
+    Discrepancy::new(Kind::PublishedEntryMissing, Subject::Route(key.clone()), detail)
 }
 
 /// The route that an outbound entry names.

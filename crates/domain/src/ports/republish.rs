@@ -9,7 +9,7 @@ use super::{Append, Completion, DuePage, StoreError};
 use crate::entry::EntryId;
 use crate::outbound::OutboundEntry;
 use crate::record::RecordCursor;
-use crate::republish::{OutboundState, SeenStream, ServerId};
+use crate::republish::{EntryState, OutboundState, SeenStream, ServerId, entry_state};
 use crate::route::{Channel, Published, RouteKey};
 
 /// The server of the outbound streams, and the state of the streams.
@@ -28,8 +28,23 @@ pub struct FoundEntries {
     pub server: ServerId,
     /// The stream at the time of the search; `None` if the key does not exist.
     pub stream: Option<OutboundState>,
-    /// One flag for each entry, in the given order: true if it is in the stream and belongs to its route.
-    pub present: Vec<bool>,
+    /// The fate of each entry, in the given order.
+    pub states: Vec<EntryState>,
+}
+
+impl FoundEntries {
+    /// Creates the result. `present` has one flag for each of `entries`: true if it is in the stream and
+    /// belongs to its route.
+    pub fn new(
+        server: ServerId,
+        stream: Option<OutboundState>,
+        entries: &[(&RouteKey, EntryId)],
+        present: impl IntoIterator<Item = bool>,
+    ) -> Self {
+        let state = |((_, id), present): (&(_, EntryId), bool)| entry_state(*id, present, stream.as_ref());
+        let states = entries.iter().zip(present).map(state).collect();
+        Self { server, stream, states }
+    }
 }
 
 /// The most entries that callers search for with one call of [`OutboundInspection::find_entries`]. The call

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ambient::{Jitter, error_chain};
+use ambient::{Episode, Jitter, Recovery, error_chain};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -27,14 +27,12 @@ pub(crate) async fn reap(
     jitter: &dyn Jitter,
     stop: &CancellationToken,
 ) {
-    let (mut failing, mut set_aside) = (false, SetAside::default());
+    let (failures, mut set_aside) = (Episode::default(), SetAside::default());
     while !stop.is_cancelled() {
         // A stop ends it at any point: another relay reaps the remaining leases.
         let reaping = reap_all(storage, settings, jitter, &mut set_aside);
         let Some(outcome) = stop.run_until_cancelled(reaping).await else { break };
-        if let Some(error) = first_failure(&mut failing, outcome) {
-            tracing::warn!(error, "leases of outbox events could not be reaped; trying again");
-        }
+        note(&failures, "reap expired leases", outcome);
         pause(stop, settings.lease_timeout / REAPS_PER_LEASE).await;
     }
 }
@@ -87,21 +85,32 @@ pub(crate) async fn sample(
     observer: &impl RelayObserver,
     stop: &CancellationToken,
 ) {
-    let mut failing = false;
+    let failures = Episode::default();
     while !stop.is_cancelled() {
         let outcome =
             storage.stats(&settings.types, MAX_BACKLOG_COUNT).await.map(|stats| observer.backlog(&stats));
-        if let Some(error) = first_failure(&mut failing, outcome) {
-            tracing::warn!(error, "the backlog of the outbox could not be counted; trying again");
-        }
+        note(&failures, "count the backlog", outcome);
         pause(stop, BACKLOG_INTERVAL).await;
     }
 }
 
-/// Returns the error if the previous call did not fail.
-fn first_failure(failing: &mut bool, outcome: Result<(), OutboxError>) -> Option<String> {
-    let before = std::mem::replace(failing, outcome.is_err());
-    outcome.err().filter(|_| !before).map(|error| error_chain(&error))
+/// Logs the beginning and the end of an outage.
+fn note(failures: &Episode, task: &'static str, outcome: Result<(), OutboxError>) {
+    let now = Instant::now().into_std();
+    match outcome {
+        Ok(()) => {
+            if let Some(Recovery { times, lasted_ms }) = failures.recovered(now) {
+                tracing::info!(task, times, lasted_ms, "background task of the outbox relay recovered");
+            }
+        }
+        Err(error) => {
+            let failure = failures.failed(now, ());
+            if failure.is_logged {
+                let (error, times) = (error_chain(&error), failure.times);
+                tracing::warn!(task, error, times, "background task of the outbox relay failed; retrying");
+            }
+        }
+    }
 }
 
 async fn pause(stop: &CancellationToken, time: Duration) {

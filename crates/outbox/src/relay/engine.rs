@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ambient::{Clock, Jitter, RandomJitter, RandomTokens, SystemClock, Tokens, error_chain};
+use ambient::{
+    Clock, Episode, Jitter, RandomJitter, RandomTokens, Recovery, SystemClock, Tokens, error_chain,
+};
 use pg::Dsn;
 use tokio::time::error::Elapsed;
 use tokio::time::{Instant, sleep, timeout};
@@ -33,6 +35,7 @@ pub struct Relay<S, P, O> {
     /// The event types of which delivered events are compared with the publisher's entries.
     pub(super) compared: EventTypes,
     status: RelayStatus,
+    outages: Episode,
     source: Option<AnnouncementSource>,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) jitter: Arc<dyn Jitter>,
@@ -51,6 +54,7 @@ impl<S: Storage, P: Publisher, O: RelayObserver> Relay<S, P, O> {
             observer,
             settings,
             status: RelayStatus::default(),
+            outages: Episode::default(),
             source: None,
             clock: Arc::new(SystemClock),
             jitter: Arc::new(RandomJitter),
@@ -164,24 +168,31 @@ impl<S: Storage, P: Publisher, O: RelayObserver> Relay<S, P, O> {
     }
 
     fn running(&self) {
-        if self.status.set(RelayState::Running) {
-            tracing::info!(relay = self.settings.relay_id.as_str(), "outbox relay recovered");
-            self.observer.state(&RelayState::Running);
-        }
+        let Some(Recovery { times, lasted_ms }) = self.outages.recovered(Instant::now().into_std()) else {
+            return;
+        };
+        let relay = self.settings.relay_id.as_str();
+        tracing::info!(relay, times, lasted_ms, "outbox relay recovered");
+        self.status.set(RelayState::Running);
+        self.observer.state(&RelayState::Running);
     }
 
     fn paused(&self, outage: &Outage) {
         let error = error_chain(outage);
         let state = RelayState::Paused { waiting_for: error.clone() };
-        let was_running = self.status.state() == RelayState::Running;
-        if self.status.set(state.clone()) && was_running {
+        let failure = self.outages.failed(Instant::now().into_std(), ());
+        if failure.is_logged {
             tracing::warn!(
                 relay = self.settings.relay_id.as_str(),
                 error,
+                times = failure.times,
                 "outbox relay paused; it claims nothing until this is available again"
             );
+        }
+        if failure.times == 1 {
             self.observer.state(&state);
         }
+        self.status.set(state);
     }
 }
 

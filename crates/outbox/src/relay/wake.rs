@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use ambient::error_chain;
+use ambient::{Episode, Recovery, error_chain};
 use pg::{Dsn, Listener, SessionSettings};
 use tokio::sync::Notify;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::ChannelName;
@@ -62,20 +63,18 @@ pub(crate) struct AnnouncementSource {
 /// Listens until `stop`.
 pub(crate) async fn listen(source: &AnnouncementSource, wake: &Wake, stop: &CancellationToken) {
     let mut pause = RECONNECT_MIN;
-    let mut failing = false;
+    let failures = Episode::default();
     while !stop.is_cancelled() {
         let connected = pg::listen(&source.dsn, source.channel.as_str(), SessionSettings::default());
         let error = match stop.run_until_cancelled(connected).await {
             None => break,
             Some(Err(error)) => error,
             Some(Ok(listener)) => {
-                if failing {
-                    tracing::info!(
-                        listen_channel = source.channel.as_str(),
-                        "listening for outbox events again"
-                    );
+                if let Some(Recovery { times, lasted_ms }) = failures.recovered(Instant::now().into_std()) {
+                    let listen_channel = source.channel.as_str();
+                    tracing::info!(listen_channel, times, lasted_ms, "listening for outbox events recovered");
                 }
-                (pause, failing) = (RECONNECT_MIN, false);
+                pause = RECONNECT_MIN;
                 wake.listening(true);
                 let ended = stop.run_until_cancelled(pass_on(&listener, wake)).await;
                 wake.listening(false);
@@ -85,15 +84,15 @@ pub(crate) async fn listen(source: &AnnouncementSource, wake: &Wake, stop: &Canc
                 }
             }
         };
-        if !failing {
-            let error = error_chain(&error);
+        let failure = failures.failed(Instant::now().into_std(), ());
+        if failure.is_logged {
             tracing::warn!(
                 listen_channel = source.channel.as_str(),
-                error,
+                error = error_chain(&error),
+                times = failure.times,
                 "not listening for outbox events; polling until it listens again"
             );
         }
-        failing = true;
         // If cancelled, the loop ends.
         let _: Option<()> = stop.run_until_cancelled(tokio::time::sleep(pause)).await;
         pause = (pause * 2).min(RECONNECT_MAX);

@@ -1,10 +1,10 @@
-//! Logs the database's availability: one line when it stops responding and one when it is back, whatever the
-//! number of requests.
+//! Logs the database's availability: when it stops responding, once a minute meanwhile, and when it is back,
+//! whatever the number of requests.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use ambient::{Episode, Recovery};
 use pg::PgError;
 use tokio::time::Instant;
 use tokio::time::error::Elapsed;
@@ -24,8 +24,8 @@ pub(super) enum Need {
 /// The state of the database according to the last requests.
 #[derive(Debug, Default)]
 pub(super) struct Availability {
-    unavailable: AtomicBool,
-    read_only: AtomicBool,
+    outage: Episode,
+    read_only: Episode,
     busy: Mutex<Option<Instant>>,
 }
 
@@ -56,29 +56,33 @@ impl Availability {
     }
 
     fn failed(&self, error: String) {
-        if !self.unavailable.swap(true, Ordering::Relaxed) {
+        let failure = self.outage.failed(Instant::now().into_std(), ());
+        if failure.is_logged {
             tracing::warn!(
                 error,
+                times = failure.times,
                 "PostgreSQL is unavailable; requests are answered with 503 until it is back"
             );
         }
     }
 
     fn answered(&self) {
-        if was_set(&self.unavailable) {
-            tracing::info!("PostgreSQL is available again");
+        if let Some(Recovery { times, lasted_ms }) = self.outage.recovered(Instant::now().into_std()) {
+            tracing::info!(times, lasted_ms, "PostgreSQL recovered");
         }
     }
 
     fn refused_write(&self) {
-        if !self.read_only.swap(true, Ordering::Relaxed) {
-            tracing::warn!("PostgreSQL is read-only; writes get 503 until it accepts them again");
+        let failure = self.read_only.failed(Instant::now().into_std(), ());
+        if failure.is_logged {
+            let times = failure.times;
+            tracing::warn!(times, "PostgreSQL is read-only; writes get 503 until it accepts them again");
         }
     }
 
     fn wrote(&self) {
-        if was_set(&self.read_only) {
-            tracing::info!("PostgreSQL takes writes again");
+        if let Some(Recovery { times, lasted_ms }) = self.read_only.recovered(Instant::now().into_std()) {
+            tracing::info!(times, lasted_ms, "writes to PostgreSQL recovered");
         }
     }
 
@@ -92,10 +96,4 @@ impl Availability {
             );
         }
     }
-}
-
-/// Clears the flag and returns true if it was set. The load keeps the cache line shared among processors
-/// while nothing changes.
-fn was_set(flag: &AtomicBool) -> bool {
-    flag.load(Ordering::Relaxed) && flag.swap(false, Ordering::Relaxed)
 }

@@ -144,17 +144,7 @@ impl OperationsFixture for World {
     }
 
     async fn actions(&self) -> Vec<RecordedAction> {
-        let sql =
-            "SELECT actor, action, arguments::text, affected, request_id FROM operator_actions ORDER BY id";
-        let rows = self.database.client().await.query(sql, &[]).await.expect("the query is right");
-        let action = |row: tokio_postgres::Row| RecordedAction {
-            actor: row.get(0),
-            action: row.get(1),
-            arguments: serde_json::from_str(row.get(2)).expect("JSON"),
-            affected: row.get::<_, i64>(3).unsigned_abs(),
-            request_id: row.get(4),
-        };
-        rows.into_iter().map(action).collect()
+        self.database.actions().await
     }
 }
 

@@ -98,12 +98,10 @@ impl OutboundInspection for RedisOutbound {
         let response = array(OPERATION, self.client.script(OPERATION, &call).await?)?;
         match &response[..] {
             [run_id, replication_id, state, found @ ..] if found.len() == entries.len() => {
-                let server = server::parse(&[run_id.clone(), replication_id.clone()]);
-                Ok(FoundEntries {
-                    server: server.ok_or_else(|| unavailable(OPERATION, "Redis gave no server id"))?,
-                    stream: outbound_state(OPERATION, state)?,
-                    present: found.iter().map(|found| *found == Value::Int(1)).collect(),
-                })
+                let server = server::parse(&[run_id.clone(), replication_id.clone()])
+                    .ok_or_else(|| unavailable(OPERATION, "Redis gave no server id"))?;
+                let present = found.iter().map(|found| *found == Value::Int(1));
+                Ok(FoundEntries::new(server, outbound_state(OPERATION, state)?, entries, present))
             }
             _ => Err(unavailable(OPERATION, "Redis gave another number of results")),
         }

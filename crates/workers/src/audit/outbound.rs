@@ -7,7 +7,6 @@ use domain::ports::{
     AuditStore, CheckpointCache, LeaderLookup, MAX_FOUND_ENTRIES, OutboundInspection, StoreError,
     StreamEntry, StreamReader,
 };
-use domain::republish::entry_state;
 use domain::route::{Channel, RouteKey};
 
 use super::entries::{before, is_suspected};
@@ -92,8 +91,8 @@ where
         for chunk in second.chunks(MAX_FOUND_ENTRIES) {
             let named: Vec<(&RouteKey, EntryId)> = chunk.iter().map(|(_, named)| *named).collect();
             let found = retry(async || self.stores.outbound.find_entries(channel, &named).await).await?;
-            for ((place, (_, named)), present) in chunk.iter().zip(found.present) {
-                if entry_state(*named, present, found.stream.as_ref()).is_lost() {
+            for ((place, _), state) in chunk.iter().zip(found.states) {
+                if state.is_lost() {
                     verdicts[*place].1 = OutboundVerdict::Uncommitted;
                 }
             }

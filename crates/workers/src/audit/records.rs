@@ -2,8 +2,8 @@
 
 use ambient::Clock;
 use domain::audit::{
-    AuditedRecord, Discrepancy, DiscrepancyKind, PublishedFigures, PublishedRoute, RouteRow, Subject,
-    judge_record,
+    AuditedRecord, Discrepancy, DiscrepancyKind, PublishedFigures, RouteRow, Subject, judge_record,
+    missing_entry,
 };
 use domain::entry::EntryId;
 use domain::ports::{
@@ -11,7 +11,7 @@ use domain::ports::{
     OutboundInspection, RecordCursor, StoreError, StreamReader,
 };
 use domain::record::NotificationId;
-use domain::republish::{EntryState, entry_state};
+use domain::republish::EntryState;
 use domain::route::{Channel, RouteKey};
 
 use super::{Audit, AuditReport, LOOK_INTERVAL, MAX_LOOKS, NAME_MARGIN, retry, still_found};
@@ -111,17 +111,14 @@ where
         chunk: &[(&RouteKey, EntryId)],
         judged: &mut PageFindings,
     ) -> Result<(), StoreError> {
-        let FoundEntries { stream: state, present, .. } =
+        let FoundEntries { stream: state, mut states, .. } =
             retry(async || self.stores.outbound.find_entries(channel, chunk).await).await?;
-        let of_entry = |((_, id), present): (&(_, EntryId), bool)| entry_state(*id, present, state.as_ref());
-        let mut states: Vec<EntryState> = chunk.iter().zip(present).map(of_entry).collect();
         self.look_in_other_streams(channel, chunk, &mut states).await?;
         let is_absent = states.contains(&EntryState::NoStream);
         for ((key, entry_id), entry) in chunk.iter().zip(states) {
             judged.published.add(entry);
             if entry.is_lost() {
-                let route = PublishedRoute { key, entry_id: *entry_id };
-                judged.wrong.push(route.missing(stream, state.as_ref()));
+                judged.wrong.push(missing_entry(key, *entry_id, stream, state.as_ref()));
             }
         }
         if is_absent {
@@ -152,8 +149,7 @@ where
             }
             let entries: Vec<(&RouteKey, EntryId)> = lacking.iter().map(|at| chunk[*at]).collect();
             let found = retry(async || self.stores.outbound.find_entries_in(other, &entries).await).await?;
-            for ((at, (_, id)), present) in lacking.into_iter().zip(entries).zip(found.present) {
-                let state = entry_state(id, present, found.stream.as_ref());
+            for (at, state) in lacking.into_iter().zip(found.states) {
                 if !is_lacking(&state) {
                     states[at] = state;
                 }

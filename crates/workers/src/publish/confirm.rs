@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use domain::entry::EntryId;
 use domain::ports::{MAX_FOUND_ENTRIES, OutboundInspection, Published, StoreError};
-use domain::republish::{EntryState, entry_state};
+use domain::republish::EntryState;
 use domain::route::RouteKey;
 
 use super::RoutePublisher;
@@ -60,9 +60,9 @@ impl<P: Ports> RoutePublisher<P> {
         let entries: Vec<(&RouteKey, EntryId)> =
             chunk.iter().map(|route| (&route.key, readable(route))).collect();
         let found = self.outbound.find_entries(self.channel, &entries).await?;
-        for (route, (present, (_, id))) in chunk.iter().zip(found.present.into_iter().zip(entries)) {
+        for (route, state) in chunk.iter().zip(found.states) {
             if route.entry.server != found.server {
-                match entry_state(id, present, found.stream.as_ref()) {
+                match state {
                     EntryState::Present => {}
                     EntryState::Trimmed | EntryState::Deleted => confirmed.unknown += 1,
                     EntryState::Missing | EntryState::Lost | EntryState::NoStream => {

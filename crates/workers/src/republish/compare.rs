@@ -14,12 +14,12 @@ use domain::ports::{
     Append, Completion, Election, MAX_FOUND_ENTRIES, OutboundInspection, Published, PublishedEntry,
     RecordCursor, RepublishStore, StoreError, error_chain,
 };
-use domain::republish::{EntryState, SeenStream, entry_state};
+use domain::republish::{EntryState, SeenStream, was_lost_before};
 use domain::route::{Channel, LiveRoute, RouteKey};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::losses::{Losses, is_known};
+use super::losses::Losses;
 use super::tally::{Tally, report, widen};
 use super::{Republisher, Suspect};
 use crate::batch_limit::BatchLimit;
@@ -189,17 +189,17 @@ where
         let asked: Vec<(&RouteKey, EntryId)> =
             chunk.iter().map(|entry| (&entry.key, entry.entry_id)).collect();
         let found = self.outbound.find_entries(channel, &asked).await?;
+        // A loss from before the change was reported then.
+        let was_reported = |entry: &PublishedEntry| {
+            former.is_some_and(|former| was_lost_before(entry.entry_id, found.stream.as_ref(), former))
+        };
         let mut missing = Vec::new();
-        for (entry, present) in chunk.iter().zip(found.present) {
-            match entry_state(entry.entry_id, present, found.stream.as_ref()) {
+        for (entry, state) in chunk.iter().zip(found.states) {
+            match state {
                 EntryState::Present => tally.present += 1,
                 EntryState::Trimmed => tally.trimmed += 1,
                 EntryState::Deleted => tally.deleted += 1,
-                EntryState::NoStream | EntryState::Lost
-                    if is_known(former, entry.entry_id, found.stream.as_ref()) =>
-                {
-                    tally.lost_before += 1;
-                }
+                EntryState::NoStream | EntryState::Lost if was_reported(entry) => tally.lost_before += 1,
                 EntryState::NoStream => tally.without_stream += 1,
                 EntryState::Lost => {
                     tally.lost += 1;

@@ -1,6 +1,5 @@
 //! Reports lost entries once, although a comparison may be tried again and is repeated after a minute.
 
-use domain::entry::EntryId;
 use domain::republish::SeenStream;
 
 use super::Suspect;
@@ -77,17 +76,4 @@ fn log(suspect: &Suspect, tally: &Tally) {
             "Redis lost entries of the outbound stream, which begins after them now: consumers may have processed them, and \
              nothing is appended again");
     }
-}
-
-/// True if the entry `id` was already lost when the stream was observed before the change, so that its loss
-/// was reported then.
-pub(super) fn is_known(
-    former: Option<&SeenStream>,
-    id: EntryId,
-    stream: Option<&domain::ports::OutboundState>,
-) -> bool {
-    former.is_some_and(|former| match stream {
-        Some(stream) => stream.had_lost(id, former),
-        None => former.last_generated == EntryId::ZERO,
-    })
 }

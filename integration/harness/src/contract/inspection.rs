@@ -94,7 +94,8 @@ async fn state(fixture: &impl InspectionFixture, channel: Channel) -> Option<Out
 
 async fn find(fixture: &impl InspectionFixture, asked: &[(&RouteKey, EntryId)]) -> Vec<bool> {
     let found = fixture.inspection().find_entries(Channel::Push, asked).await;
-    found.expect("the server is there").present
+    let states = found.expect("the server is there").states;
+    states.into_iter().map(|state| state == EntryState::Present).collect()
 }
 
 pub async fn a_stream_is_seen_with_its_first_last_and_highest_deleted_entry(fixture: impl InspectionFixture) {
@@ -192,7 +193,7 @@ pub async fn a_marker_of_an_entry_of_a_deleted_stream_does_not_count(fixture: im
 pub async fn an_entry_is_found_only_under_its_id_and_of_its_route(fixture: impl InspectionFixture) {
     let absent = fixture.inspection().find_entries(Channel::Push, &[(&key(1), EntryId::new(1, 0))]).await;
     let absent = absent.expect("the server is there");
-    assert_eq!((absent.stream, absent.present), (None, vec![false]));
+    assert_eq!((absent.stream, absent.states), (None, vec![EntryState::NoStream]));
     let appended = append_again(&fixture, &[key(1), key(2)]).await;
     let (one, two) = (id(&appended[0]), id(&appended[1]));
     let later = EntryId::new(two.millis + 1, 0);

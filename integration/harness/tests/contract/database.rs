@@ -1,21 +1,18 @@
 //! The fixtures of the database in memory, for each suite of a port on tables.
 
 use domain::ports::{
-    AcceptanceStore, CheckpointStore, IdempotencyStore, KeySweep, MalformedKey, Operations, Queries,
-    ReceiptStore, RepublishStore, RetentionStore, RouteStore,
+    AcceptanceStore, CheckpointStore, IdempotencyStore, KeySweep, MalformedKey, RepublishStore,
+    RetentionStore, RouteStore,
 };
 use domain::record::{IdempotencyKey, NotificationId};
 use domain::route::RouteKey;
 use harness::contract::acceptance::AcceptanceFixture;
 use harness::contract::idempotency::IdempotencyFixture;
 use harness::contract::keys::KeysFixture;
-use harness::contract::operations::OperationsFixture;
-use harness::contract::queries::QueriesFixture;
-use harness::contract::receipts::ReceiptsFixture;
 use harness::contract::republish::RepublishFixture;
 use harness::contract::retention::RetentionFixture;
 use harness::contract::routes::RoutesFixture;
-use memory_stores::{MemoryDatabase, RecordedAction, RowLock};
+use memory_stores::{MemoryDatabase, RowLock};
 
 pub(super) struct Database(pub(super) MemoryDatabase);
 
@@ -103,56 +100,8 @@ impl RetentionFixture for Database {
     }
 }
 
-impl QueriesFixture for Database {
-    fn store(&self) -> &(impl AcceptanceStore + RouteStore) {
-        &self.0
-    }
-
-    fn queries(&self) -> &impl Queries {
-        &self.0
-    }
-}
-
-impl ReceiptsFixture for Database {
-    fn store(&self) -> &(impl AcceptanceStore + RouteStore + ReceiptStore + RetentionStore<NotificationId>) {
-        &self.0
-    }
-
-    fn queries(&self) -> &impl Queries {
-        &self.0
-    }
-
-    async fn receipts(&self) -> Vec<String> {
-        self.0.receipts().iter().map(ToString::to_string).collect()
-    }
-}
-
 impl RepublishFixture for Database {
     fn store(&self) -> &(impl AcceptanceStore + RouteStore + RepublishStore) {
         &self.0
-    }
-}
-
-impl OperationsFixture for Database {
-    type Lock = RowLock;
-
-    fn store(&self) -> &(impl AcceptanceStore + RouteStore + Operations) {
-        &self.0
-    }
-
-    fn queries(&self) -> &impl Queries {
-        &self.0
-    }
-
-    async fn lock(&self, key: &RouteKey) -> RowLock {
-        self.0.lock_route(key)
-    }
-
-    async fn release(&self, lock: RowLock) {
-        drop(lock);
-    }
-
-    async fn actions(&self) -> Vec<RecordedAction> {
-        self.0.actions()
     }
 }

@@ -265,26 +265,6 @@ mod backlog {
     harness::backlog_contract!(super::Intents(Default::default()));
 }
 
-mod operations {
-    harness::operations_contract!(super::Database(Default::default()));
-}
-
-mod queries {
-    harness::queries_contract!(super::Database(Default::default()));
-}
-
-mod receipts {
-    harness::receipts_contract!(super::Database(Default::default()));
-}
-
-mod intent_trace {
-    harness::intent_trace_contract!(super::Database(Default::default()));
-}
-
-mod search {
-    harness::search_contract!(super::Database(Default::default()));
-}
-
 mod retention {
     harness::retention_contract!(super::Database(Default::default()));
 }

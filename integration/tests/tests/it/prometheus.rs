@@ -204,12 +204,10 @@ async fn no_client_can_add_series() {
 }
 
 #[tokio::test]
-async fn without_prometheus_there_is_nothing_to_scrape() {
+async fn without_telemetry_there_is_nothing_to_scrape() {
     let world = World::new().await;
-    for (name, value) in [("NOTIFICATION_METRICS_PROMETHEUS", "off"), ("OTEL_SDK_DISABLED", "true")] {
-        let service = world.service().env(name, value).start().await;
-        assert_eq!(scrape(&service.http_addr()).await.status, 404, "{name}");
-    }
+    let service = world.service().env("OTEL_SDK_DISABLED", "true").start().await;
+    assert_eq!(scrape(&service.http_addr()).await.status, 404);
 }
 
 #[tokio::test]

@@ -70,7 +70,7 @@ async fn while_postgresql_is_unavailable_a_response_comes_in_time_and_afterwards
         })
         .await;
     }
-    assert!(service.logged("PostgreSQL is available again").is_some(), "{}", service.output().join("\n"));
+    assert!(service.logged("PostgreSQL recovered").is_some(), "{}", service.output().join("\n"));
     stops(&mut service).await;
 }
 

@@ -16,8 +16,8 @@ use super::with_filter;
 use crate::commands::actor::{actor, request_id};
 use crate::commands::operators::{CommandLine, Progress, StoreClock, Tables};
 use crate::commands::output::{confirm, print_json, print_line};
-use crate::commands::{Failure, Vars, print_warnings};
-use crate::config::{self, Loaded, OperatorConfig};
+use crate::commands::{Failure, Vars, load};
+use crate::config::OperatorConfig;
 use crate::shutdown;
 
 pub(super) async fn replay(
@@ -26,8 +26,7 @@ pub(super) async fn replay(
     out: &mut (impl Write + Send),
 ) -> Result<(), Failure> {
     let actor = actor(&vars);
-    let Loaded { config: (tables, budgets), warnings, .. } = config::load(vars)?;
-    print_warnings(&warnings);
+    let (tables, budgets) = load(vars)?;
     let words = Words { command: "replay", done: "replayed" };
     let change = DeadLetterChange::Replay(budgets);
     Command::open(tables, &args.selection, change, actor, words).await?.run(args.no_wait, out).await
@@ -39,10 +38,11 @@ pub(super) async fn discard(
     out: &mut (impl Write + Send),
 ) -> Result<(), Failure> {
     let actor = actor(&vars);
-    let Loaded { config, warnings, .. } = config::load(vars)?;
-    print_warnings(&warnings);
     let words = Words { command: "discard", done: "discarded" };
-    Command::open(config, &args.selection, args.change.clone(), actor, words).await?.run(false, out).await
+    Command::open(load(vars)?, &args.selection, args.change.clone(), actor, words)
+        .await?
+        .run(false, out)
+        .await
 }
 
 struct Command<'a> {

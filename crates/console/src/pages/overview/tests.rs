@@ -1,6 +1,6 @@
 //! Tests of the rendered overview.
 
-use domain::query::{Counted, LeaderTerm, StoreStatus, StreamBacklog};
+use domain::query::Counted;
 use domain::replica::{BlockedReport, ReplicaReport, WorkerReport};
 use domain::route::Channel;
 
@@ -66,6 +66,21 @@ fn what_is_stuck_is_said_first_with_its_cause() {
     assert!(stuck.contains("The channel push has a route that has been due for 80 s"), "{stuck}");
     assert!(!stuck.contains("Nothing is stuck"), "{stuck}");
     assert!(rest.contains("1,000 or more") && rest.contains("1 min 20 s old"), "{rest}");
+}
+
+#[test]
+fn after_15_s_without_a_leader_intake_is_stuck_even_if_the_last_leader_stopped_in_order() {
+    let leaderless = Leaderless::new();
+    let said = |seconds| {
+        let store = StoreStatus { at: at(seconds), ..overview(Vec::new(), Vec::new()).status.store };
+        render(&Overview { status: status(store, None, None, None, &leaderless), activity: None })
+            .into_string()
+    };
+    let (first, early, late) = (said(100), said(114), said(115));
+    for html in [first, early] {
+        assert!(!html.contains("No replica has led"), "{html}");
+    }
+    assert!(late.contains("No replica has led for 15 s, so no intent is read"), "{late}");
 }
 
 #[test]
