@@ -44,7 +44,7 @@ macro_rules! counted_form {
 
         impl $form {
             pub(crate) fn serialize<S: serde::Serializer>(
-                counted: &crate::query::Counted,
+                counted: &crate::document::Counted,
                 serializer: S,
             ) -> Result<S::Ok, S::Error> {
                 let form = Self { $count: counted.count, $capped: counted.capped };
@@ -201,6 +201,38 @@ pub(crate) fn raw_fields_schema(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
+/// The number at which counting of rows stops.
+pub const COUNT_CAP: u64 = 10_000;
+
+/// A count that stops at a bound.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Counted {
+    /// The number.
+    pub count: u64,
+    /// True if there may be more.
+    pub capped: bool,
+}
+
+impl Counted {
+    /// The result of a count that stops at [`COUNT_CAP`].
+    pub fn up_to_cap(count: u64) -> Self {
+        Self { count: count.min(COUNT_CAP), capped: count >= COUNT_CAP }
+    }
+}
+
+/// Format for people: `7` or `at least 10000`, and on pages (`{:#}`) `10,000 or more`.
+impl fmt::Display for Counted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { count, capped } = self;
+        match (f.alternate(), capped) {
+            (false, false) => write!(f, "{count}"),
+            (false, true) => write!(f, "at least {count}"),
+            (true, false) => f.write_str(&grouped(*count)),
+            (true, true) => write!(f, "{} or more", grouped(*count)),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -245,5 +277,18 @@ mod tests {
     fn json_that_another_program_broke_is_a_string() {
         assert_eq!(json_of("{"), "{");
         assert_eq!(json_of("[1]"), serde_json::json!([1]));
+    }
+
+    #[test]
+    fn a_count_at_the_cap_may_be_more() {
+        assert_eq!(Counted::up_to_cap(9_999), Counted { count: 9_999, capped: false });
+        assert_eq!(Counted::up_to_cap(10_001), Counted { count: 10_000, capped: true });
+    }
+
+    #[test]
+    fn a_count_that_is_not_complete_says_so() {
+        let counted = [(7, false), (20_000, true)].map(|(count, capped)| Counted { count, capped });
+        assert_eq!(counted.map(|counted| counted.to_string()), ["7", "at least 20000"]);
+        assert_eq!(counted.map(|counted| format!("{counted:#}")), ["7", "20,000 or more"]);
     }
 }

@@ -15,13 +15,11 @@ mod notification;
 mod notifications;
 mod search;
 mod status;
+mod store_status;
 mod stream;
 mod stuck;
 
-use std::fmt;
-
-use crate::document::grouped;
-
+pub use crate::document::{COUNT_CAP, Counted};
 pub use activity::{ACTIVITY_MINUTES, ActivityHistory, MinuteActivity};
 pub use causes::{Causes, DeadLetterCause, MAX_CAUSES, MalformedCause};
 pub use cursor::{InvalidCursor, Place};
@@ -31,9 +29,9 @@ pub use malformed::{MalformedFilter, MalformedPlace, MalformedSummary, StoredMal
 pub use notification::{Notification, Route};
 pub use notifications::{NotificationFilter, NotificationSummary, RouteCounts};
 pub use search::{FilterFault, SEARCH_NAMES, SearchFilter, SearchName, SearchOutcome, SearchPlace};
-pub use status::{
-    CauseCounts, ChannelStatus, INTAKE, IntakeStatus, Leader, LeaderTerm, REPLICA_FRESH_FOR, ReplicaStatus,
-    Status, StoreStatus, StreamBacklog, Waiting,
+pub use status::{IntakeStatus, Leader, LeaderTerm, Status, StreamBacklog};
+pub use store_status::{
+    CauseCounts, ChannelStatus, INTAKE, REPLICA_FRESH_FOR, ReplicaStatus, StoreStatus, Waiting,
 };
 pub use stream::{EntryLook, FoundEntry, MAX_UNREAD_BYTES, MAX_UNREAD_ENTRIES, UnreadEntries};
 pub use stuck::{BLOCKED_LIMIT, NO_LEADER_LIMIT, OLDEST_DUE_LIMIT, Stuck};
@@ -45,8 +43,6 @@ pub const DEFAULT_PAGE_ITEMS: usize = 50;
 /// The most records that are read together by their ids, for comparison with intents: with payloads of 64 KiB
 /// and a thousand recipients each they take about 10 MB.
 pub const MAX_RECORDS: usize = 50;
-/// The number at which counting of rows stops.
-pub const COUNT_CAP: u64 = 10_000;
 
 /// The requested number of items of a page: 1 to [`MAX_PAGE_ITEMS`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -86,35 +82,6 @@ impl<T, P: Place> Page<T, P> {
     }
 }
 
-/// A count that stops at a bound.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Counted {
-    /// The number.
-    pub count: u64,
-    /// True if there may be more.
-    pub capped: bool,
-}
-
-impl Counted {
-    /// The result of a count that stops at [`COUNT_CAP`].
-    pub fn up_to_cap(count: u64) -> Self {
-        Self { count: count.min(COUNT_CAP), capped: count >= COUNT_CAP }
-    }
-}
-
-/// Format for people: `7` or `at least 10000`, and on pages (`{:#}`) `10,000 or more`.
-impl fmt::Display for Counted {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { count, capped } = self;
-        match (f.alternate(), capped) {
-            (false, false) => write!(f, "{count}"),
-            (false, true) => write!(f, "at least {count}"),
-            (true, false) => f.write_str(&grouped(*count)),
-            (true, true) => write!(f, "{} or more", grouped(*count)),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -124,18 +91,5 @@ mod tests {
         let limits = [0, 1, 200, 201].map(|items| PageLimit::new(items).map(PageLimit::get));
         assert_eq!(limits, [None, Some(1), Some(200), None]);
         assert_eq!(PageLimit::default().get(), 50);
-    }
-
-    #[test]
-    fn a_count_at_the_cap_may_be_more() {
-        assert_eq!(Counted::up_to_cap(9_999), Counted { count: 9_999, capped: false });
-        assert_eq!(Counted::up_to_cap(10_001), Counted { count: 10_000, capped: true });
-    }
-
-    #[test]
-    fn a_count_that_is_not_complete_says_so() {
-        let counted = [(7, false), (20_000, true)].map(|(count, capped)| Counted { count, capped });
-        assert_eq!(counted.map(|counted| counted.to_string()), ["7", "at least 20000"]);
-        assert_eq!(counted.map(|counted| format!("{counted:#}")), ["7", "20,000 or more"]);
     }
 }

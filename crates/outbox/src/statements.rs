@@ -8,6 +8,7 @@
 //! ''`).
 
 mod admin;
+pub(crate) mod check;
 mod claim;
 mod delivered;
 mod mark;
@@ -33,7 +34,7 @@ use pg::parameter::{self, Parameters};
 use pg::{RawTimestamp, Statement};
 use uuid::Uuid;
 
-use crate::{BatchClaim, ClaimToken, EventTypes, Position, ReapRequest, TableName, check};
+use crate::{BatchClaim, ClaimToken, EventTypes, Position, ReapRequest, TableName};
 
 /// The planner settings that the statements need.
 pub const PLANNER_PARAMETERS: &[(&str, &str)] = &[

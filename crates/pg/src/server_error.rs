@@ -34,8 +34,8 @@ const QUOTES_VALUES: [&str; 7] = ["22", "23", "44", "54", "P0", "38", "XX"];
 /// The classes that concern the values of a statement, so that the same values fail again. `0A`, a feature
 /// that is not supported, is one of them unless it is a dead plan: a trigger may raise it.
 const ABOUT_DATA: [&str; 6] = ["0A", "22", "23", "44", "54", "P0"];
-/// The part of an error's context that names a function of a procedural language, such as PL/pgSQL. The server
-/// translates the rest.
+/// The part of an error's context that names a function of a procedural language, such as PL/pgSQL. The
+/// server translates the rest.
 const FUNCTION_CONTEXT: &str = "PL/";
 /// The classes that concern the state of the server or of the transaction, wherever they are raised:
 /// connection, transaction, role, rollback, resources, object in use, intervention, system.

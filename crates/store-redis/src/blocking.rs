@@ -119,9 +119,9 @@ impl BlockingConnection {
     }
 }
 
-/// The reply to `command`; `None` if it exceeds `max_bytes`: the connection is then broken. Its first byte, and
-/// each next one, arrives within `limit`, and all of it within [`MAX_COPY_TIME`] more: a large reply takes its
-/// time on a slow network.
+/// The reply to `command`; `None` if it exceeds `max_bytes`: the connection is then broken. Its first byte,
+/// and each next one, arrives within `limit`, and all of it within [`MAX_COPY_TIME`] more: a large reply
+/// takes its time on a slow network.
 pub(crate) async fn ask_within(
     operation: &'static str,
     connection: &mut Connection,

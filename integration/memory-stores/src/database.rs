@@ -20,9 +20,8 @@ use domain::ports::{
 use domain::record::{IdempotencyKey, NotificationId, Record};
 use domain::route::{Channel, LiveRoute, NewRoute, RouteKey, RouteStatus, SkipReason, Start, Version};
 
-use super::idempotency::KeyRow;
 use super::lock;
-use super::operations::RecordedAction;
+use super::rows::{KeyRow, RecordedAction};
 
 /// A database. Clones share it.
 #[derive(Clone, Debug, Default)]

@@ -11,32 +11,12 @@ use domain::ports::{
     ResponseToStore, StoreError,
 };
 use domain::record::IdempotencyKey;
-use domain::submission::{AcceptedRequest, StoredResponse};
+use domain::submission::AcceptedRequest;
 use tokio::time::Instant;
 
 use super::database::{MemoryDatabase, ServiceTables};
 use super::lock;
-
-#[derive(Clone, Debug)]
-pub(super) struct KeyRow {
-    token: KeyClaimToken,
-    fingerprint: String,
-    /// The response; `None` while the key is claimed.
-    response: Option<StoredResponse>,
-    expires_at: Instant,
-}
-
-impl KeyRow {
-    /// The outcome of a request with this fingerprint at `now`; `None` if the key is free.
-    fn claim(&self, fingerprint: &str, now: Instant) -> Option<KeyClaim> {
-        let outcome = match &self.response {
-            None => KeyClaim::Pending(self.expires_at - now),
-            Some(response) if self.fingerprint == fingerprint => KeyClaim::Completed(response.clone()),
-            Some(_) => KeyClaim::Conflict,
-        };
-        (self.expires_at > now).then_some(outcome)
-    }
-}
+use super::rows::KeyRow;
 
 impl ServiceTables {
     /// The claim of this key, if it still belongs to `token`. An expired claim remains until another request

@@ -9,25 +9,10 @@ use domain::operations::{DeadLetterChange, OperatorAction, Selection, Target, Ta
 use domain::ports::{Completion, Operations, StoreError};
 use domain::query::{DeadLetterFilter, DeadLetterPlace, Page};
 use domain::route::{RouteKey, RouteStatus, Version};
-use serde_json::Value;
 
 use super::database::{MemoryDatabase, ServiceTables};
 use super::lock;
-
-/// A row of `operator_actions`.
-#[derive(Clone, PartialEq, Debug)]
-pub struct RecordedAction {
-    /// The operator.
-    pub actor: String,
-    /// The name of the action.
-    pub action: String,
-    /// The arguments of the action.
-    pub arguments: Value,
-    /// The number of affected rows.
-    pub affected: u64,
-    /// The id of the request.
-    pub request_id: String,
-}
+use super::rows::RecordedAction;
 
 impl MemoryDatabase {
     /// The actions of operators, in order.

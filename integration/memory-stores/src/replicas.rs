@@ -10,7 +10,7 @@ use domain::query::{ACTIVITY_MINUTES, ActivityHistory, MinuteActivity, REPLICA_F
 use domain::step_down::{StepDown, StepDownState};
 
 use super::lock;
-use super::operations::RecordedAction;
+use super::rows::RecordedAction;
 
 /// The replicas and their activity, with the time of the clock. Clones share them.
 #[derive(Clone, Debug)]

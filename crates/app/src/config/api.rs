@@ -9,10 +9,10 @@ use domain::catalog::Catalog;
 use http_server::tokens::AccessTokens;
 use http_server::{Timeouts, Tls, TrustedProxies};
 
-use super::http::HttpAddr;
+use super::http_addr::HttpAddr;
 use super::knobs::*;
-use super::reader::Reader;
-use super::section::{Section, section};
+use super::reader::{Reader, Section};
+use super::section::section;
 use super::value::Word;
 
 /// The timeout for the head of a request.

@@ -9,8 +9,7 @@ use domain::catalog::{AudienceKind, Catalog, NotificationType};
 use super::knob::Takes;
 use super::knobs::{NOTIFICATION_CATALOG_PATH, NOTIFICATION_LOCALES};
 use super::problem::quote;
-use super::reader::Reader;
-use super::section::Section;
+use super::reader::{Reader, Section};
 use super::value::Value;
 use super::{read_bounded, split_list};
 

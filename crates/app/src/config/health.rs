@@ -2,10 +2,9 @@
 
 use std::path::PathBuf;
 
-use super::http::HttpAddr;
+use super::http_addr::HttpAddr;
 use super::knobs::{CONNECTOR_SOCKET, NOTIFICATION_INTERNAL_HTTP_ADDR, STATE_PROXY_HTTP_ADDR};
-use super::reader::Reader;
-use super::section::Section;
+use super::reader::{Reader, Section};
 
 /// The listener that serves the probes of a process.
 #[derive(Debug, Clone, PartialEq, Eq)]

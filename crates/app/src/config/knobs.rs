@@ -7,10 +7,8 @@ use std::time::Duration;
 
 use idempotency::{MAX_LOCK_TTL, MAX_RETENTION_TTL};
 
+use super::checks::{check_base_url, check_socket, check_stream_name};
 use super::knob::{Knob, Takes};
-use super::state::check_socket;
-use super::streams::check_stream_name;
-use super::user_directory::check_base_url;
 
 /// Retired names, and the replacement of each.
 pub const RETIRED: &[(&str, &str)] = &[

@@ -14,13 +14,28 @@ use super::knobs::{ADMIN_EMAILS_PREFIX, KNOBS, RETIRED};
 use super::minimums::MINIMUMS;
 use super::problem::{ConfigErrors, Problem};
 use super::value::Value;
-use super::{Loaded, read_bounded, section::Section};
+use super::{Loaded, read_bounded};
 
 /// The minimum similarity of a suggested name to an unknown one.
 const SIMILAR: f64 = 0.85;
 
 /// The prefixes of variables that belong to the service. Unknown variables with other prefixes are ignored.
 const OUR_PREFIXES: [&str; 2] = ["NOTIFICATION_", "STATE_PROXY_"];
+
+/// A part of the configuration.
+pub trait Section: Sized {
+    /// Reads all its variables, so that every problem is noted. Returns `None` if one was noted that concerns
+    /// this section.
+    fn read(reader: &mut Reader) -> Option<Self>;
+}
+
+/// Sections that are read together, for a command that needs both.
+impl<A: Section, B: Section> Section for (A, B) {
+    fn read(reader: &mut Reader) -> Option<Self> {
+        let (first, second) = (A::read(reader), B::read(reader));
+        Some((first?, second?))
+    }
+}
 
 /// The variables of a process, and the notes on them.
 #[derive(Debug, Default)]

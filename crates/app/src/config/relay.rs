@@ -11,8 +11,9 @@ use super::ReplicaId;
 use super::http::Http;
 use super::knobs::*;
 use super::reader::Reader;
+use super::reader::Section;
 use super::redis::Redis;
-use super::section::{Section, section};
+use super::section::section;
 use super::telemetry::TelemetryConfig;
 use super::value::Word;
 

@@ -1,35 +1,19 @@
 //! Sections of the configuration: structs whose fields are read from variables.
 
-use super::reader::Reader;
-
-/// A part of the configuration.
-pub trait Section: Sized {
-    /// Reads all its variables, so that every problem is noted. Returns `None` if one was noted that concerns
-    /// this section.
-    fn read(reader: &mut Reader) -> Option<Self>;
-}
-
-/// Sections that are read together, for a command that needs both.
-impl<A: Section, B: Section> Section for (A, B) {
-    fn read(reader: &mut Reader) -> Option<Self> {
-        let (first, second) = (A::read(reader), B::read(reader));
-        Some((first?, second?))
-    }
-}
-
-/// Declares a struct that is a [`Section`], or with `impl` makes one of a struct that is declared elsewhere.
+/// Declares a struct that is a [`Section`](crate::config::Section), or with `impl` makes one of a struct that
+/// is declared elsewhere.
 ///
 /// A field `name: Type = VARIABLE` is read from that variable, and `name: Type = VARIABLE => convert` from a
 /// value that `convert` takes as its argument. A field without a variable is a section of its own. After the
 /// fields were read, the function behind `then` notes what does not fit together.
 macro_rules! section {
-    (@read $reader:ident) => { $crate::config::section::Section::read($reader) };
+    (@read $reader:ident) => { $crate::config::reader::Section::read($reader) };
     (@read $reader:ident $knob:ident) => { $reader.get(&$crate::config::knobs::$knob) };
     (@read $reader:ident $knob:ident $convert:expr) => {
         $reader.get(&$crate::config::knobs::$knob).map($convert)
     };
     (impl $name:ty { $($field:ident $(= $knob:ident $(=> $convert:expr)?)?,)* } $(then $check:path)?) => {
-        impl $crate::config::section::Section for $name {
+        impl $crate::config::reader::Section for $name {
             fn read(reader: &mut $crate::config::reader::Reader) -> Option<Self> {
                 $(let $field = section!(@read reader $($knob $($convert)?)?);)*
                 $($check(reader);)?

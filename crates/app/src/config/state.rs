@@ -2,19 +2,18 @@
 //! program it replaces uses.
 
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
-use http_server::check_socket_path;
 use http_server::tokens::AccessTokens;
 use pg::Dsn;
 use state::{IndexSpec, TableName};
 
-use super::http::HttpAddr;
+use super::http_addr::HttpAddr;
 use super::knob::Takes;
 use super::knobs::*;
-use super::reader::Reader;
-use super::section::{Section, section};
+use super::reader::{Reader, Section};
+use super::section::section;
 use super::telemetry::TelemetryConfig;
 use super::value::Value;
 
@@ -100,11 +99,6 @@ impl Section for StateConfig {
         let socket = path.map(|path| StateSocket { path, mode: mode.0 });
         Some(Self { store: store?, socket, http: http?, metrics, telemetry })
     }
-}
-
-/// Fails if `text` cannot be the path of a socket.
-pub(super) fn check_socket(text: &str) -> Result<(), String> {
-    check_socket_path(Path::new(text)).map_err(|_| format!("it has {} bytes", text.len()))
 }
 
 /// The permissions of a file.

@@ -2,14 +2,9 @@
 
 use std::time::Duration;
 
-use store_redis::OWN_KEYS;
-
 use super::knobs::*;
-use super::reader::Reader;
-use super::section::{Section, section};
-
-/// The maximum length of a stream name, in bytes.
-const MAX_STREAM_NAME_BYTES: usize = 255;
+use super::reader::{Reader, Section};
+use super::section::section;
 
 section! {
     /// The intents stream, which the service reads.
@@ -82,19 +77,5 @@ pub(super) fn check_distinct(reader: &mut Reader) {
             let text = format!("is {key:?}, as is {}: each stream needs a key of its own", other.name);
             reader.problem(knob.name, text);
         }
-    }
-}
-
-/// Fails if `text` cannot be the name of a stream.
-pub(super) fn check_stream_name(text: &str) -> Result<(), String> {
-    if text.len() > MAX_STREAM_NAME_BYTES {
-        return Err("it is too long".to_owned());
-    }
-    if text.contains(char::is_whitespace) {
-        return Err("it holds white space".to_owned());
-    }
-    match OWN_KEYS.iter().find(|prefix| text.starts_with(*prefix)) {
-        Some(prefix) => Err(format!("the service's own keys begin with {prefix}")),
-        None => Ok(()),
     }
 }

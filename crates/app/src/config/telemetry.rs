@@ -5,8 +5,8 @@ use url::Url;
 
 use super::knob::Knob;
 use super::knobs::*;
-use super::reader::Reader;
-use super::section::{Section, section};
+use super::reader::{Reader, Section};
+use super::section::section;
 use super::value::Word;
 
 /// The telemetry of the process.

@@ -5,8 +5,7 @@ use std::time::Duration;
 use url::Url;
 
 use super::knobs::*;
-use super::reader::Reader;
-use super::section::Section;
+use super::reader::{Reader, Section};
 use super::value::Word;
 
 /// The user directory.
@@ -35,12 +34,4 @@ impl Section for UserDirectory {
         let base_url = reader.required(&NOTIFICATION_USER_SERVICE_BASE_URL, base_url)?;
         Some(Self::Http { base_url, timeout })
     }
-}
-
-/// Fails if no path can be appended to the URL.
-pub(super) fn check_base_url(text: &str) -> Result<(), String> {
-    if text.contains(['?', '#']) {
-        return Err("it has a query or a fragment, after which no path can be added".to_owned());
-    }
-    Ok(())
 }

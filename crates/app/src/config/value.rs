@@ -9,9 +9,9 @@ use outbox::{ChannelName, RelayId};
 use pg::{Dsn, DsnError};
 use url::Url;
 
-use super::http::HttpAddr;
+use super::http_addr::HttpAddr;
 use super::knob::Takes;
-use super::redis::RedisAddr;
+use super::redis_addr::RedisAddr;
 use super::replica::ReplicaId;
 use super::secret::Secret;
 use super::{duration, split_list};

@@ -7,7 +7,7 @@ use ambient::Timestamp;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::status::{INTAKE, StoreStatus, Waiting};
+use super::store_status::{INTAKE, StoreStatus, Waiting};
 use crate::document::Age;
 use crate::route::Channel;
 

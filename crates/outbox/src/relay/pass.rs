@@ -235,9 +235,9 @@ impl<S: Storage, P: Publisher, O: RelayObserver> Relay<S, P, O> {
         Ok(ClaimOutcome::Nothing(PassEnd::Idle { due_in }))
     }
 
-    /// Halves the next claim after the table rejected a claim. After one that took too long the next is for one
-    /// event, because each further one may take as long, and the first event is the most likely cause. If the
-    /// claim was for one event, that event is set aside, and with it the later ones of its key.
+    /// Halves the next claim after the table rejected a claim. After one that took too long the next is for
+    /// one event, because each further one may take as long, and the first event is the most likely cause. If
+    /// the claim was for one event, that event is set aside, and with it the later ones of its key.
     async fn narrow(
         &self,
         work: &mut LoopState,

@@ -68,8 +68,8 @@ impl<'a, P: Ports> EntryReader<'a, P> {
         }
     }
 
-    /// Returns the next entry if reading it alone failed with `error` because it is too large: Redis responds,
-    /// but cannot copy the entry in time. Redis copies the entry for this look, too.
+    /// Returns the next entry if reading it alone failed with `error` because it is too large: Redis
+    /// responds, but cannot copy the entry in time. Redis copies the entry for this look, too.
     async fn look_after_failure(
         &mut self,
         after: EntryId,

@@ -3,8 +3,8 @@
 //! One row that cannot be written does not delay another. A statement that is refused as a whole is repeated
 //! in halves, and the completion of the row that remains is deferred ([`super::deferred`]). The completions
 //! of a statement that takes too long, or that waits for a lock other than of its rows, are deferred
-//! together: they are retried beside the loop of the channel, which continues. During an outage this code waits: until the completions of a chunk are committed or
-//! deferred, the channel takes no new work.
+//! together: they are retried beside the loop of the channel, which continues. During an outage this code
+//! waits: until the completions of a chunk are committed or deferred, the channel takes no new work.
 
 use std::collections::{HashMap, VecDeque};
 use std::convert::Infallible;

@@ -1,6 +1,11 @@
 //! Tests of the assembled status.
 
+use std::time::Duration;
+
 use super::*;
+use crate::query::{CauseCounts, ChannelStatus};
+use crate::replica::ReplicaReport;
+use crate::route::Channel;
 
 pub(in crate::query) fn at(seconds: i64) -> Timestamp {
     Timestamp::from_millis(1_775_121_700_000 + seconds * 1_000).expect("in range")
