@@ -39,8 +39,7 @@ use crate::config::{Collector, Log, LogFormat, Protocol, ReplicaId, Sampler, Tel
 const SERVICE_NAME: &str = "notification";
 
 /// Libraries whose log is limited to warnings and errors.
-const NOISY: [&str; 10] = [
-    "h2",
+const NOISY: [&str; 9] = [
     "hyper",
     "hyper_util",
     "opentelemetry",
@@ -51,6 +50,10 @@ const NOISY: [&str; 10] = [
     "tonic",
     "tower",
 ];
+
+/// The library that logs a warning for each HTTP/2 connection whose client broke a limit, as often as clients
+/// like.
+const HTTP2: &str = "h2";
 
 /// The target under which the migration library logs an error for each migration that only a newer release
 /// contains. After a rollback such migrations are expected.
@@ -213,12 +216,13 @@ fn resource(service_name: Option<&str>, replica: &ReplicaId) -> Resource {
     Resource::builder().with_service_name(name).with_attributes([instance, version]).build()
 }
 
-/// Logs everything from `level` on, except that the noisy libraries log at most warnings and the silent ones
-/// nothing.
+/// Logs everything from `level` on, except that the noisy libraries log at most warnings, HTTP/2 at most
+/// errors and the silent ones nothing.
 fn silenced(level: LevelFilter) -> Targets {
     let quiet = NOISY.map(|target| (target, level.min(LevelFilter::WARN)));
     let silent = [NEWER_SCHEMA, CERTIFICATES].map(|target| (target, LevelFilter::OFF));
-    Targets::new().with_default(level).with_targets(quiet).with_targets(silent)
+    let targets = Targets::new().with_default(level).with_targets(quiet).with_targets(silent);
+    targets.with_target(HTTP2, level.min(LevelFilter::ERROR))
 }
 
 /// Writes each event as one line.

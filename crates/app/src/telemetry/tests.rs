@@ -88,12 +88,13 @@ fn the_level_holds_for_the_service_and_noisy_libraries_stay_at_warnings() {
         tracing::debug!("ours is heard");
         tracing::trace!("too fine");
         tracing::info!(target: "hyper_util::client", "chatter");
-        tracing::warn!(target: "h2::proto", "theirs is heard");
+        tracing::warn!(target: "h2::proto", "caused by a client");
+        tracing::warn!(target: "hyper::proto", "theirs is heard");
     });
     assert_eq!(lines.len(), 2, "{lines:?}");
     assert!(lines[0].ends_with("ours is heard") && lines[1].ends_with("theirs is heard"), "{lines:?}");
     let lines =
-        logged(LevelFilter::ERROR, LogFormat::Text, || tracing::warn!(target: "h2::proto", "not heard"));
+        logged(LevelFilter::ERROR, LogFormat::Text, || tracing::warn!(target: "hyper::proto", "not heard"));
     assert_eq!(lines, Vec::<String>::new());
 }
 
