@@ -17,8 +17,8 @@ PEERS := integration/bench/peers
 # (tokio without test-util), and would compile tokio and everything that depends on it again. With these flags, clippy has
 # one set of artefacts, and build and test share the other; all share build scripts and macros.
 
-# Twice as many tests at a time as there are processors: most of their time they wait for servers and for time to pass.
-TEST_THREADS := $(or $(RUST_TEST_THREADS),$(shell expr 2 '*' "$$(getconf _NPROCESSORS_ONLN)"))
+# Three times as many tests at a time as there are processors: most of their time they wait for servers and for time to pass.
+TEST_THREADS := $(or $(RUST_TEST_THREADS),$(shell expr 3 '*' "$$(getconf _NPROCESSORS_ONLN)"))
 
 .PHONY: help
 help: ## list the targets
