@@ -181,6 +181,7 @@ fn is_loopback(addr: &HttpAddr) -> bool {
 #[cfg(test)]
 mod tests {
     use std::io::Write;
+    use std::path::Path;
 
     use super::*;
     use crate::config::{ConfigErrors, Loaded};
