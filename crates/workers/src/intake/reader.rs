@@ -81,7 +81,10 @@ impl<'a, P: Ports> EntryReader<'a, P> {
         }
         self.looked_at = Some(Instant::now());
         match self.intents.look_at_large(after).await? {
-            Some(entry) if entry.bytes > MAX_ENTRY_BYTES as u64 => Ok(self.decode_large(&entry)),
+            Some(entry) if entry.bytes > MAX_ENTRY_BYTES as u64 => {
+                self.looked_at = None;
+                Ok(self.decode_large(&entry))
+            }
             _ => Err(error),
         }
     }

@@ -25,7 +25,8 @@ use crate::health::Stopped;
 use crate::ports::Ports;
 
 /// The longest time that the loop of a channel waits for one statement. Slower completions are retried beside
-/// the loop, without this bound.
+/// the loop, without this bound, and so are the others of a chunk that has waited as long in all, once its
+/// parts are single rows.
 const MAX_COMMIT_WAIT: Duration = Duration::from_secs(1);
 /// The pause after a retry, as a multiple of the time that the retry took, so that slow rows take little of
 /// PostgreSQL's time.
@@ -164,6 +165,8 @@ impl<P: Ports> RoutePublisher<P> {
     ) -> Result<Committed<X>, Stopped> {
         let mut committed = Committed { done: Vec::with_capacity(changes.len()), deferred: Vec::new() };
         let mut parts = VecDeque::from([(changes, acknowledged_at)]);
+        // The time spent on statements that were too slow.
+        let mut waited = Duration::ZERO;
         while let Some((mut part, mut confirmed_at)) = parts.pop_front() {
             let limit = shared.batch_limit().get();
             if part.len() > limit {
@@ -209,7 +212,12 @@ impl<P: Ports> RoutePublisher<P> {
                         shared.batch_limit().failed(part.len());
                     }
                     shared.mark_failed(&error);
-                    committed.deferred.extend(part.into_iter().map(|change| (change, cause.clone())));
+                    waited += started.elapsed();
+                    // The parts cannot become smaller, and the others would probably wait as long.
+                    let gives_up = part.len() == 1 && waited >= MAX_COMMIT_WAIT;
+                    let rest = if gives_up { std::mem::take(&mut parts) } else { VecDeque::new() };
+                    let deferred = part.into_iter().chain(rest.into_iter().flat_map(|(part, _)| part));
+                    committed.deferred.extend(deferred.map(|change| (change, cause.clone())));
                 }
                 Some(cause) => match part.split_off(part.len() / 2) {
                     half if part.is_empty() => {

@@ -117,6 +117,25 @@ async fn rows_whose_completion_waits_for_a_lock_of_a_trigger_delay_their_channel
     timeout(BOUND, running).await.expect("it stops").expect("it does not panic");
 }
 
+// INV-09
+#[tokio::test(start_paused = true)]
+async fn a_chunk_of_slow_completions_delays_its_channel_by_one_statement_however_small_the_parts_have_become()
+{
+    let fixture = Fixture::default();
+    fixture.world.script.on("complete_routes_published", |_| Effect::Hang);
+    let (publisher, receiver, _dispatcher) = fixture.publisher();
+    let (health, stop) = (publisher.health.clone(), CancellationToken::new());
+    fixture.put((1..=80).map(|n| route(n, 0)));
+    let started = Instant::now();
+    let running = tokio::spawn(publisher.run(receiver, stop.clone()));
+    fixture.until(|_| health.status().deferred == 80).await;
+    // Ten chunks, the first two of which make the parts single rows.
+    assert!(started.elapsed() < Duration::from_secs(16), "{:?}", started.elapsed());
+    assert_eq!(fixture.world.publishing.entry_count(Channel::Push), 80);
+    stop.cancel();
+    timeout(BOUND, running).await.expect("it stops").expect("it does not panic");
+}
+
 #[tokio::test(start_paused = true)]
 async fn completions_that_take_too_long_are_made_smaller_and_grow_again() {
     let fixture = Fixture::default();
