@@ -15,7 +15,7 @@ use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 
 const MIB: usize = 1 << 20;
-const CLIENTS: usize = 512;
+const CLIENTS: usize = 1024;
 const BODY_BYTES: usize = 8 * MIB;
 const BUFFERED_BYTES: usize = 64 * MIB;
 const LONG: Duration = Duration::from_secs(120);
@@ -36,7 +36,7 @@ fn peak_bytes() -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn five_hundred_bodies_of_eight_mebibytes_at_once_stay_within_the_budget_and_all_are_answered() {
+async fn a_thousand_bodies_of_eight_mebibytes_at_once_stay_within_the_budget_and_all_are_answered() {
     allow_many_files();
     let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let seen = Arc::clone(&most);

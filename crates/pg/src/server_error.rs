@@ -48,8 +48,8 @@ impl ServerError {
 
     pub(crate) fn of_statement(statement: &'static str, error: &DbError) -> Self {
         // A function can raise any text under any code; only the context shows that a function raised it.
-        let is_raised = error.where_().is_some();
-        let quotes = is_raised || QUOTES_VALUES.contains(&error.code().code().get(..2).unwrap_or_default());
+        let quotes = error.where_().is_some()
+            || QUOTES_VALUES.contains(&error.code().code().get(..2).unwrap_or_default());
         Self(Box::new(ServerMessage {
             state: error.code().clone(),
             message: (!quotes).then(|| error.message().to_owned()),

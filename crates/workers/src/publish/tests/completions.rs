@@ -97,7 +97,7 @@ async fn rows_whose_completion_takes_too_long_delay_their_channel_by_a_second_ea
 
 // INV-09
 #[tokio::test(start_paused = true)]
-async fn rows_whose_completion_waits_for_a_lock_of_a_trigger_delay_their_channel_by_one_statement() {
+async fn rows_whose_completion_waits_for_a_lock_of_their_table_delay_their_channel_by_one_statement() {
     let fixture = Fixture::default();
     fixture.world.script.on("complete_routes_published", |_| Effect::Fail(locked("complete")));
     let (publisher, receiver, _dispatcher) = fixture.publisher();
