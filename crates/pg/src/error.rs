@@ -22,8 +22,8 @@ pub enum PgError {
         #[source]
         source: BoxError,
     },
-    /// A statement exceeded its deadline. It may or may not have been executed; with fewer rows it may
-    /// succeed.
+    /// A statement exceeded its deadline, or a function raised that it cannot change a row now. It may or may
+    /// not have been executed; with fewer rows it may succeed.
     #[error("could not {operation} in time")]
     TimedOut {
         /// The operation that failed.
@@ -57,7 +57,8 @@ impl PgError {
     /// Classifies a driver's error. Classes 22 (data), 23 (integrity), 44 (check option), 54 (limits) and P0
     /// (raised by a trigger), and whatever else a function raises about a row, become `Refused`, 57014
     /// (cancelled) `TimedOut`, 55P03 (lock not available) `Locked`, or `TimedOut` if a function waited for
-    /// the lock; all others become `Unavailable`.
+    /// the lock; all others become `Unavailable`, or `TimedOut` if they are the code of a function's RAISE,
+    /// such as 40001 (serialization failure).
     pub(crate) fn from_driver(
         operation: &'static str,
         statement: &'static str,
@@ -68,11 +69,13 @@ impl PgError {
         match server.code() {
             "57014" => Self::TimedOut { operation, source: server.into() },
             // A lock that a trigger waits for is that of one row of the statement.
-            "55P03" if server.is_raised() => Self::TimedOut { operation, source: server.into() },
+            "55P03" if server.is_of_function() => Self::TimedOut { operation, source: server.into() },
             "55P03" => Self::Locked { operation, source: server },
             _ if server.is_about_data() && !is_dead_plan(&source) => {
                 Self::Refused { operation, source: server }
             }
+            // What a trigger raises concerns the row: the server serves the others.
+            _ if server.is_of_raise() => Self::TimedOut { operation, source: server.into() },
             _ => Self::Unavailable { operation, source: server.into() },
         }
     }

@@ -22,10 +22,32 @@ struct ServerMessage {
     constraint: Option<String>,
     table: Option<String>,
     column: Option<String>,
-    /// True if it was raised within a function, such as that of a trigger.
-    is_raised: bool,
+    raised: Raised,
     /// The name of the statement, or empty.
     statement: &'static str,
+}
+
+/// The place where an error was raised.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Raised {
+    /// The statement itself.
+    ByStatement,
+    /// Within a function, such as that of a trigger.
+    InFunction,
+    /// A function's own RAISE, under a code of its choice.
+    ByRaise,
+}
+
+impl Raised {
+    fn of(error: &DbError) -> Self {
+        if error.routine() == Some(RAISE_ROUTINE) {
+            Self::ByRaise
+        } else if error.where_().is_some_and(|context| context.contains(FUNCTION_CONTEXT)) {
+            Self::InFunction
+        } else {
+            Self::ByStatement
+        }
+    }
 }
 
 /// The classes whose message may quote a value: data, integrity, check option, limits, raised by a trigger or
@@ -37,6 +59,8 @@ const ABOUT_DATA: [&str; 6] = ["0A", "22", "23", "44", "54", "P0"];
 /// The part of an error's context that names a function of a procedural language, such as PL/pgSQL. The
 /// server translates the rest.
 const FUNCTION_CONTEXT: &str = "PL/";
+/// The function of PostgreSQL that executes RAISE.
+const RAISE_ROUTINE: &str = "exec_stmt_raise";
 /// The classes that concern the state of the server or of the transaction, wherever they are raised:
 /// connection, transaction, role, rollback, resources, object in use, intervention, system.
 const ABOUT_STATE: [&str; 8] = ["08", "25", "28", "40", "53", "55", "57", "58"];
@@ -56,7 +80,7 @@ impl ServerError {
             constraint: error.constraint().map(str::to_owned),
             table: error.table().map(str::to_owned),
             column: error.column().map(str::to_owned),
-            is_raised: error.where_().is_some_and(|context| context.contains(FUNCTION_CONTEXT)),
+            raised: Raised::of(error),
             statement,
         }))
     }
@@ -85,15 +109,21 @@ impl ServerError {
     }
 
     /// True if it was raised within a function, such as that of a trigger.
-    pub(crate) fn is_raised(&self) -> bool {
-        self.0.is_raised
+    pub(crate) fn is_of_function(&self) -> bool {
+        self.0.raised != Raised::ByStatement
+    }
+
+    /// True if a function's own RAISE chose its code, so that a code about the server's state says nothing
+    /// about the server.
+    pub(crate) fn is_of_raise(&self) -> bool {
+        self.0.raised == Raised::ByRaise
     }
 
     /// True if the same values fail again: the error concerns them, or a function of a trigger raised it for
     /// a row, under whatever code.
     pub(crate) fn is_about_data(&self) -> bool {
         let class = self.code().get(..2).unwrap_or_default();
-        ABOUT_DATA.contains(&class) || self.is_raised() && !ABOUT_STATE.contains(&class)
+        ABOUT_DATA.contains(&class) || self.is_of_function() && !ABOUT_STATE.contains(&class)
     }
 }
 

@@ -67,9 +67,17 @@ async fn an_error_of_a_trigger_refuses_the_row_whatever_its_code_and_closes_no_c
         let error = one.execute_batch(&raise).await.expect_err("it is raised");
         assert!(matches!(error, PgError::Refused { .. }), "{error:?}");
     }
-    let late = "DO $$ BEGIN RAISE 'no' USING ERRCODE = 'lock_not_available'; END $$";
-    let late = one.execute_batch(late).await.expect_err("it is raised");
-    assert!(matches!(late, PgError::TimedOut { .. }), "{late:?}");
+    // The codes of a server that cannot serve at present, which it did not choose here.
+    for code in ["lock_not_available", "serialization_failure", "too_many_connections", "disk_full"] {
+        let raise = format!("DO $$ BEGIN RAISE 'no' USING ERRCODE = '{code}'; END $$");
+        let error = one.execute_batch(&raise).await.expect_err("it is raised");
+        assert!(matches!(error, PgError::TimedOut { .. }), "{error:?}");
+    }
+    let in_function = "DO $$ BEGIN SET LOCAL transaction_read_only = on; CREATE TABLE t (); END $$";
+    let read_only = one.execute_batch(in_function).await.expect_err("the server refuses");
+    assert!(matches!(read_only, PgError::Unavailable { .. }), "{read_only:?}");
+    drop(one);
+    let one = pool.session("one").await.expect("opens");
     let missing = two.execute_batch("SELECT FROM missing_table").await.expect_err("there is no such table");
     assert!(matches!(missing, PgError::Unavailable { .. }), "{missing:?}");
     drop((one, two));
