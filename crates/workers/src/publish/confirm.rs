@@ -89,11 +89,7 @@ impl<P: Ports> RoutePublisher<P> {
         };
         self.health.set_deferred(deferred);
         self.metrics.attempts(self.channel, "append_lost", lost.len());
-        tracing::warn!(
-            channel = self.channel.as_str(),
-            entries = lost.len(),
-            "Redis lost entries before the completions of their routes were committed; the routes are published again"
-        );
+        lost.iter().for_each(|key| shared.log().entry_lost(key));
         shared.scan_now();
     }
 }

@@ -1,4 +1,4 @@
-//! Log lines about single routes: failed attempts and deferred completions. A few lines of each kind are
+//! Log lines about single routes: failed attempts, deferred completions and lost entries. A few lines of each kind are
 //! logged in a second, and then the number of further ones. The tables contain all of them.
 
 use domain::ports::Failed;
@@ -14,6 +14,7 @@ pub(super) struct RouteLog {
     /// Lines by result and classification.
     failed: LogLimiter<(&'static str, &'static str)>,
     deferred: LogLimiter<DeferredKind>,
+    lost: LogLimiter<()>,
 }
 
 /// A [`Cause`] without PostgreSQL's message about a single route.
@@ -26,7 +27,12 @@ enum DeferredKind {
 
 impl RouteLog {
     pub(super) fn new(channel: Channel) -> Self {
-        Self { channel: channel.as_str(), failed: LogLimiter::new(), deferred: LogLimiter::new() }
+        Self {
+            channel: channel.as_str(),
+            failed: LogLimiter::new(),
+            deferred: LogLimiter::new(),
+            lost: LogLimiter::new(),
+        }
     }
 
     /// Logs an attempt that failed and whose failure is committed.
@@ -75,6 +81,19 @@ impl RouteLog {
         }
     }
 
+    /// Logs a route whose entry Redis lost before the completion was committed.
+    pub(super) fn entry_lost(&mut self, key: &RouteKey) {
+        self.report_suppressed(false);
+        if self.lost.admits(()) {
+            tracing::warn!(
+                channel = self.channel,
+                notification_id = key.notification_id.as_str(),
+                route_id = key.loggable_route_id(),
+                "Redis lost an entry before the completion of its route was committed; the route is published again"
+            );
+        }
+    }
+
     /// Logs the number of suppressed lines, once their second is over or if no lines follow (`ends`).
     pub(super) fn report_suppressed(&mut self, ends: bool) {
         let channel = self.channel;
@@ -85,6 +104,13 @@ impl RouteLog {
                 classification,
                 suppressed,
                 "more attempts to publish failed for the same reason; routes and dead_letters have them all"
+            );
+        }
+        for ((), suppressed) in self.lost.suppressed(ends) {
+            tracing::warn!(
+                channel,
+                suppressed,
+                "Redis lost more entries before the completions of their routes were committed; the routes are published again"
             );
         }
         for (kind, suppressed) in self.deferred.suppressed(ends) {
