@@ -36,6 +36,9 @@ pub enum OutboxError {
         /// The rights, separated by commas.
         rights: String,
     },
+    /// A trigger or a rule of the table skips the change of a row, without an error.
+    #[error("the table leaves the row unchanged: a trigger or a rule skips its update")]
+    Unchanged,
     /// The role may not execute the function that returns the identity of the outbox.
     #[error("the role lacks the right EXECUTE on the function {0}")]
     NoFunctionRight(&'static str),

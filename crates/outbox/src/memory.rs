@@ -153,7 +153,7 @@ impl Storage for MemoryStorage {
                 (EventStatus::Delivering, Some((request.token.clone(), now)), now);
             events.push(row.claimed(request.max_event_bytes));
         }
-        Ok(ClaimedRows { events, next: chosen.next, of_reaped: chosen.of_reaped })
+        Ok(ClaimedRows { events, unchanged: Vec::new(), next: chosen.next, of_reaped: chosen.of_reaped })
     }
 
     async fn first_claimable(&self, request: &BatchClaim) -> Result<Option<Uuid>, OutboxError> {

@@ -272,7 +272,7 @@ pub(crate) fn read_stats(session: &Session, rows: &[Row]) -> Result<Stats, Outbo
 /// Reads the rows of [`statements::claim`].
 fn read_claim(rows: &[Row]) -> Result<ClaimedRows, OutboxError> {
     let Some((head, rows)) = rows.split_first() else {
-        return Ok(ClaimedRows { events: Vec::new(), next: None, of_reaped: false });
+        return Ok(ClaimedRows { events: Vec::new(), unchanged: Vec::new(), next: None, of_reaped: false });
     };
     let reached: Option<RowId> = column(head, "event_id")?;
     let next = match reached {
@@ -289,12 +289,16 @@ fn read_claim(rows: &[Row]) -> Result<ClaimedRows, OutboxError> {
         .map(|row| read_event(row).map(|event| (event.event_id, event)))
         .collect::<Result<HashMap<Uuid, Event>, OutboxError>>()?;
     let of_reaped = column::<Option<bool>>(head, "of_reaped")?.unwrap_or(false);
-    // An id without a row would mean that another transaction changed it while locked, which cannot happen.
-    Ok(ClaimedRows {
-        events: order.iter().filter_map(|RowId(id)| events.remove(id)).collect(),
-        next,
-        of_reaped,
-    })
+    let mut claimed =
+        ClaimedRows { events: Vec::with_capacity(order.len()), unchanged: Vec::new(), next, of_reaped };
+    // The rows were locked, so only a trigger or a rule can have kept one from being changed.
+    for RowId(event_id) in order {
+        match events.remove(&event_id) {
+            Some(event) => claimed.events.push(event),
+            None => claimed.unchanged.push(event_id),
+        }
+    }
+    Ok(claimed)
 }
 
 fn read_event(row: &Row) -> Result<Event, OutboxError> {

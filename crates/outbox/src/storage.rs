@@ -116,6 +116,9 @@ pub(crate) const REAPED_SHIFT: u32 = 4;
 pub struct ClaimedRows {
     /// The events that are now DELIVERING under the token; those of one partition key in their order.
     pub events: Vec<Event>,
+    /// The selected events that the table left as they are, because a trigger of the producer skips the
+    /// update.
+    pub unchanged: Vec<Uuid>,
     /// The last position examined; `None` if nothing is due after it.
     pub next: Option<Position>,
     /// True if the events were reaped.

@@ -16,7 +16,7 @@ use crate::{ClaimToken, FailedEvent, FailureKind, Marked, OutboxError, RelayObse
 /// The largest number of waiting marks; while there are more, nothing is claimed.
 pub(crate) const MAX_HELD_MARKS: usize = 10_000;
 /// The largest number of ids in one log line.
-const IDS_PER_LINE: usize = 20;
+pub(super) const IDS_PER_LINE: usize = 20;
 
 /// The waiting marks of one claim.
 #[derive(Debug)]

@@ -15,16 +15,17 @@ use ambient::error_chain;
 use pg::PgError;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
 
 use super::chunk::{Judge, Outcomes, chunk_end, keys_are_many};
 use super::comparison::Comparing;
 use super::engine::{MARK_RETRY_INTERVAL, Relay};
-use super::marks::Marks;
+use super::marks::{Marks, list_ids};
 use super::scan::QueueScan;
-use super::set_aside::SetAside;
+use super::set_aside::{SetAside, UnloggedRejections};
 use crate::{
-    BatchClaim, ClaimToken, Deadline, Event, OutboxError, Position, Publication, Publisher, PublisherOutage,
-    RelayObserver, Storage,
+    BatchClaim, ClaimToken, ClaimedRows, Deadline, Event, OutboxError, Position, Publication, Publisher,
+    PublisherOutage, RelayObserver, Storage,
 };
 
 /// The fraction of a lease after which no further chunk is published.
@@ -66,6 +67,7 @@ pub(super) struct LoopState {
     /// The position of such claims.
     fresh_scan: QueueScan,
     set_aside: SetAside,
+    rejections: UnloggedRejections,
     /// The comparison of DELIVERED events with the publisher's entries.
     pub(super) comparing: Comparing,
     /// True if the next pass checks for due events before it claims.
@@ -80,6 +82,7 @@ impl LoopState {
             passes_reaped: false,
             fresh_scan: QueueScan::new(now),
             set_aside: SetAside::default(),
+            rejections: UnloggedRejections::default(),
             marks: Marks::default(),
             marks_tried: now,
             ahead: None,
@@ -119,6 +122,8 @@ struct Claimed {
     lease_end: Instant,
     deadline: Deadline,
     events: Vec<Event>,
+    /// The events that the table left unchanged.
+    unchanged: Vec<Uuid>,
     /// True if the queue continues after it.
     is_followed: bool,
 }
@@ -152,11 +157,19 @@ impl<S: Storage, P: Publisher, O: RelayObserver> Relay<S, P, O> {
         }
         let claimed = match work.ahead.take() {
             Some(claimed) => claimed,
-            None => match self.claim(work).await? {
-                ClaimOutcome::Claimed(claimed) => claimed,
-                ClaimOutcome::Nothing(pass) => return Ok(pass),
-            },
+            None => {
+                let outcome = self.claim(work).await;
+                self.log_rejections(work, !matches!(outcome, Ok(ClaimOutcome::Nothing(PassEnd::Busy))));
+                match outcome? {
+                    ClaimOutcome::Claimed(claimed) => claimed,
+                    ClaimOutcome::Nothing(pass) => return Ok(pass),
+                }
+            }
         };
+        if !claimed.unchanged.is_empty() {
+            self.set_unchanged_aside(work, claimed)?;
+            return Ok(PassEnd::Busy);
+        }
         let claims_ahead = claimed.may_be_overlapped() && !work.marks.is_full() && !stop.is_cancelled();
         let (scan, marks, limit, set_aside) = (&mut work.scan, &mut work.marks, work.limit, &work.set_aside);
         let ((outcomes, outage), marked, ahead) = tokio::join!(
@@ -221,12 +234,11 @@ impl<S: Storage, P: Publisher, O: RelayObserver> Relay<S, P, O> {
         work.was_locked = false;
         work.limit = work.limit.saturating_mul(2).min(self.settings.batch_size);
         work.passes_reaped = claim.of_reaped;
-        let (is_followed, found) = (claim.next.is_some(), claim.events.len());
+        let (is_followed, found) = (claim.next.is_some(), claim.events.len() + claim.unchanged.len());
         let scan = if passes_reaped { &mut work.fresh_scan } else { &mut work.scan };
-        let starts_over = scan.advance(Instant::now(), found, claim.next);
+        let starts_over = scan.advance(Instant::now(), found, claim.next.clone());
         if found > 0 {
-            let claimed = self.claimed(request.token, begun, deadline, claim.events, is_followed);
-            return Ok(ClaimOutcome::Claimed(claimed));
+            return Ok(ClaimOutcome::Claimed(self.claimed(request.token, begun, deadline, claim)));
         }
         if is_followed || starts_over || passes_reaped {
             return Ok(ClaimOutcome::Nothing(PassEnd::Busy));
@@ -254,14 +266,36 @@ impl<S: Storage, P: Publisher, O: RelayObserver> Relay<S, P, O> {
         if work.set_aside.add(event_id, Instant::now()).is_none() {
             return Err(error);
         }
-        tracing::error!(
-            relay = self.settings.relay_id.as_str(),
-            events = 1,
-            event_ids = %event_id,
-            error = error_chain(&error),
-            "the outbox table rejects the claim of an event; the event and later ones of its key wait"
-        );
+        work.rejections.add(event_id, error_chain(&error), Instant::now());
         Ok(())
+    }
+
+    /// Sets aside the events that the table left unchanged, and releases the others of the claim: some may be
+    /// later ones of the same keys.
+    fn set_unchanged_aside(&self, work: &mut LoopState, claimed: Claimed) -> Result<(), OutboxError> {
+        let released = claimed.events.iter().map(|event| event.event_id).collect();
+        work.marks.add(claimed.token, claimed.lease_end, Outcomes { released, ..Outcomes::default() });
+        let now = Instant::now();
+        for event_id in claimed.unchanged {
+            if work.set_aside.add(event_id, now).is_none() {
+                return Err(OutboxError::Unchanged);
+            }
+            work.rejections.add(event_id, error_chain(&OutboxError::Unchanged), now);
+        }
+        Ok(())
+    }
+
+    /// Logs rejected claims, all of them if no further one is expected (`ends`).
+    fn log_rejections(&self, work: &mut LoopState, ends: bool) {
+        for (error, event_ids) in work.rejections.take_due(ends, Instant::now()) {
+            tracing::error!(
+                relay = self.settings.relay_id.as_str(),
+                events = event_ids.len(),
+                event_ids = %list_ids(event_ids.into_iter()),
+                error,
+                "the outbox table rejects the claim of events; they and later ones of their keys wait"
+            );
+        }
     }
 
     /// Claims further events while others are held. Returns `None` if nothing could be claimed: an error
@@ -272,23 +306,17 @@ impl<S: Storage, P: Publisher, O: RelayObserver> Relay<S, P, O> {
         let request = self.request(scan.next(begun).copied(), limit, set_aside);
         scan.passes_own();
         let claim = self.storage.claim_batch(&request).await.ok()?;
-        let (is_followed, found) = (claim.next.is_some(), claim.events.len());
-        scan.advance(Instant::now(), found, claim.next);
-        (found > 0).then(|| self.claimed(request.token, begun, deadline, claim.events, is_followed))
+        let found = claim.events.len() + claim.unchanged.len();
+        scan.advance(Instant::now(), found, claim.next.clone());
+        (found > 0).then(|| self.claimed(request.token, begun, deadline, claim))
     }
 
-    fn claimed(
-        &self,
-        token: ClaimToken,
-        begun: Instant,
-        deadline: Deadline,
-        events: Vec<Event>,
-        is_followed: bool,
-    ) -> Claimed {
+    fn claimed(&self, token: ClaimToken, begun: Instant, deadline: Deadline, claim: ClaimedRows) -> Claimed {
+        let ClaimedRows { events, unchanged, next, of_reaped: _ } = claim;
         self.observer.claimed(events.len());
         let lease = self.settings.lease_timeout;
         let (publish_until, lease_end) = (begun + lease.mul_f64(PUBLISHING_PART), begun + lease);
-        Claimed { token, publish_until, lease_end, deadline, events, is_followed }
+        Claimed { token, publish_until, lease_end, deadline, events, unchanged, is_followed: next.is_some() }
     }
 
     fn request(&self, after: Option<Position>, limit: u32, set_aside: &SetAside) -> BatchClaim {

@@ -1,11 +1,13 @@
 //! Events whose change the table rejects, because of a constraint or a trigger of the producer. The relay
 //! continues without them.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use tokio::time::Instant;
 use uuid::Uuid;
+
+use super::marks::IDS_PER_LINE;
 
 /// The pause before the first retry of such an event; each further pause is twice as long.
 const MIN_PAUSE: Duration = Duration::from_secs(60);
@@ -13,6 +15,8 @@ const MIN_PAUSE: Duration = Duration::from_secs(60);
 const MAX_PAUSE: Duration = Duration::from_secs(3_600);
 /// The most events that are set aside.
 const MAX_SET_ASIDE: usize = 5_000;
+/// The longest time for which a rejected event waits for others of its log line.
+const MAX_LOG_DELAY: Duration = Duration::from_secs(1);
 
 /// The events that are set aside, each with the end and the length of its pause.
 #[derive(Debug, Default)]
@@ -37,9 +41,51 @@ impl SetAside {
     }
 }
 
+/// Events whose claim was rejected and that are not in the log yet. One line names several, because a new
+/// constraint may reject thousands.
+#[derive(Debug, Default)]
+pub(super) struct UnloggedRejections {
+    by_error: BTreeMap<String, Vec<Uuid>>,
+    since: Option<Instant>,
+}
+
+impl UnloggedRejections {
+    pub(super) fn add(&mut self, event_id: Uuid, error: String, now: Instant) {
+        self.since.get_or_insert(now);
+        self.by_error.entry(error).or_default().push(event_id);
+    }
+
+    /// Removes what is to be logged now, as error and events: everything if no further rejection is expected
+    /// (`ends`) or the first has waited for [`MAX_LOG_DELAY`], otherwise the errors with a full line.
+    pub(super) fn take_due(&mut self, ends: bool, now: Instant) -> Vec<(String, Vec<Uuid>)> {
+        if ends || self.since.is_some_and(|since| now.duration_since(since) >= MAX_LOG_DELAY) {
+            self.since = None;
+            return std::mem::take(&mut self.by_error).into_iter().collect();
+        }
+        self.by_error.extract_if(.., |_, event_ids| event_ids.len() >= IDS_PER_LINE).collect()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rejections_are_logged_in_full_lines_or_after_a_second_or_at_the_end() {
+        let (mut rejections, now) = (UnloggedRejections::default(), Instant::now());
+        let ids: Vec<Uuid> = (0..IDS_PER_LINE as u128).map(Uuid::from_u128).collect();
+        rejections.add(Uuid::from_u128(100), "other".to_owned(), now);
+        for id in &ids {
+            assert_eq!(rejections.take_due(false, now), []);
+            rejections.add(*id, "check".to_owned(), now);
+        }
+        assert_eq!(rejections.take_due(false, now), [("check".to_owned(), ids)]);
+        let other = [("other".to_owned(), vec![Uuid::from_u128(100)])];
+        assert_eq!(rejections.take_due(false, now + MAX_LOG_DELAY), other);
+        rejections.add(Uuid::from_u128(100), "other".to_owned(), now);
+        assert_eq!(rejections.take_due(true, now), other);
+        assert_eq!(rejections.take_due(true, now), []);
+    }
 
     #[test]
     fn an_event_is_tried_again_after_a_pause_that_doubles_while_it_is_refused() {

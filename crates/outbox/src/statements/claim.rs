@@ -80,7 +80,6 @@ fn after(parameters: &mut Parameters, position: Option<&Position>) -> String {
 ///
 /// Plan: `slot` reads the queue in its order up to the limit; `head` reads the index of key order up to its
 /// limit for each key; `locked` reaches rows by their place in the table, `changed` by the primary key.
-/// limit for each key; `locked` reaches rows by their place in the table, `changed` by the primary key.
 pub(crate) fn claim(
     table: &TableName,
     claiming: Claiming,

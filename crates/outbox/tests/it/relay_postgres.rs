@@ -195,6 +195,40 @@ async fn events_that_the_table_refuses_to_have_claimed_stop_their_keys_and_no_ot
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn events_whose_trigger_skips_the_claim_or_raises_the_codes_of_an_outage_stop_their_keys_and_no_other()
+{
+    for body in
+        ["RETURN NULL", "RAISE 'no' USING ERRCODE = '40001'", "RAISE 'no' USING ERRCODE = 'disk_full'"]
+    {
+        let db = Db::new().await;
+        for number in 1..=30 {
+            db.add(number, if number % 10 == 3 { "k" } else { "" }).await;
+        }
+        db.execute(&format!(
+            "CREATE FUNCTION skip() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {body}; END $$;
+             CREATE TRIGGER skip BEFORE UPDATE ON openoutbox_events FOR EACH ROW
+             WHEN (OLD.event_id IN ('{}', '{}')) EXECUTE FUNCTION skip()",
+            id(13),
+            id(20)
+        ))
+        .await;
+        let (stand, stop, task) = running(&db).await;
+        until("all others are published", async || stand.published().len() >= 27).await;
+        db.add(31, "").await;
+        until("a later one", async || stand.published().contains(&id(31))).await;
+        stop.cancel();
+        task.await.expect("it does not panic");
+        let published = stand.published();
+        assert_eq!(published.len(), 28, "{body}");
+        assert!(published.contains(&id(3)), "it comes before the one that is skipped");
+        for waits in [13, 20, 23] {
+            assert!(!published.contains(&id(waits)), "{body}: {waits}");
+            assert_eq!(db.status(id(waits)).await, "PENDING");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_event_that_the_table_refuses_to_have_marked_keeps_no_other_from_its_mark() {
     let db = Db::new().await;
     for number in 1..=50 {
