@@ -19,6 +19,7 @@ pub fn all() -> Vec<Migration> {
         service_tables(6, "console_sessions", include_str!("../../../migrations/V6__console_sessions.sql")),
         service_tables(7, "redis_losses", include_str!("../../../migrations/V7__redis_losses.sql")),
         service_tables(8, "malformed_by_key", include_str!("../../../migrations/V8__malformed_by_key.sql")),
+        service_tables(9, "holds", include_str!("../../../migrations/V9__holds.sql")),
     ]
 }
 

@@ -124,6 +124,7 @@ mod tests {
             max_attempts: 3,
             next_attempt_at: at,
             content: Arc::new(RecordContent {
+                producer: "game-master".into(),
                 notification_type: "game.turn.ready".into(),
                 payload_json: r#"{"turn_number":54}"#.into(),
                 occurred_at: Timestamp::from_millis(1_775_121_700_000).expect("in range"),

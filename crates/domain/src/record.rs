@@ -77,6 +77,8 @@ pub struct IdempotencyKey {
 /// The part of a record that is needed to publish its routes. All routes of the record share one copy.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RecordContent {
+    /// The producer of the intent.
+    pub producer: String,
     /// The name of a type in the catalogue, which is also the event type and the mail template.
     pub notification_type: String,
     /// The payload in normal form.

@@ -359,4 +359,4 @@ impl LiveRoute {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -140,6 +140,7 @@ struct LiveColumns {
     attempt_count: Place,
     max_attempts: Place,
     next_attempt_at: Place,
+    producer: Place,
     notification_type: Place,
     payload_json: Place,
     occurred_at: Place,
@@ -162,6 +163,7 @@ impl LiveColumns {
             attempt_count: place("routes.attempt_count")?,
             max_attempts: place("routes.max_attempts")?,
             next_attempt_at: place("routes.next_attempt_at")?,
+            producer: place("records.producer")?,
             notification_type: place("records.notification_type")?,
             payload_json: place("records.payload_json")?,
             occurred_at: place("records.occurred_at")?,
@@ -182,6 +184,7 @@ impl LiveColumns {
         let content = match sibling {
             Some(sibling) => Arc::clone(&sibling.content),
             None => Arc::new(RecordContent {
+                producer: self.producer.get(row, &name)?,
                 notification_type: self.notification_type.get(row, &name)?,
                 payload_json: self.payload_json.get(row, &name)?,
                 occurred_at: self.occurred_at.instant(row, &name)?,

@@ -1,8 +1,8 @@
 //! The durable state in PostgreSQL: records, routes and their outcomes.
 //!
 //! A file for each table (`records`, `checkpoint`, `routes`, `dead_letters`, `malformed_intents`,
-//! `installation`, `replicas` with `activity` and `step_down`, `receipts`, `idempotency_keys` of submissions)
-//! and for each transaction or comparison over several of them (`accept`, `retention`, `republish`,
+//! `installation`, `holds` with `held_routes`, `replicas` with `activity` and `step_down`, `receipts`,
+//! `idempotency_keys` of submissions) and for each transaction or comparison over several of them (`accept`, `retention`, `republish`,
 //! `operations`, `queries`, `audit`); together they implement the stores of [`domain::ports`] on [`PgStore`],
 //! and the queries on [`PgQueries`], which has a pool of its own. Each statement stands next to the plan that
 //! it needs; those in SQL are listed in `statements.rs`, built ones use the columns of `schema.rs`. Rows
@@ -15,6 +15,7 @@ mod checkpoint;
 mod codec;
 mod dead_letters;
 mod error;
+mod holds;
 mod idempotency_keys;
 mod installation;
 mod malformed_intents;

@@ -114,7 +114,7 @@ pub(crate) fn insert(acceptances: &[&Acceptance]) -> BoundStatement {
 }
 
 /// The statuses of live routes, as a `text[]`.
-fn live_statuses() -> Parameter {
+pub(crate) fn live_statuses() -> Parameter {
     parameter::texts(RouteStatus::ALL.into_iter().filter(|status| status.is_live()).map(RouteStatus::as_str))
 }
 
@@ -122,8 +122,8 @@ fn live_statuses() -> Parameter {
 macro_rules! live_columns_text {
     () => {
         "r.notification_id, r.route_id, r.channel, r.updated_at, r.recipient_ref, r.resolved_email, r.resolved_locale,
-            r.attempt_count, r.max_attempts, r.next_attempt_at, c.notification_type, c.payload_json, c.occurred_at,
-            c.accepted_at, c.request_id, c.trace_id"
+            r.attempt_count, r.max_attempts, r.next_attempt_at, c.producer, c.notification_type, c.payload_json,
+            c.occurred_at, c.accepted_at, c.request_id, c.trace_id"
     };
 }
 pub(crate) use live_columns_text;

@@ -51,7 +51,7 @@ pub(crate) fn required_rights() -> Vec<RequiredRights<'static>> {
 }
 
 /// The names of the tables.
-pub(crate) const TABLES: [&str; 12] = [
+pub(crate) const TABLES: [&str; 14] = [
     "records",
     "routes",
     "dead_letters",
@@ -64,6 +64,8 @@ pub(crate) const TABLES: [&str; 12] = [
     "activity",
     "operator_actions",
     "console_sessions",
+    "holds",
+    "held_routes",
 ];
 
 /// The table of documents that contains the receipts of routes.

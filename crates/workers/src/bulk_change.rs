@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 /// The most dead letters in one page of the list.
 const PAGE_TARGETS: usize = 1_000;
 /// The number of due routes from which on no chunk of them is added.
-const MAX_DUE_ROUTES: usize = 1_000;
+pub(crate) const MAX_DUE_ROUTES: usize = 1_000;
 /// The interval at which due routes are counted again.
 const DUE_POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// The longest time that a change waits for publishers before it ends.

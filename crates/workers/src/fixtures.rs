@@ -295,6 +295,7 @@ pub(crate) fn route(number: u64, attempt_count: u32) -> LiveRoute {
         max_attempts: 3,
         next_attempt_at: at,
         content: Arc::new(RecordContent {
+            producer: "p".into(),
             notification_type: "game.turn.ready".into(),
             payload_json: "{}".into(),
             occurred_at: at,

@@ -2,8 +2,8 @@
 
 use ambient::{Clock, Jitter, Tokens};
 use domain::ports::{
-    AcceptanceStore, CheckpointCache, CheckpointStore, Election, IdempotencyStore, IntentStream, LeaseStore,
-    Outbound, OutboundInspection, RouteStore, UserDirectory,
+    AcceptanceStore, CheckpointCache, CheckpointStore, Election, HoldStore, IdempotencyStore, IntentStream,
+    LeaseStore, Outbound, OutboundInspection, RouteStore, UserDirectory,
 };
 
 /// The types of the ports of the workers that accept intents and publish their routes.
@@ -12,8 +12,8 @@ pub trait Ports: Send + Sync + 'static {
     type Election: Election;
     /// The intents stream.
     type Intents: IntentStream;
-    /// The store of acceptance, with its checkpoint and the responses to callers, and of routes.
-    type Store: AcceptanceStore + CheckpointStore + IdempotencyStore + RouteStore;
+    /// The store of acceptance, with its checkpoint and the responses to callers, of routes and of holds.
+    type Store: AcceptanceStore + CheckpointStore + HoldStore + IdempotencyStore + RouteStore;
     /// The cached checkpoint.
     type Cache: CheckpointCache;
     /// The user directory.

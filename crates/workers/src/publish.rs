@@ -14,6 +14,7 @@ mod chunk;
 mod complete;
 mod confirm;
 mod deferred;
+mod holds;
 mod log;
 mod markers;
 mod next_due;
@@ -36,6 +37,7 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use self::chunk::ChunkResult;
+pub use self::holds::CurrentHolds;
 use self::log::RouteLog;
 use self::markers::Markers;
 pub use self::next_due::NextDue;
@@ -89,6 +91,8 @@ pub struct RoutePublisher<P: Ports> {
     pub routes: P::Store,
     /// The time at which routes are due next, shared by the publishers of a replica.
     pub next_due: Arc<NextDue>,
+    /// The holds in force, shared by the publishers of a replica.
+    pub holds: Arc<CurrentHolds>,
     /// The store of leases and markers.
     pub leases: P::Leases,
     /// The outbound streams.

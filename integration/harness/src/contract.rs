@@ -21,6 +21,8 @@ mod drafts;
 pub mod election;
 mod evaluator;
 #[expect(missing_docs, reason = "the name of a case is what it checks")]
+pub mod holds;
+#[expect(missing_docs, reason = "the name of a case is what it checks")]
 pub mod idempotency;
 #[expect(missing_docs, reason = "the name of a case is what it checks")]
 pub mod inspection;

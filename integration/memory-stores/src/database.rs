@@ -11,6 +11,7 @@ use ambient::{Clock, ManualClock, Timestamp};
 use domain::accept::{Known, Probe, ProcessedTrace};
 use domain::checkpoint::{Checkpoint, Fence, FenceWrite, Witness};
 use domain::entry::EntryId;
+use domain::hold::HoldKey;
 use domain::malformed::{MalformedIntent, MalformedKey};
 use domain::outcome::{Acceptance, Outcome};
 use domain::ports::{
@@ -38,6 +39,10 @@ pub(super) struct ServiceTables {
     pub(super) witnesses: HashMap<String, Witness>,
     pub(super) keys: HashMap<IdempotencyKey, KeyRow>,
     pub(super) locked: HashSet<RouteKey>,
+    /// The holds; true if they were released.
+    pub(super) holds: BTreeMap<HoldKey, bool>,
+    /// The holds of held routes, with the times at which the routes were due.
+    pub(super) held: BTreeMap<RouteKey, (HoldKey, Timestamp)>,
     /// Routes with an unreadable value.
     pub(super) corrupt: HashSet<RouteKey>,
     pub(super) outbound_streams: BTreeMap<String, SavedStream>,

@@ -14,6 +14,7 @@ mod checkpoints;
 mod database;
 mod directory;
 mod election;
+mod holds;
 mod idempotency;
 mod inspection;
 mod intents;

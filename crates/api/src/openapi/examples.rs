@@ -96,6 +96,7 @@ fn record() -> Record {
         recipient_user_ids: vec!["u-1".to_owned()],
         fingerprint: format!("v1:{}", "4f".repeat(32)),
         content: Arc::new(RecordContent {
+            producer: "game-master".into(),
             notification_type: "game.turn.ready".to_owned(),
             payload_json: payload().to_string(),
             occurred_at: after(0),

@@ -17,9 +17,10 @@ use store_redis::{
 use tokio_util::sync::CancellationToken;
 use workers::metrics::observe_replica;
 use workers::{
-    Dispatcher, Gauges, Health, Intake, IntakeSettings, Metrics, NextDue, Ports, PublishSettings, Receiver,
-    ReplicaHealth, Reporter, RepublishSettings, Republisher, RetentionSettings, RetentionWorker,
-    RoutePublisher, StepDownElection, SubmissionIntake, TracedStreams, Traces, dispatch, submission_queue,
+    CurrentHolds, Dispatcher, Gauges, Health, HoldRelease, Intake, IntakeSettings, Metrics, NextDue, Ports,
+    PublishSettings, Receiver, ReplicaHealth, Reporter, RepublishSettings, Republisher, RetentionSettings,
+    RetentionWorker, RoutePublisher, StepDownElection, SubmissionIntake, TracedStreams, Traces, dispatch,
+    submission_queue,
 };
 
 use super::api::{self, ApiParts};
@@ -142,10 +143,11 @@ impl WorkerWiring<'_> {
             self.spawn_submissions(supervisor, api, dispatcher.clone())?;
         }
         self.spawn_intake(supervisor, intents.clone(), directory, dispatcher);
-        let next_due = Arc::new(NextDue::default());
+        let shared = (Arc::new(NextDue::default()), Arc::new(CurrentHolds::default()));
         for (channel, receiver) in [(Channel::Push, push), (Channel::Email, email)] {
-            self.spawn_publisher(supervisor, channel, receiver, Arc::clone(&next_due));
+            self.spawn_publisher(supervisor, channel, receiver, shared.clone());
         }
+        self.spawn_release(supervisor);
         self.spawn_retention(supervisor);
         if !self.config.publish.republish_window.is_zero() {
             self.spawn_republisher(supervisor);
@@ -232,13 +234,14 @@ impl WorkerWiring<'_> {
         supervisor: &mut Supervisor,
         channel: Channel,
         receiver: Receiver,
-        next_due: Arc<NextDue>,
+        (next_due, holds): (Arc<NextDue>, Arc<CurrentHolds>),
     ) {
         let config = self.config;
         let publisher: RoutePublisher<WorkerPorts> = RoutePublisher {
             channel,
             routes: self.stores.postgres.clone(),
             next_due,
+            holds,
             leases: RedisLeases::new(&self.stores.redis, &self.keyspace()),
             outbound: self.outbound(),
             clock: SystemClock,
@@ -256,6 +259,15 @@ impl WorkerWiring<'_> {
             health: self.add_worker(channel.as_str()),
         };
         supervisor.spawn(Stage::Publishing, channel.as_str(), |stop| publisher.run(receiver, stop));
+    }
+
+    fn spawn_release(&self, supervisor: &mut Supervisor) {
+        let release = HoldRelease {
+            store: self.stores.postgres.clone(),
+            clock: SystemClock,
+            health: self.add_worker("holds"),
+        };
+        supervisor.spawn(Stage::Background, "holds", |stop| release.run(stop));
     }
 
     fn spawn_retention(&self, supervisor: &mut Supervisor) {

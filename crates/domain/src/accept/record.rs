@@ -33,6 +33,7 @@ pub(super) fn new_acceptance(
         recipient_user_ids: intent.audience.users().to_vec(),
         fingerprint: intent.fingerprint.clone(),
         content: Arc::new(RecordContent {
+            producer: intent.producer.clone(),
             notification_type: intent.notification_type.clone(),
             payload_json: intent.payload_json.clone(),
             occurred_at: intent.occurred_at,

@@ -68,6 +68,7 @@ pub(super) mod tests {
             recipient_user_ids: Vec::new(),
             fingerprint: String::new(),
             content: Arc::new(RecordContent {
+                producer: "p".into(),
                 notification_type: "game.turn.ready".to_owned(),
                 payload_json: "{}".to_owned(),
                 occurred_at: accepted_at,

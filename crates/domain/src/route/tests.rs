@@ -4,6 +4,10 @@ use proptest::prelude::*;
 
 use super::*;
 
+pub(crate) fn live_route() -> LiveRoute {
+    route(0, 7)
+}
+
 fn route(attempt_count: u32, max_attempts: u32) -> LiveRoute {
     let at = Timestamp::UNIX_EPOCH;
     LiveRoute {
@@ -20,6 +24,7 @@ fn route(attempt_count: u32, max_attempts: u32) -> LiveRoute {
         max_attempts,
         next_attempt_at: at,
         content: Arc::new(RecordContent {
+            producer: "p".into(),
             notification_type: "t".into(),
             payload_json: "{}".into(),
             occurred_at: at,

@@ -56,6 +56,7 @@ fn record(row: &Row, id: &NotificationId) -> Result<(Record, Timestamp), StoreEr
     let recipient_user_ids = serde_json::from_value(recipients)
         .map_err(|error| corrupt("records.recipient_user_ids", key, error.to_string()))?;
     let content = RecordContent {
+        producer: text("records.producer")?,
         notification_type: text("records.notification_type")?,
         payload_json: text("records.payload_json")?,
         occurred_at: instant(row, "records.occurred_at", key)?,

@@ -2,14 +2,16 @@
 
 use std::collections::BTreeMap;
 
+use domain::hold::HoldKey;
 use domain::ports::{
-    AcceptanceStore, Activity, ActivityQueries, CheckpointStore, IdempotencyStore, KeySweep, MalformedKey,
-    Operations, Queries, ReceiptStore, ReplicaStore, RepublishStore, RetentionStore, RouteStore, SessionHash,
-    SessionStore, SessionSweep, StepDownStore,
+    AcceptanceStore, Activity, ActivityQueries, CheckpointStore, HoldStore, IdempotencyStore, KeySweep,
+    MalformedKey, Operations, Queries, ReceiptStore, ReplicaStore, RepublishStore, RetentionStore,
+    RouteStore, SessionHash, SessionStore, SessionSweep, StepDownStore,
 };
 use domain::record::{IdempotencyKey, NotificationId};
 use domain::route::RouteKey;
 use harness::contract::acceptance::AcceptanceFixture;
+use harness::contract::holds::HoldsFixture;
 use harness::contract::idempotency::IdempotencyFixture;
 use harness::contract::keys::KeysFixture;
 use harness::contract::operations::OperationsFixture;
@@ -82,6 +84,32 @@ impl RoutesFixture for World {
 
     async fn dead_letters(&self) -> Vec<String> {
         self.column("SELECT notification_id || '/' || route_id FROM dead_letters ORDER BY 1").await
+    }
+}
+
+impl HoldsFixture for World {
+    /// The connection of the transaction.
+    type Lock = Client;
+
+    fn store(&self) -> &(impl AcceptanceStore + RouteStore + HoldStore) {
+        &self.store
+    }
+
+    async fn set_hold(&self, key: &HoldKey, is_released: bool) {
+        let sql =
+            "INSERT INTO holds VALUES ($1, $2, now(), 'me', 'a test', CASE WHEN $3::boolean THEN now() END)
+            ON CONFLICT (scope, name) DO UPDATE SET released_at = excluded.released_at";
+        let client = self.database.client().await;
+        let set = client.execute(sql, &[&key.scope.as_str(), &key.name, &is_released]).await;
+        assert_eq!(set.expect("the statement is right"), 1);
+    }
+
+    async fn lock(&self, key: &RouteKey) -> Client {
+        lock(&self.database, key).await
+    }
+
+    async fn unlock(&self, client: Client) {
+        release(&client).await;
     }
 }
 
@@ -285,6 +313,10 @@ mod search {
 
 mod sessions {
     harness::sessions_contract!(super::World::new().await);
+}
+
+mod holds {
+    harness::holds_contract!(super::World::new().await);
 }
 
 mod replicas {

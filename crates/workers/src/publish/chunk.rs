@@ -27,15 +27,15 @@ const CHUNK_BYTES: usize = 1024 * 1024;
 const MAX_LEASE_RETRIES: usize = 3;
 
 /// A route, with the entry to append for it.
-struct Encoded<'a> {
-    route: &'a LiveRoute,
+pub(super) struct Encoded<'a> {
+    pub(super) route: &'a LiveRoute,
     entry: OutboundEntry<'a>,
 }
 
 /// Routes whose leases are held under one token.
-struct Leased<'a> {
-    token: LeaseToken,
-    routes: Vec<Encoded<'a>>,
+pub(super) struct Leased<'a> {
+    pub(super) token: LeaseToken,
+    pub(super) routes: Vec<Encoded<'a>>,
 }
 
 /// The routes to complete in PostgreSQL.
@@ -149,6 +149,7 @@ impl<P: Ports> RoutePublisher<P> {
             let (leased, markers) = self.lease(encoded, token.clone(), shared).await?;
             report.contended = leased.routes.len() + markers.len() < asked;
             outcomes.published = markers;
+            let leased = self.without_held(leased, shared).await?;
             // The marker of another publisher may have expired since the route was read, because it may have
             // been half its TTL old then. So PostgreSQL is queried again whether the route is still to be
             // published.

@@ -3,6 +3,7 @@
 mod attempts;
 mod completions;
 mod confirmations;
+mod holds;
 mod leases;
 
 use std::sync::Arc;
@@ -47,6 +48,7 @@ impl Fixture {
             channel: Channel::Push,
             routes: self.world.database.clone(),
             next_due: Arc::default(),
+            holds: Arc::default(),
             leases: self.world.publishing.clone(),
             outbound: self.world.publishing.clone(),
             clock: Arc::clone(&self.world.clock),

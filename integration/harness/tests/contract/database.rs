@@ -1,12 +1,14 @@
 //! The fixtures of the database in memory, for each suite of a port on tables.
 
+use domain::hold::HoldKey;
 use domain::ports::{
-    AcceptanceStore, CheckpointStore, IdempotencyStore, KeySweep, MalformedKey, RepublishStore,
+    AcceptanceStore, CheckpointStore, HoldStore, IdempotencyStore, KeySweep, MalformedKey, RepublishStore,
     RetentionStore, RouteStore,
 };
 use domain::record::{IdempotencyKey, NotificationId};
 use domain::route::RouteKey;
 use harness::contract::acceptance::AcceptanceFixture;
+use harness::contract::holds::HoldsFixture;
 use harness::contract::idempotency::IdempotencyFixture;
 use harness::contract::keys::KeysFixture;
 use harness::contract::republish::RepublishFixture;
@@ -71,6 +73,26 @@ impl RoutesFixture for Database {
 
     async fn dead_letters(&self) -> Vec<String> {
         self.0.dead_letters().iter().map(ToString::to_string).collect()
+    }
+}
+
+impl HoldsFixture for Database {
+    type Lock = RowLock;
+
+    fn store(&self) -> &(impl AcceptanceStore + RouteStore + HoldStore) {
+        &self.0
+    }
+
+    async fn set_hold(&self, key: &HoldKey, is_released: bool) {
+        self.0.set_hold(key, is_released);
+    }
+
+    async fn lock(&self, key: &RouteKey) -> RowLock {
+        self.0.lock_route(key)
+    }
+
+    async fn unlock(&self, lock: RowLock) {
+        drop(lock);
     }
 }
 

@@ -265,6 +265,10 @@ mod backlog {
     harness::backlog_contract!(super::Intents(Default::default()));
 }
 
+mod holds {
+    harness::holds_contract!(super::Database(Default::default()));
+}
+
 mod retention {
     harness::retention_contract!(super::Database(Default::default()));
 }

@@ -1,17 +1,18 @@
 //! The ports of PostgreSQL, the election and the user directory behind a script.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use ambient::Timestamp;
 use domain::accept::Probe;
 use domain::checkpoint::{Checkpoint, Witness};
 use domain::entry::EntryId;
+use domain::hold::{HoldKey, HoldsInForce, RouteToHold};
 use domain::operations::{DeadLetterChange, OperatorAction, Selection, Target, Targets};
 use domain::outcome::Outcome;
 use domain::ports::{
     AbandonOutcome, AcceptanceBatch, AcceptanceStore, Activity, CheckpointMove, CheckpointStore, Completion,
-    Cutoff, DueCursor, DueOrder, DuePage, Election, Expired, Failed, Fate, Fence, FenceWrite,
+    Cutoff, DueCursor, DueOrder, DuePage, Election, Expired, Failed, Fate, Fence, FenceWrite, HoldStore,
     IdempotencyStore, KeyClaim, KeyClaimRequest, KeyClaimToken, Known, Lookup, Operations, ProcessedTrace,
     Published, PublishedPage, RecordCursor, Removal, ReplicaReport, ReplicaStore, RepublishStore,
     RetentionStore, RouteStore, RowLocks, SavedStream, ServerId, StepDownStore, StoreError, Swap,
@@ -132,6 +133,33 @@ impl<S: CheckpointStore> CheckpointStore for Scripted<S> {
 
     async fn save_intents_server(&self, stream: &str, server: &ServerId) -> Result<(), StoreError> {
         self.call("save_intents_server", Vec::new(), self.store.save_intents_server(stream, server)).await
+    }
+}
+
+impl<S: HoldStore> HoldStore for Scripted<S> {
+    async fn holds_in_force(&self) -> Result<HoldsInForce, StoreError> {
+        self.call("holds_in_force", Vec::new(), self.store.holds_in_force()).await
+    }
+
+    async fn hold_routes(
+        &self,
+        routes: &[RouteToHold],
+        now: Timestamp,
+    ) -> Result<HashSet<RouteKey>, StoreError> {
+        let keys = texts(routes.iter().map(|route| &route.key));
+        self.call("hold_routes", keys, self.store.hold_routes(routes, now)).await
+    }
+
+    async fn released_holds(&self) -> Result<Vec<HoldKey>, StoreError> {
+        self.call("released_holds", Vec::new(), self.store.released_holds()).await
+    }
+
+    async fn release_routes(&self, hold: &HoldKey, limit: usize, now: Timestamp) -> Result<u64, StoreError> {
+        self.call("release_routes", texts([hold]), self.store.release_routes(hold, limit, now)).await
+    }
+
+    async fn end_hold(&self, hold: &HoldKey) -> Result<bool, StoreError> {
+        self.call("end_hold", texts([hold]), self.store.end_hold(hold)).await
     }
 }
 

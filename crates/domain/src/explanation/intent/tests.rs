@@ -49,6 +49,7 @@ fn record(notification_id: &str, fields: &RawFields) -> Record {
         recipient_user_ids: vec!["u-1".to_owned()],
         fingerprint: intent.fingerprint,
         content: Arc::new(RecordContent {
+            producer: "p".into(),
             notification_type: intent.notification_type,
             payload_json: intent.payload_json,
             occurred_at: intent.occurred_at,
