@@ -8,8 +8,7 @@ use std::sync::Arc;
 
 use ambient::Clock;
 use axum::Json;
-use axum::extract::{RawQuery, State};
-use axum::http::{HeaderMap, Method};
+use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use domain::operations::{
     ChangeReport, DeadLetterChange, MAX_REASON_BYTES, MAX_ROUTES_PER_REQUEST, OperatorAction, Selection,
@@ -18,21 +17,17 @@ use domain::ports::{Operations, apply_change};
 use domain::query::DeadLetterFilter;
 use domain::route::Channel;
 use http_server::problem::Problem;
-use http_server::tokens::Principal;
-use http_server::{JsonText, Object, Occupied, RequestId};
+use http_server::{Object, Occupied};
 use idempotency::{Fingerprint, Key, KeyedRequest, Owner, Run};
 use schemars::{JsonSchema, Schema};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::at_most::AtMost;
-use crate::params::Params;
+use crate::operator_request::OperatorRequest;
 use crate::ports::{Api, Ports};
 use crate::problems::{bad_request, in_progress, read_failed, request_conflict, store_failed, unavailable};
 use crate::view::{Discarded, Replayed};
-
-const REPLAY_PATH: &str = "/v1/dead-letters:replay";
-const DISCARD_PATH: &str = "/v1/dead-letters:discard";
 
 type Ids = AtMost<String, MAX_ROUTES_PER_REQUEST>;
 
@@ -117,36 +112,23 @@ struct Asked {
 
 pub(crate) async fn replay<P: Ports>(
     State(api): State<Arc<Api<P>>>,
-    principal: Principal,
-    request_id: RequestId,
-    headers: HeaderMap,
-    occupied: Occupied,
-    RawQuery(query): RawQuery,
-    JsonText(body): JsonText,
+    request: OperatorRequest,
 ) -> Result<Response, Problem> {
-    Params::none(query.as_deref())?;
-    let request: ReplayRequest = parse(&body)?;
+    let ReplayRequest { ids, filter, dry_run } = request.parse()?;
     let asked = Asked {
         change: DeadLetterChange::Replay(api.settings.budgets),
-        selection: selection(request.ids, request.filter)?,
-        dry_run: request.dry_run,
+        selection: selection(ids, filter)?,
+        dry_run,
         render: |report| Json(Replayed::from(report)).into_response(),
     };
-    let caller = Caller { principal, request_id, headers, path: REPLAY_PATH, body, occupied };
-    carry_out(api, caller, asked).await
+    carry_out(api, request, asked).await
 }
 
 pub(crate) async fn discard<P: Ports>(
     State(api): State<Arc<Api<P>>>,
-    principal: Principal,
-    request_id: RequestId,
-    headers: HeaderMap,
-    occupied: Occupied,
-    RawQuery(query): RawQuery,
-    JsonText(body): JsonText,
+    request: OperatorRequest,
 ) -> Result<Response, Problem> {
-    Params::none(query.as_deref())?;
-    let DiscardRequest { ids, filter, dry_run, reason } = parse(&body)?;
+    let DiscardRequest { ids, filter, dry_run, reason } = request.parse()?;
     let Some(change) = DeadLetterChange::discard(reason) else {
         return Err(bad_request(format!("A discard takes a reason of 1 to {MAX_REASON_BYTES} bytes.")));
     };
@@ -156,49 +138,36 @@ pub(crate) async fn discard<P: Ports>(
         dry_run,
         render: |report| Json(Discarded::from(report)).into_response(),
     };
-    let caller = Caller { principal, request_id, headers, path: DISCARD_PATH, body, occupied };
-    carry_out(api, caller, asked).await
+    carry_out(api, request, asked).await
 }
 
-/// The parts of a request besides the change.
-struct Caller {
-    principal: Principal,
-    request_id: RequestId,
-    headers: HeaderMap,
-    path: &'static str,
-    body: String,
-    occupied: Occupied,
-}
-
-async fn carry_out<P: Ports>(api: Arc<Api<P>>, caller: Caller, asked: Asked) -> Result<Response, Problem> {
+async fn carry_out<P: Ports>(
+    api: Arc<Api<P>>,
+    request: OperatorRequest,
+    asked: Asked,
+) -> Result<Response, Problem> {
     if asked.dry_run {
         let targets = api.operations.select_dead_letters(&asked.change, &asked.selection).await;
         let targets = targets.map_err(|error| read_failed(&error))?;
         return Ok(Json(targets.plan()).into_response());
     }
-    let key = match Key::from_headers(&caller.headers) {
-        Ok(Some(key)) => key,
-        Ok(None) => return Err(bad_request("The header Idempotency-Key is missing.")),
-        Err(error) => return Err(bad_request(format!("The header Idempotency-Key is wrong: {error}."))),
-    };
+    let key = request.key()?;
     let action = OperatorAction {
-        actor: caller.principal.name.to_string(),
-        request_id: caller.request_id.as_str().to_owned(),
+        actor: request.principal.name.to_string(),
+        request_id: request.request_id.as_str().to_owned(),
         idempotency_key: Some(key.as_str().to_owned()),
         selection: asked.selection,
     };
-    let owner = format!("POST {} {}", caller.path, caller.principal.name);
-    let fingerprint = Fingerprint::of_request(&Method::POST, caller.path, caller.body.as_bytes());
     let (operations, change, render) = (Arc::clone(&api), asked.change, asked.render);
-    guarded(&api, &owner, key, fingerprint, caller.occupied, move || async move {
+    let handler = move || async move {
         let now = operations.clock.now();
         let targets = operations.operations.select_dead_letters(&change, &action.selection).await;
         let targets = targets.map_err(|error| read_failed(&error))?;
         let report = apply_change(&operations.operations, &change, &targets, &action, now).await;
         let report = report.map_err(|error| store_failed(&error))?;
         Ok(render(report))
-    })
-    .await
+    };
+    request.run_once(&api, key, handler).await
 }
 
 /// Runs `handler` once for the key; a repeated request gets the stored response. `occupied` is held until
@@ -222,13 +191,6 @@ where
         Run::Conflict => Err(request_conflict()),
         Run::Unavailable(error) => Err(unavailable(&ambient::error_chain(&error))),
     }
-}
-
-fn parse<'a, T: Deserialize<'a>>(body: &'a str) -> Result<T, Problem> {
-    let parsed: Result<Object<T>, _> = serde_json::from_str(body);
-    parsed
-        .map(|Object(request)| request)
-        .map_err(|error| bad_request(format!("The body is not as expected: {error}.")))
 }
 
 fn selection(ids: Option<Ids>, filter: Option<Object<Filter>>) -> Result<Selection, Problem> {

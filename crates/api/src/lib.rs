@@ -7,18 +7,20 @@
 //!
 //! `intents.rs` and `batch.rs` accept intents, `intent_outcome.rs`, `notifications.rs`, `search.rs`,
 //! `dead_letters.rs`, `malformed_intents.rs` and `status.rs` read, `changes.rs` replays and discards,
-//! `receipts.rs` records consumers' reports. `params.rs` reads query strings, `view.rs` renders values.
+//! `holds.rs` holds and releases, `receipts.rs` records consumers' reports. `params.rs` reads query strings, `view.rs` renders values.
 //! `openapi.rs` describes all of it in the document that `GET /openapi.json` returns.
 
 mod at_most;
 mod batch;
 mod changes;
 mod dead_letters;
+mod holds;
 mod intent_outcome;
 mod intents;
 mod malformed_intents;
 mod notifications;
 mod openapi;
+mod operator_request;
 mod params;
 mod ports;
 mod problems;
@@ -59,6 +61,8 @@ pub fn router<P: Ports>(api: Api<P>, guard: &TokenGuard) -> Router {
         .route("/v1/dead-letters", operator(get(dead_letters::list::<P>)))
         .route("/v1/dead-letters:replay", operator(post(changes::replay::<P>)))
         .route("/v1/dead-letters:discard", operator(post(changes::discard::<P>)))
+        .route("/v1/holds", operator(get(holds::list::<P>).post(holds::hold::<P>)))
+        .route("/v1/holds:release", operator(post(holds::release::<P>)))
         .route("/v1/malformed-intents", reader(get(malformed_intents::list::<P>)))
         .route("/v1/malformed-intents/{stream_entry_id}", reader(get(malformed_intents::show::<P>)))
         .route("/v1/receipts", reporter(post(receipts::record::<P>).layer(batch_limit)))

@@ -7,7 +7,9 @@ use std::time::Duration;
 use ambient::Clock;
 use domain::catalog::Catalog;
 use domain::operations::Budgets;
-use domain::ports::{LeaderLookup, Operations, Queries, ReceiptStore, StreamQueries, Submissions};
+use domain::ports::{
+    HoldChanges, LeaderLookup, Operations, Queries, ReceiptStore, StreamQueries, Submissions,
+};
 use idempotency::{Idempotency, Store};
 
 /// The types of the ports of an API.
@@ -17,7 +19,7 @@ pub trait Ports: Send + Sync + 'static {
     /// Reads the outcomes of intents.
     type Queries: Queries + 'static;
     /// Applies the changes that operators may make.
-    type Operations: Operations + 'static;
+    type Operations: Operations + HoldChanges + 'static;
     /// Records consumers' reports.
     type Receipts: ReceiptStore + 'static;
     /// Reads the intents stream.

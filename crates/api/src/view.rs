@@ -7,6 +7,7 @@
 mod accepted;
 mod batch;
 mod changes;
+mod holds;
 mod intent_outcome;
 mod lists;
 mod receipts;
@@ -14,6 +15,8 @@ mod receipts;
 pub(crate) use accepted::{Accepted, AcceptedElement, OUTCOME_ACCEPTED, OUTCOME_DUPLICATE};
 pub(crate) use batch::{ElementResult, MAX_BATCH_RECIPIENTS, MAX_INTENTS, Results};
 pub(crate) use changes::{Discarded, Replayed};
+pub(crate) use holds::ChangedHold;
+pub use holds::Holds;
 pub(crate) use intent_outcome::{IntentState, KeyOutcome};
 pub use lists::{DeadLetters, MalformedIntents, MalformedIntentsPage, Notifications};
 pub(crate) use receipts::{OUTCOME_INVALID, ReceiptResult, ReceiptResults};

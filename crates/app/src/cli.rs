@@ -13,6 +13,7 @@ use crate::commands::dead_letters::{self, DeadLettersCommand};
 use crate::commands::explain::{self, ExplainArgs};
 use crate::commands::generated::{self, CompletionsArgs, ManArgs};
 use crate::commands::healthcheck::{self, HealthcheckArgs};
+use crate::commands::holds::{self, HoldArgs, HoldsCommand, ReleaseArgs};
 use crate::commands::leader::{self, LeaderArgs};
 use crate::commands::list::{self, ListArgs};
 use crate::commands::malformed::{self, MalformedCommand};
@@ -40,6 +41,7 @@ Examples:
   notification status              see how it is, and what is stuck
   notification explain NAME        see what became of an intent
   notification dead-letters list   see what could not be published, and replay it
+  notification hold --help         stop what must not go out, and release it later
   notification leader              see which replica leads, or have it hand over
   notification audit               see whether streams and tables contradict each other
 
@@ -99,6 +101,15 @@ enum Command {
     /// Look after dead letters: list, show, replay, discard
     #[command(subcommand, after_help = dead_letters::EXAMPLES)]
     DeadLetters(DeadLettersCommand),
+    /// Keep the routes of a channel, a type or a producer from being published
+    #[command(after_help = holds::HOLD_EXAMPLES)]
+    Hold(HoldArgs),
+    /// Publish what was held, the oldest first
+    #[command(after_help = holds::RELEASE_EXAMPLES)]
+    Release(ReleaseArgs),
+    /// Show what is held
+    #[command(subcommand, after_help = holds::EXAMPLES)]
+    Holds(HoldsCommand),
     /// Show which replica reads the intents stream, or ask it to hand over
     #[command(after_help = leader::EXAMPLES)]
     Leader(LeaderArgs),
@@ -222,6 +233,9 @@ impl Cli {
             Command::DeadLetters(command) => {
                 block_on(dead_letters::run(command, vars, &mut std::io::stdout()))
             }
+            Command::Hold(args) => block_on(holds::hold(args, vars, &mut std::io::stdout())),
+            Command::Release(args) => block_on(holds::release(args, vars, &mut std::io::stdout())),
+            Command::Holds(command) => block_on(holds::run(command, vars, &mut std::io::stdout())),
             Command::Leader(args) => block_on(leader::run(args, vars, &mut std::io::stdout())),
             Command::Audit(args) => block_on(audit::run(&args, vars, &mut std::io::stdout())),
             Command::Dev => block_on(dev::run(vars)),
@@ -284,6 +298,9 @@ mod tests {
             "explain k --producer p --json",
             "malformed list --code c --producer p --key k --since 7d --until 1h --limit 1",
             "malformed show 1-0 --raw --field payload_json",
+            "hold --producer p --reason r --dry-run --json",
+            "release --channel email --yes",
+            "holds list --json",
             "completions zsh",
             "man --dir /tmp",
         ] {
@@ -311,6 +328,12 @@ mod tests {
             "malformed show 1-0 --raw --json",
             "malformed show 1-0 --field a",
             "completions tcsh",
+            "hold --reason r",
+            "hold --channel email",
+            "hold --channel email --reason=",
+            "hold --channel email --type t --reason r",
+            "release",
+            "holds",
         ] {
             let wrong = parse(&format!("notification {line}")).expect_err(line);
             assert_eq!(wrong.exit_code(), 2, "{line}");

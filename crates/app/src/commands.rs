@@ -11,6 +11,7 @@ pub mod dev;
 pub mod explain;
 pub mod generated;
 pub mod healthcheck;
+pub mod holds;
 pub mod leader;
 pub mod list;
 pub mod malformed;

@@ -22,17 +22,19 @@ pub(crate) enum Section {
     Notifications,
     DeadLetters,
     Malformed,
+    Holds,
     Catalogue,
     /// No entry, for errors and the sign-in.
     None,
 }
 
 /// The navigation: section, path, label.
-const NAVIGATION: [(Section, &str, &str); 5] = [
+const NAVIGATION: [(Section, &str, &str); 6] = [
     (Section::Overview, "/console/", "Overview"),
     (Section::Notifications, "/console/notifications", "Notifications"),
     (Section::DeadLetters, "/console/dead-letters", "Dead letters"),
     (Section::Malformed, "/console/malformed", "Malformed"),
+    (Section::Holds, "/console/holds", "Holds"),
     (Section::Catalogue, "/console/catalogue", "Catalogue"),
 ];
 

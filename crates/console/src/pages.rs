@@ -2,6 +2,7 @@
 
 pub(crate) mod catalogue;
 pub(crate) mod dead_letters;
+pub(crate) mod holds;
 pub(crate) mod malformed;
 mod notification;
 pub(crate) mod notifications;

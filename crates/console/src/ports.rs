@@ -7,7 +7,9 @@ use std::time::Duration;
 use ambient::Clock;
 use domain::catalog::Catalog;
 use domain::operations::Budgets;
-use domain::ports::{ActivityQueries, LeaderLookup, Operations, Queries, SessionStore, StreamQueries};
+use domain::ports::{
+    ActivityQueries, HoldChanges, LeaderLookup, Operations, Queries, SessionStore, StreamQueries,
+};
 use http_server::TrustedProxies;
 use http_server::tokens::AccessTokens;
 use idempotency::{Idempotency, Store};
@@ -20,7 +22,7 @@ pub trait Ports: Send + Sync + 'static {
     /// Reads the outcomes of notifications.
     type Queries: Queries + 'static;
     /// Applies the changes that operators may make.
-    type Operations: Operations + 'static;
+    type Operations: Operations + HoldChanges + 'static;
     /// Reads the intents stream.
     type Stream: StreamQueries + 'static;
     /// Looks up the leader.

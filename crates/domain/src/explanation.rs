@@ -6,6 +6,7 @@ pub mod intent;
 
 use ambient::Timestamp;
 
+use crate::hold::RouteHold;
 use crate::query::Route;
 use crate::receipt::{Receipt, ReceiptStatus, Report};
 use crate::route::{RouteStatus, SkipReason};
@@ -47,8 +48,8 @@ fn state(route: &Route, now: Timestamp) -> String {
 }
 
 fn why_pending(route: &Route) -> String {
-    // Only an operator makes a route pending again.
-    if route.updated_at > route.created_at {
+    // Only an operator makes a route pending again, or holds it.
+    if route.updated_at > route.created_at && route.hold.is_none() {
         format!("Scheduled again by an operator at {}", route.updated_at)
     } else {
         format!("Accepted at {}", route.created_at)
@@ -64,6 +65,19 @@ fn next_attempt(route: &Route, now: Timestamp) -> String {
     let attempt = u64::from(route.attempt_count) + 1;
     let of = format!("{attempt} of {}", route.max_attempts);
     let is_new = route.status == RouteStatus::Pending && route.updated_at == route.created_at;
+    match &route.hold {
+        Some(RouteHold { key, released_at: Some(at), .. }) => {
+            return format!(
+                "the hold of the {key} was released at {at}; next attempt ({of}) once those held before it are published"
+            );
+        }
+        Some(RouteHold { key, since, .. }) => {
+            return format!(
+                "held: an operator holds the {key} since {since}; next attempt ({of}) after the release"
+            );
+        }
+        None => {}
+    }
     match route.next_attempt_at {
         // The service does not write such a row: live routes have a time.
         None => "it has no time for its next attempt, so it waits for an operator".to_owned(),

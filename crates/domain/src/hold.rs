@@ -12,7 +12,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::document::{Counted, counted_form, inline_schema, one_of};
+use crate::document::{Counted, Guarded, counted_form, inline_schema, one_of};
 use crate::operations::PLAN_IDS;
 use crate::route::{Channel, LiveRoute, RouteKey, UnknownName, Version};
 
@@ -141,6 +141,22 @@ counted_form!(
     routes_capped,
     "There may be more than `routes`."
 );
+
+/// The hold that keeps a route.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, JsonSchema)]
+pub struct RouteHold {
+    /// What it holds.
+    #[serde(flatten)]
+    pub key: HoldKey,
+    /// The time at which it was made.
+    pub since: Timestamp,
+    /// The operator that made it; `null` to a producer.
+    pub actor: Guarded,
+    /// The operator's reason; `null` to a producer.
+    pub reason: Guarded,
+    /// The time at which it was released; the route is due again soon. `null` while it holds.
+    pub released_at: Option<Timestamp>,
+}
 
 /// The holds in force.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]

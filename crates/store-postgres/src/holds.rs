@@ -132,6 +132,10 @@ pg::statements! {
 }
 
 impl HoldStore for PgStore {
+    async fn list_holds(&self) -> Result<Vec<Hold>, StoreError> {
+        list(&self.session("list the holds").await?).await
+    }
+
     async fn holds_in_force(&self) -> Result<HoldsInForce, StoreError> {
         let session = self.session("read the holds").await?;
         Ok(HoldsInForce::new(hold_keys(&session, &IN_FORCE).await?))
@@ -175,10 +179,6 @@ impl HoldStore for PgStore {
 }
 
 impl HoldChanges for PgStore {
-    async fn list_holds(&self) -> Result<Vec<Hold>, StoreError> {
-        list(&self.session("list the holds").await?).await
-    }
-
     async fn plan_hold(&self, key: &HoldKey, change: &HoldChange) -> Result<HoldPlan, StoreError> {
         let session = self.plans.session("plan the change of a hold").await.map_err(store_error)?;
         let hold = list(&session).await?.into_iter().find(|hold| hold.key == *key);

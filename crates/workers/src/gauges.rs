@@ -6,12 +6,14 @@
 //! ([`observe_replica`](crate::metrics::observe_replica)).
 
 use std::cmp::Ordering;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use ambient::{Clock, Timestamp};
 use domain::entry::EntryId;
+use domain::hold::HoldKey;
 use domain::ports::{
-    CheckpointCache, CheckpointStore, Cutoff, Expired, IntentStream, MalformedKey, RetentionStore,
+    CheckpointCache, CheckpointStore, Cutoff, Expired, HoldStore, IntentStream, MalformedKey, RetentionStore,
     RouteStore, StoreError,
 };
 use domain::record::NotificationId;
@@ -38,7 +40,7 @@ const REDIS: &str = "redis";
 /// The worker that keeps the gauges up to date.
 #[derive(Debug)]
 pub struct Gauges<S, I, K, C> {
-    /// The store of routes, of rows that expire, and of the durable checkpoint.
+    /// The store of routes and holds, of rows that expire, and of the durable checkpoint.
     pub store: S,
     /// The intents stream, for entries without an outcome.
     pub intents: I,
@@ -60,12 +62,16 @@ pub struct Gauges<S, I, K, C> {
 
 /// The ports of PostgreSQL that the gauges use.
 pub trait GaugeStore:
-    RouteStore + CheckpointStore + RetentionStore<NotificationId> + RetentionStore<MalformedKey>
+    RouteStore + HoldStore + CheckpointStore + RetentionStore<NotificationId> + RetentionStore<MalformedKey>
 {
 }
 
 impl<S> GaugeStore for S where
-    S: RouteStore + CheckpointStore + RetentionStore<NotificationId> + RetentionStore<MalformedKey>
+    S: RouteStore
+        + HoldStore
+        + CheckpointStore
+        + RetentionStore<NotificationId>
+        + RetentionStore<MalformedKey>
 {
 }
 
@@ -85,6 +91,7 @@ impl<S: GaugeStore, I: IntentStream, K: CheckpointCache, C: Clock> Gauges<S, I, 
         seen.is_current = true;
         let now = self.clock.now();
         self.measure_due(now).await?;
+        self.measure_holds(now, &mut seen.holds).await?;
         if seen.next_expired_look.is_none_or(|at| at <= Instant::now()) {
             self.measure_expired(now).await?;
             seen.next_expired_look = Some(Instant::now() + EXPIRED_INTERVAL);
@@ -101,6 +108,18 @@ impl<S: GaugeStore, I: IntentStream, K: CheckpointCache, C: Clock> Gauges<S, I, 
         let is_due = first.is_some_and(|first| *first <= now);
         let depth = if is_due { self.store.count_due_routes(now, DEPTH_CAP).await? } else { 0 };
         self.metrics.schedule(depth, due_for(first));
+        Ok(())
+    }
+
+    /// Records the holds, and zeros for those that were seen before and are gone.
+    async fn measure_holds(&self, now: Timestamp, seen: &mut BTreeSet<HoldKey>) -> Result<(), StoreError> {
+        let mut gone = std::mem::take(seen);
+        for hold in self.store.list_holds().await? {
+            self.metrics.held(&hold.key, now.saturating_since(hold.since), hold.routes.count);
+            gone.remove(&hold.key);
+            seen.insert(hold.key);
+        }
+        gone.iter().for_each(|hold| self.metrics.held(hold, Duration::ZERO, 0));
         Ok(())
     }
 
@@ -173,6 +192,8 @@ struct GaugesState {
     is_current: bool,
     /// The time of the next measurement of the age of the oldest rows.
     next_expired_look: Option<Instant>,
+    /// The holds that were recorded last.
+    holds: BTreeSet<HoldKey>,
 }
 
 impl<S, I, K, C, R> Passes for GaugesLoop<'_, S, I, K, C, R>

@@ -7,6 +7,7 @@ mod replica;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use domain::hold::HoldKey;
 use domain::ports::StoreError;
 use domain::route::Channel;
 use opentelemetry::KeyValue;
@@ -34,6 +35,8 @@ pub struct Metrics {
     stream_oldest_age: Gauge<f64>,
     channel_oldest_due_age: Gauge<f64>,
     oldest_expired_age: Gauge<f64>,
+    hold_age: Gauge<f64>,
+    hold_routes: Gauge<u64>,
     dependency_up: Gauge<u64>,
     leader: Gauge<u64>,
     http_duration: Histogram<f64>,
@@ -109,6 +112,12 @@ impl Metrics {
                 "notification.retention.oldest_expired_age",
                 "How long the oldest row has been past its retention",
             ),
+            hold_age: make.age("notification.hold.age", "How long an operator has held something"),
+            hold_routes: make.gauge(
+                "notification.hold.routes",
+                "{route}",
+                "Routes that a hold keeps, counted up to 10,000",
+            ),
             dependency_up: make.gauge(
                 "notification.dependency.up",
                 "{dependency}",
@@ -139,9 +148,15 @@ impl Metrics {
     /// series existed before it.
     fn begin_at_zero(&self) {
         for channel in Channel::ALL {
-            for result in
-                ["published", "failed", "dead_letter", "lease_lost", "append_lost", "append_unconfirmed"]
-            {
+            for result in [
+                "published",
+                "failed",
+                "dead_letter",
+                "lease_lost",
+                "append_lost",
+                "append_unconfirmed",
+                "held",
+            ] {
                 self.route_attempts.add(0, &attempt(channel, result));
             }
         }
@@ -256,6 +271,13 @@ impl Metrics {
     /// Records how long the oldest row of `table` has been past its retention.
     pub(crate) fn expired(&self, table: &'static str, age: Duration) {
         self.oldest_expired_age.record(age.as_secs_f64(), &[KeyValue::new("table", table)]);
+    }
+
+    /// Records the time since a hold was made and the number of routes that it keeps; zero once it is gone.
+    pub(crate) fn held(&self, hold: &HoldKey, age: Duration, routes: u64) {
+        let labels = [KeyValue::new("scope", hold.scope.as_str()), KeyValue::new("name", hold.name.clone())];
+        self.hold_age.record(age.as_secs_f64(), &labels);
+        self.hold_routes.record(routes, &labels);
     }
 
     /// Records the outcome of a call to `dependency`. Every outcome except `Unavailable` shows that the

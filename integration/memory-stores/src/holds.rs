@@ -3,7 +3,8 @@
 use std::collections::HashSet;
 
 use ambient::Timestamp;
-use domain::hold::{HoldKey, HoldsInForce, RouteToHold};
+use domain::document::Counted;
+use domain::hold::{Hold, HoldKey, HoldsInForce, RouteToHold};
 use domain::ports::{HoldStore, StoreError};
 use domain::route::RouteKey;
 
@@ -23,6 +24,19 @@ impl MemoryDatabase {
 }
 
 impl HoldStore for MemoryDatabase {
+    async fn list_holds(&self) -> Result<Vec<Hold>, StoreError> {
+        let tables = lock(&self.0);
+        let hold = |(key, is_released): (&HoldKey, &bool)| Hold {
+            key: key.clone(),
+            since: Timestamp::UNIX_EPOCH,
+            actor: String::new(),
+            reason: String::new(),
+            released_at: is_released.then_some(Timestamp::UNIX_EPOCH),
+            routes: Counted::up_to_cap(tables.held.values().filter(|(of, _)| of == key).count() as u64),
+        };
+        Ok(tables.holds.iter().map(hold).collect())
+    }
+
     async fn holds_in_force(&self) -> Result<HoldsInForce, StoreError> {
         let tables = lock(&self.0);
         let in_force = tables.holds.iter().filter(|(_, is_released)| !**is_released);

@@ -24,8 +24,8 @@ use crate::view::{
 };
 
 pub(super) use operators::{
-    dead_letters, discard_requests, discarded, malformed, malformed_intents, malformed_intents_page,
-    replay_requests, replayed, status,
+    changed_hold, dead_letters, discard_requests, discarded, hold_requests, holds, malformed,
+    malformed_intents, malformed_intents_page, release_requests, replay_requests, replayed, status,
 };
 
 const ID: &str = "019d4d2f-9a74-7cc3-8a5e-1f0c6b7d2e90";
@@ -136,6 +136,7 @@ fn route(channel: Channel) -> Route {
         published_entry_id: String::new(),
         recovery_hint: String::new(),
         discarded: None,
+        hold: None,
         receipt: None,
         explanation: String::new(),
     }

@@ -79,19 +79,24 @@ pub(super) fn list(
     Operation { parameters: params.iter().map(query_parameter).collect(), ..get(id, tag, summary, answer) }
 }
 
-/// An operation that changes dead letters.
+/// The description of a change of dead letters with this effect.
+pub(super) fn in_chunks(effect: &str) -> String {
+    format!(
+        "{effect} A request changes at most 10,000 routes, in chunks; `remaining` counts the others. After a crash the repeated request \
+         continues with what is left, and counts that."
+    )
+}
+
+/// A change by an operator.
 pub(super) fn change(
     id: &'static str,
     summary: &'static str,
-    effect: &'static str,
+    description: String,
     body: Body,
     answer: Value,
 ) -> Operation {
     Operation {
-        description: format!(
-            "{effect} A request changes at most 10,000 routes, in chunks; `remaining` counts the others. After a crash the repeated request \
-             continues with what is left, and counts that."
-        ),
+        description,
         key: KeyHeader::Optional(
             "Required unless `dry_run` is true. A repeated request with the same body gets the first answer.",
         ),

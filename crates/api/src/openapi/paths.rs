@@ -1,5 +1,6 @@
 //! The operations of the document, with their parameters, bodies and responses.
 
+use domain::hold::HoldPlan;
 use domain::operations::Plan;
 use domain::query::{Notification, Status};
 use idempotency::MAX_KEY_BYTES;
@@ -7,17 +8,19 @@ use serde_json::{Value, json};
 
 use super::examples;
 use super::operations::{
-    Body, Callers, KeyHeader, Operation, answer, change, get, list, path_parameter, query_parameter,
+    Body, Callers, KeyHeader, Operation, answer, change, get, in_chunks, list, path_parameter,
+    query_parameter,
 };
 use super::problems::{IN_PROGRESS, INTENT_REFUSED, NOT_FOUND, QUERY_TOO_EXPENSIVE, REQUEST_CONFLICT};
 use super::schemas::{Schemas, header_refs, schema_ref};
 use crate::changes::{DiscardRequest, ReplayRequest};
+use crate::holds::{HoldRequest, ReleaseRequest};
 use crate::ports::ApiSettings;
 use crate::receipts::ReceiptsRequest;
 use crate::search::SearchRequest;
 use crate::view::{
-    Accepted, DeadLetters, Discarded, KeyOutcome, MalformedIntents, MalformedIntentsPage, Notifications,
-    ReceiptResults, Replayed, Results,
+    Accepted, ChangedHold, DeadLetters, Discarded, Holds, KeyOutcome, MalformedIntents, MalformedIntentsPage,
+    Notifications, ReceiptResults, Replayed, Results,
 };
 use crate::{dead_letters, intent_outcome, malformed_intents, notifications};
 
@@ -33,6 +36,8 @@ pub(super) fn paths(settings: &ApiSettings, schemas: &mut Schemas) -> Value {
         "/v1/dead-letters": {"get": list_dead_letters(schemas).render()},
         "/v1/dead-letters:replay": {"post": replay(settings, schemas).render()},
         "/v1/dead-letters:discard": {"post": discard(settings, schemas).render()},
+        "/v1/holds": {"get": list_holds(schemas).render(), "post": hold(settings, schemas).render()},
+        "/v1/holds:release": {"post": release(settings, schemas).render()},
         "/v1/malformed-intents": {"get": list_malformed_intents(schemas).render()},
         "/v1/malformed-intents/{stream_entry_id}": {"get": get_malformed_intents(schemas).render()},
         "/v1/receipts": {"post": record_receipts(settings, schemas).render()},
@@ -187,7 +192,9 @@ fn replay(settings: &ApiSettings, schemas: &mut Schemas) -> Operation {
     change(
         "replayDeadLetters",
         "Replays dead letters.",
-        "Their routes are pending again with a new budget, under the ids that they always had; the dead letters are deleted.",
+        in_chunks(
+            "Their routes are pending again with a new budget, under the ids that they always had; the dead letters are deleted.",
+        ),
         Body {
             schema: schemas.request::<ReplayRequest>(),
             examples: examples::replay_requests(),
@@ -208,13 +215,63 @@ fn discard(settings: &ApiSettings, schemas: &mut Schemas) -> Operation {
     change(
         "discardDeadLetters",
         "Discards dead letters.",
-        "They stay, are listed with `discarded=true` only, and are replayed only by their ids.",
+        in_chunks("They stay, are listed with `discarded=true` only, and are replayed only by their ids."),
         Body {
             schema: schemas.request::<DiscardRequest>(),
             examples: examples::discard_requests(),
             max_bytes: settings.max_body_bytes,
         },
         success,
+    )
+}
+
+fn list_holds(schemas: &mut Schemas) -> Operation {
+    get(
+        "listHolds",
+        "operations",
+        "Lists what operators hold, the oldest first.",
+        answer("The holds.", schemas.answer::<Holds>(), examples::holds(), &[]),
+    )
+}
+
+fn hold(settings: &ApiSettings, schemas: &mut Schemas) -> Operation {
+    change(
+        "holdRoutes",
+        "Holds the routes of a channel, a type or a producer.",
+        "Intents are accepted as ever. Live routes that it selects are not published and count no attempt, on every replica within 2 s, until the \
+            release."
+            .to_owned(),
+        Body {
+            schema: schemas.request::<HoldRequest>(),
+            examples: examples::hold_requests(),
+            max_bytes: settings.max_body_bytes,
+        },
+        changed_hold(schemas),
+    )
+}
+
+fn release(settings: &ApiSettings, schemas: &mut Schemas) -> Operation {
+    change(
+        "releaseRoutes",
+        "Releases what was held.",
+        "The routes that were due first go first, beside the other traffic. The request does not wait for them: the list shows how many are left."
+            .to_owned(),
+        Body {
+            schema: schemas.request::<ReleaseRequest>(),
+            examples: examples::release_requests(),
+            max_bytes: settings.max_body_bytes,
+        },
+        changed_hold(schemas),
+    )
+}
+
+fn changed_hold(schemas: &mut Schemas) -> Value {
+    let any = json!({"anyOf": [schemas.answer::<ChangedHold>(), schemas.answer::<HoldPlan>()]});
+    answer(
+        "What was done; with `dry_run`, what would be.",
+        any,
+        examples::changed_hold(),
+        &["Idempotency-Replayed"],
     )
 }
 

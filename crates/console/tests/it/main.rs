@@ -4,6 +4,7 @@
 mod changes;
 mod forms;
 mod headers;
+mod holds;
 mod interrupted;
 mod keys;
 mod overview;

@@ -84,6 +84,8 @@ pub struct AuditedRoute {
     pub published_entry_id: String,
     /// True if the route has a row in `dead_letters`.
     pub has_dead_letter: bool,
+    /// True if a hold keeps the route: it is never due before the release.
+    pub is_held: bool,
 }
 
 impl AuditedRoute {
@@ -165,7 +167,7 @@ fn judge_route(route: &AuditedRoute, wrong: &mut Vec<Discrepancy>) {
         None if route.status.is_live() => {
             report(Kind::ScheduleMismatch, format!("it is {status} without a next attempt"))
         }
-        Some(Timestamp::MAX) if route.status.is_live() => {
+        Some(Timestamp::MAX) if route.status.is_live() && !route.is_held => {
             report(
                 Kind::RouteWithoutEnd,
                 format!("it is {status} and never due: its next attempt is parked"),

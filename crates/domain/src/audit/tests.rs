@@ -237,6 +237,7 @@ fn route(user: &str, channel: Channel) -> AuditedRoute {
         skipped_at: None,
         published_entry_id: "7-0".into(),
         has_dead_letter: false,
+        is_held: false,
     }
 }
 

@@ -35,6 +35,7 @@ pub(crate) fn pending() -> Route {
         published_entry_id: String::new(),
         recovery_hint: String::new(),
         discarded: None,
+        hold: None,
         receipt: None,
         explanation: String::new(),
     }

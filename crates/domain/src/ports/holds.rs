@@ -9,8 +9,11 @@ use super::StoreError;
 use crate::hold::{Hold, HoldActor, HoldChange, HoldKey, HoldPlan, HoldsInForce, RouteToHold};
 use crate::route::RouteKey;
 
-/// The holds in force, and the routes that they keep. For publishers and the release.
+/// The holds in force, and the routes that they keep.
 pub trait HoldStore: Send + Sync {
+    /// Returns all holds, the oldest first, with the number of routes that each keeps.
+    fn list_holds(&self) -> impl Future<Output = Result<Vec<Hold>, StoreError>> + Send;
+
     /// Returns the holds in force.
     fn holds_in_force(&self) -> impl Future<Output = Result<HoldsInForce, StoreError>> + Send;
 
@@ -38,11 +41,8 @@ pub trait HoldStore: Send + Sync {
     fn end_hold(&self, hold: &HoldKey) -> impl Future<Output = Result<bool, StoreError>> + Send;
 }
 
-/// Holds, for operators.
-pub trait HoldChanges: Send + Sync {
-    /// Returns all holds, the oldest first, with the number of routes that each keeps.
-    fn list_holds(&self) -> impl Future<Output = Result<Vec<Hold>, StoreError>> + Send;
-
+/// Changes of holds, for operators.
+pub trait HoldChanges: HoldStore {
     /// Returns the routes that `change` would concern now.
     fn plan_hold(
         &self,

@@ -9,6 +9,7 @@ use serde::Serialize;
 use super::dead_letters::{DeadLetter, Discarded};
 use crate::document::{Guarded, json_text, object_schema};
 use crate::explanation::explain;
+use crate::hold::RouteHold;
 use crate::receipt::Receipt;
 use crate::record::{NotificationId, Record};
 use crate::route::{Channel, RouteKey, RouteStatus, holds_address, route_numbers};
@@ -87,7 +88,7 @@ impl Notification {
         self
     }
 
-    /// Removes all addresses, for a producer: it sees the ids of its recipients.
+    /// Removes all addresses and what operators wrote, for a producer: it sees the ids of its recipients.
     #[must_use]
     pub fn without_addresses(mut self) -> Self {
         for route in &mut self.routes {
@@ -96,6 +97,10 @@ impl Notification {
                 route.recipient_ref.withhold();
             }
             route.resolved_email.withhold();
+            if let Some(hold) = &mut route.hold {
+                hold.actor.withhold();
+                hold.reason.withhold();
+            }
         }
         self
     }
@@ -182,6 +187,8 @@ pub struct Route {
     /// The discard, if an operator discarded the dead letter.
     #[serde(skip)]
     pub discarded: Option<Discarded>,
+    /// The hold that keeps it from being published; `null` if there is none.
+    pub hold: Option<RouteHold>,
     /// The report of its consumer; `null` if there is none.
     pub receipt: Option<Receipt>,
     /// An explanation of its state, and of the next change and its time.

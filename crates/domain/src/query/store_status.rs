@@ -11,6 +11,7 @@ use serde_json::{Map, Value};
 use crate::checkpoint::Checkpoint;
 use crate::document::{Age, Counted, counted_form};
 use crate::entry::EntryId;
+use crate::hold::Hold;
 use crate::replica::{ReplicaReport, WorkerReport};
 use crate::route::Channel;
 
@@ -163,6 +164,8 @@ pub struct StoreStatus {
     #[serde(serialize_with = "MalformedIntentCounts::serialize")]
     #[schemars(with = "MalformedIntentCounts<'_>")]
     pub malformed_intents: CauseCounts,
+    /// The holds of operators, the oldest first.
+    pub holds: Vec<Hold>,
     /// The replicas of the last hour, by name.
     pub replicas: Vec<ReplicaStatus>,
 }

@@ -122,6 +122,7 @@ fn route(row: &Row, key: RouteKey, shown: &str) -> Result<AuditedRoute, StoreErr
         skipped_at: time("routes.skipped_at")?,
         published_entry_id: column(row, "routes.published_entry_id", shown)?,
         has_dead_letter: column(row, "matches", shown)?,
+        is_held: column(row, "is_held", shown)?,
         key,
     })
 }
@@ -148,11 +149,12 @@ pg::statements! {
         LIMIT $2::bigint";
 
     /// The routes of these records, each with true if it has a dead letter.
-    ROUTES = "audit.routes_of_records", plan ["routes_pkey", "dead_letters_pkey"], concat!("
+    ROUTES = "audit.routes_of_records", plan ["routes_pkey", "dead_letters_pkey", "held_routes_pkey"], concat!("
         SELECT r.notification_id, r.route_id, r.channel, r.recipient_ref, r.status, r.attempt_count, r.max_attempts,
             ", next_attempt_text!("$3", "$4"), ", r.created_at, r.updated_at, r.published_at, r.dead_lettered_at,
-            r.skipped_at, r.published_entry_id, d.route_id IS NOT NULL AS matches
+            r.skipped_at, r.published_entry_id, d.route_id IS NOT NULL AS matches, k.route_id IS NOT NULL AS is_held
         FROM routes r
+        LEFT JOIN held_routes k ON k.notification_id = r.notification_id AND k.route_id = r.route_id
         LEFT JOIN dead_letters d ON d.notification_id = r.notification_id AND d.route_id = r.route_id
         WHERE r.notification_id = ANY ($1::text[])
         LIMIT $2::bigint");

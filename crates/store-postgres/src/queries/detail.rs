@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use ambient::Timestamp;
 use domain::catalog::AudienceKind;
+use domain::hold::RouteHold;
 use domain::ports::StoreError;
 use domain::query::{Discarded, MAX_RECORDS, Notification, Route};
 use domain::receipt::Receipt;
@@ -18,6 +19,7 @@ use tokio_postgres::Row;
 
 use crate::codec::{column, corrupt, instant, loggable, name, optional_instant, route_key, small_count};
 use crate::error::store_error;
+use crate::holds::hold_key;
 use crate::receipts::receipts_of;
 use crate::schema::Records;
 
@@ -107,9 +109,25 @@ fn route(row: &Row, key: &RouteKey, receipt: Option<Receipt>) -> Result<Route, S
         recovery_hint: column::<Option<String>>(row, "dead_letters.recovery_hint", &shown)?
             .unwrap_or_default(),
         discarded: discarded(row, &shown)?,
+        hold: hold(row, &shown)?,
         receipt,
         explanation: String::new(),
     })
+}
+
+/// Reads the columns of the hold that keeps a route; `key` identifies the row in errors.
+fn hold(row: &Row, key: &str) -> Result<Option<RouteHold>, StoreError> {
+    let Some(since) = optional_instant(row, "holds.since", key)? else { return Ok(None) };
+    let actor: String = column(row, "holds.actor", key)?;
+    let reason: String = column(row, "holds.reason", key)?;
+    let released_at = optional_instant(row, "holds.released_at", key)?;
+    Ok(Some(RouteHold {
+        key: hold_key(row)?,
+        since,
+        actor: actor.into(),
+        reason: reason.into(),
+        released_at,
+    }))
 }
 
 /// Reads the three columns of a discarded dead letter; `key` identifies the row in errors.
@@ -182,13 +200,18 @@ pub(crate) fn next_attempt_range() -> [Parameter; 2] {
 pg::statements! {
     /// The routes of a notification. For each, one dead letter is read by its whole key: never all those of
     /// the notification.
-    ROUTES = "routes.of_notification", plan ["routes_pkey", "dead_letters_pkey"], concat!("
+    ROUTES = "routes.of_notification", plan ["routes_pkey", "dead_letters_pkey", "held_routes_pkey"], concat!("
         SELECT r.notification_id, r.route_id, r.channel, r.recipient_ref, r.status, r.attempt_count, r.max_attempts,
             ", next_attempt_text!("$3", "$4"), ", r.resolved_email, r.resolved_locale,
             r.last_error_classification, r.last_error_message, r.last_error_at, r.created_at, r.updated_at,
             r.published_at, r.dead_lettered_at, r.skipped_at, r.published_entry_id, d.recovery_hint,
-            d.discarded_at, d.discarded_by, d.discard_reason
+            d.discarded_at, d.discarded_by, d.discard_reason, k.scope, k.name, k.since, k.actor, k.reason, k.released_at
         FROM routes r
+        LEFT JOIN LATERAL (
+            SELECT h.* FROM held_routes g JOIN holds h ON h.scope = g.scope AND h.name = g.name
+            WHERE g.notification_id = r.notification_id AND g.route_id = r.route_id
+            LIMIT 1
+        ) AS k ON true
         LEFT JOIN LATERAL (
             SELECT recovery_hint, discarded_at, discarded_by, discard_reason FROM dead_letters
             WHERE notification_id = r.notification_id AND route_id = r.route_id

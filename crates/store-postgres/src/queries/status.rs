@@ -16,7 +16,7 @@ use tokio_postgres::Row;
 use crate::codec::{column, corrupt, count, instant};
 use crate::error::store_error;
 use crate::schema::Replicas as R;
-use crate::{checkpoint, routes};
+use crate::{checkpoint, holds, routes};
 
 /// The period for which causes are counted.
 const CAUSES_OF_LAST: Duration = Duration::from_secs(24 * 3_600);
@@ -48,6 +48,7 @@ pub(super) async fn read(session: &Session, stream: &str, now: Timestamp) -> Res
         channels,
         dead_letters: counts_of(session, recent(&RECENT_DEAD_LETTERS, at)).await?,
         malformed_intents: counts_of(session, recent(&RECENT_MALFORMED, at)).await?,
+        holds: holds::list(session).await?,
         replicas: replica_list(session).await?,
     })
 }

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use memory_stores::Effect;
+use ambient::ManualClock;
+use memory_stores::{Effect, MemoryCheckpoints, MemoryDatabase, MemoryIntents, Scripted};
 
 use super::*;
 use crate::fixtures::{RecordedGauges, STREAM, World, down, intent, refused, route};
@@ -26,10 +27,12 @@ async fn measure(world: &World, times: u32) -> RecordedGauges {
     measure_if(true, world, times).await
 }
 
-/// Same as [`measure`], but the gauges are read only if `is_read`.
-async fn measure_if(is_read: bool, world: &World, times: u32) -> RecordedGauges {
-    let recorded = RecordedGauges::default();
-    let gauges = Gauges {
+fn gauges(
+    world: &World,
+    recorded: &RecordedGauges,
+) -> Gauges<Scripted<MemoryDatabase>, Scripted<MemoryIntents>, Scripted<MemoryCheckpoints>, Arc<ManualClock>>
+{
+    Gauges {
         store: world.database.clone(),
         intents: world.intents.clone(),
         cache: world.cache.clone(),
@@ -39,7 +42,13 @@ async fn measure_if(is_read: bool, world: &World, times: u32) -> RecordedGauges 
         malformed_retention: Duration::from_millis(40),
         metrics: Metrics::new(&recorded.meter()),
         health: Health::new("gauges"),
-    };
+    }
+}
+
+/// Same as [`measure`], but the gauges are read only if `is_read`.
+async fn measure_if(is_read: bool, world: &World, times: u32) -> RecordedGauges {
+    let recorded = RecordedGauges::default();
+    let gauges = gauges(world, &recorded);
     let mut passes = GaugesLoop { gauges: &gauges, is_read: || is_read, seen: GaugesState::default() };
     for _ in 0..times {
         drop(passes.run_once(&CancellationToken::new()).await);
@@ -146,4 +155,23 @@ async fn while_the_gauges_are_not_read_no_store_is_asked() {
         assert_eq!(world.script.count(call), 0, "{call}");
     }
     assert!(recorded.values(UP).is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hold_is_shown_with_its_age_and_its_routes_and_as_zero_once_it_is_gone() {
+    let world = world();
+    let hold = HoldKey::new(domain::hold::HoldScope::Type, "t".to_owned()).expect("a key");
+    world.database.set_hold(&hold, false);
+    let recorded = RecordedGauges::default();
+    let gauges = gauges(&world, &recorded);
+    let mut passes = GaugesLoop { gauges: &gauges, is_read: || true, seen: GaugesState::default() };
+    for released in [false, true] {
+        if released {
+            world.database.set_hold(&hold, true);
+            assert!(HoldStore::end_hold(&*world.database, &hold).await.expect("the store is there"));
+        }
+        passes.run_once(&CancellationToken::new()).await.expect("the stores are there");
+    }
+    assert_eq!(recorded.values("notification.hold.age"), [0.1, 0.0]);
+    assert_eq!(recorded.values("notification.hold.routes"), [0.0, 0.0]);
 }

@@ -7,16 +7,16 @@ use ambient::Timestamp;
 use domain::accept::Probe;
 use domain::checkpoint::{Checkpoint, Witness};
 use domain::entry::EntryId;
-use domain::hold::{HoldKey, HoldsInForce, RouteToHold};
+use domain::hold::{Hold, HoldActor, HoldChange, HoldKey, HoldPlan, HoldsInForce, RouteToHold};
 use domain::operations::{DeadLetterChange, OperatorAction, Selection, Target, Targets};
 use domain::outcome::Outcome;
 use domain::ports::{
     AbandonOutcome, AcceptanceBatch, AcceptanceStore, Activity, CheckpointMove, CheckpointStore, Completion,
-    Cutoff, DueCursor, DueOrder, DuePage, Election, Expired, Failed, Fate, Fence, FenceWrite, HoldStore,
-    IdempotencyStore, KeyClaim, KeyClaimRequest, KeyClaimToken, Known, Lookup, Operations, ProcessedTrace,
-    Published, PublishedPage, RecordCursor, Removal, ReplicaReport, ReplicaStore, RepublishStore,
-    RetentionStore, RouteStore, RowLocks, SavedStream, ServerId, StepDownStore, StoreError, Swap,
-    UserDirectory,
+    Cutoff, DueCursor, DueOrder, DuePage, Election, Expired, Failed, Fate, Fence, FenceWrite, HoldChanges,
+    HoldStore, IdempotencyStore, KeyClaim, KeyClaimRequest, KeyClaimToken, Known, Lookup, Operations,
+    ProcessedTrace, Published, PublishedPage, RecordCursor, Removal, ReplicaReport, ReplicaStore,
+    RepublishStore, RetentionStore, RouteStore, RowLocks, SavedStream, ServerId, StepDownStore, StoreError,
+    Swap, UserDirectory,
 };
 use domain::query::{DeadLetterFilter, DeadLetterPlace, Page};
 use domain::record::IdempotencyKey;
@@ -137,6 +137,10 @@ impl<S: CheckpointStore> CheckpointStore for Scripted<S> {
 }
 
 impl<S: HoldStore> HoldStore for Scripted<S> {
+    async fn list_holds(&self) -> Result<Vec<Hold>, StoreError> {
+        self.call("list_holds", Vec::new(), self.store.list_holds()).await
+    }
+
     async fn holds_in_force(&self) -> Result<HoldsInForce, StoreError> {
         self.call("holds_in_force", Vec::new(), self.store.holds_in_force()).await
     }
@@ -160,6 +164,21 @@ impl<S: HoldStore> HoldStore for Scripted<S> {
 
     async fn end_hold(&self, hold: &HoldKey) -> Result<bool, StoreError> {
         self.call("end_hold", texts([hold]), self.store.end_hold(hold)).await
+    }
+}
+
+impl<S: HoldChanges> HoldChanges for Scripted<S> {
+    async fn plan_hold(&self, key: &HoldKey, change: &HoldChange) -> Result<HoldPlan, StoreError> {
+        self.call("plan_hold", texts([key]), self.store.plan_hold(key, change)).await
+    }
+
+    async fn change_hold(
+        &self,
+        key: &HoldKey,
+        change: &HoldChange,
+        actor: HoldActor<'_>,
+    ) -> Result<bool, StoreError> {
+        self.call("change_hold", texts([key]), self.store.change_hold(key, change, actor)).await
     }
 }
 

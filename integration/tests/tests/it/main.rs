@@ -31,6 +31,7 @@ mod docs;
 mod documents;
 mod election;
 mod examples;
+mod holds;
 mod hosts;
 mod idle;
 mod installations;

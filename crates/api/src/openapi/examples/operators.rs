@@ -2,6 +2,7 @@
 
 use domain::dead_letter::recovery_hint;
 use domain::entry::EntryId;
+use domain::hold::{Hold, HoldKey, HoldPlan, HoldScope};
 use domain::malformed::{FailureCode, MalformedKey};
 use domain::operations::{ChangeReport, Plan, PlanGroup};
 use domain::query::{
@@ -13,7 +14,9 @@ use domain::route::Channel;
 use serde_json::{Value, json};
 
 use super::{OCCURRED_AT_MS, PRODUCER, after, key, rendered, route};
-use crate::view::{DeadLetters, Discarded, MalformedIntents, MalformedIntentsPage, Replayed};
+use crate::view::{
+    ChangedHold, DeadLetters, Discarded, Holds, MalformedIntents, MalformedIntentsPage, Replayed,
+};
 
 const ENTRY_ID: &str = "1775121700000-0";
 
@@ -113,6 +116,44 @@ pub(in crate::openapi) fn malformed_intents() -> Value {
     rendered(MalformedIntents { malformed_intents: vec![malformed()] })
 }
 
+fn hold() -> Hold {
+    Hold {
+        key: HoldKey { scope: HoldScope::Producer, name: PRODUCER.to_owned() },
+        since: after(60_000),
+        actor: "ops".to_owned(),
+        reason: "sends every turn twice".to_owned(),
+        released_at: None,
+        routes: Counted { count: 1, capped: false },
+    }
+}
+
+pub(in crate::openapi) fn holds() -> Value {
+    rendered(Holds { holds: vec![hold()] })
+}
+
+pub(in crate::openapi) fn hold_requests() -> Value {
+    let Hold { key: HoldKey { scope, name }, reason, .. } = hold();
+    json!({
+        "hold": {"value": {"scope": scope, "name": name, "reason": reason}},
+        "plan": {"value": {"scope": "channel", "name": "email", "reason": reason, "dry_run": true}},
+    })
+}
+
+pub(in crate::openapi) fn release_requests() -> Value {
+    let Hold { key: HoldKey { scope, name }, .. } = hold();
+    json!({
+        "release": {"value": {"scope": scope, "name": name}},
+        "plan": {"value": {"scope": "channel", "name": "email", "dry_run": true}},
+    })
+}
+
+pub(in crate::openapi) fn changed_hold() -> Value {
+    let routes = Counted { count: 1, capped: false };
+    let plan = HoldPlan { routes, first: vec![dead_letter().key], hold: None };
+    let done = ChangedHold { changed: true, hold: Some(hold()) };
+    json!({"done": rendered(done)["example"], "plan": rendered(plan)["example"]})
+}
+
 pub(in crate::openapi) fn status() -> Value {
     let nothing = Counted::default();
     let channel =
@@ -141,6 +182,7 @@ pub(in crate::openapi) fn status() -> Value {
             capped: false,
         },
         malformed_intents: CauseCounts::default(),
+        holds: Vec::new(),
         replicas: vec![ReplicaStatus::new(report, after(950))],
     };
     let term = LeaderTerm { since: after(-3_590_000), fence: 7 };

@@ -155,6 +155,7 @@ mod tests {
             channels: Vec::new(),
             dead_letters: CauseCounts::default(),
             malformed_intents: CauseCounts::default(),
+            holds: Vec::new(),
             replicas: reports.iter().map(replica).collect(),
         };
         Status::new(store, Some(LeaderTerm { since: at(100), fence: 8 }), None, None)

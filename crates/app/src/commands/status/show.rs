@@ -6,6 +6,7 @@ use domain::query::{
     CauseCounts, ChannelStatus, Counted, IntakeStatus, Leader, ReplicaStatus, Status, Waiting,
 };
 
+use crate::commands::holds::holds;
 use crate::commands::operators::{Cell, Style, Tone, print_members, print_section, table};
 use crate::commands::output::{print_line, printable};
 
@@ -27,6 +28,7 @@ pub(super) fn print_status(out: &mut impl Write, style: Style, status: &Status) 
     print_members(out, style, members)?;
     let store = &status.store;
     print_section(out, style, "channels", &channels(status))?;
+    print_section(out, style, "holds", &holds(&store.holds, store.at))?;
     print_section(out, style, "dead letters of the last 24 h", &causes(&store.dead_letters))?;
     print_section(out, style, "malformed intents of the last 24 h", &causes(&store.malformed_intents))?;
     print_section(out, style, "replicas", &replicas(status))
@@ -147,6 +149,7 @@ mod tests {
             channels: Channel::ALL.map(channel).into(),
             dead_letters: CauseCounts { counts: vec![("gateway\u{1b}[2J".to_owned(), 2)], capped: true },
             malformed_intents: CauseCounts::default(),
+            holds: Vec::new(),
             replicas: Vec::new(),
         };
         Status::new(store, term, leaderless_since, backlog)

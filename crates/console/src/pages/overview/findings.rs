@@ -1,9 +1,11 @@
 //! The top of the overview: the stuck parts, or that nothing is stuck.
 
 use domain::document::Age;
+use domain::hold::Hold;
 use domain::query::{BLOCKED_LIMIT, Status};
 use maud::{Markup, html};
 
+use super::super::holds;
 use super::age;
 use crate::widgets::{Tone, callout, visible};
 
@@ -12,6 +14,7 @@ pub(super) fn show(status: &Status) -> Markup {
     html! {
         @if status.stuck.is_empty() { (nothing_stuck(status)) }
         div.stack {
+            @for hold in &status.store.holds { (held(hold, status)) }
             @for stuck in &status.stuck {
                 @let tone = if stuck.stops_traffic { Tone::Bad } else { Tone::Warning };
                 (callout(tone, &html! {
@@ -21,6 +24,22 @@ pub(super) fn show(status: &Status) -> Markup {
             }
         }
     }
+}
+
+/// A hold, with its age and the number of routes that it keeps.
+fn held(hold: &Hold, status: &Status) -> Markup {
+    let released = hold.released_at.is_some();
+    callout(
+        Tone::Warning,
+        &html! {
+            p { strong { @if released { "Being released: " } @else { "Held: " } (visible(&hold.key.to_string())) } }
+            p {
+                (format!("{:#}", hold.routes)) " routes wait"
+                @if !released { ", since " (format!("{:#}", status.age(hold.since))) ", by " (visible(&hold.actor)) ": " (visible(&hold.reason)) }
+                ". " a href=(holds::LIST_PATH) { "Holds" }
+            }
+        },
+    )
 }
 
 /// The text if nothing is stuck. It reports that all is well only if that is certain.

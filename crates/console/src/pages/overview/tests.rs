@@ -1,5 +1,6 @@
 //! Tests of the rendered overview.
 
+use domain::hold::{Hold, HoldKey, HoldScope};
 use domain::query::Counted;
 use domain::replica::{BlockedReport, ReplicaReport, WorkerReport};
 use domain::route::Channel;
@@ -40,6 +41,17 @@ fn replica(name: &str, seen_at: Timestamp, blocked_since: Option<Timestamp>) -> 
     ReplicaStatus::new(report, seen_at)
 }
 
+fn hold() -> Hold {
+    Hold {
+        key: HoldKey { scope: HoldScope::Producer, name: format!("producer {SCRIPT}") },
+        since: at(40),
+        actor: format!("actor {SCRIPT}"),
+        reason: format!("reason {SCRIPT}"),
+        released_at: None,
+        routes: counted(1_234),
+    }
+}
+
 fn overview(replicas: Vec<ReplicaStatus>, channels: Vec<ChannelStatus>) -> Overview {
     let causes = |cause: &str| CauseCounts { counts: vec![(cause.to_owned(), 4)], capped: false };
     let store = StoreStatus {
@@ -49,6 +61,7 @@ fn overview(replicas: Vec<ReplicaStatus>, channels: Vec<ChannelStatus>) -> Overv
         channels,
         dead_letters: causes(&format!("cause {SCRIPT}&")),
         malformed_intents: causes("unknown_type"),
+        holds: vec![hold()],
         replicas,
     };
     let backlog =
@@ -66,6 +79,13 @@ fn what_is_stuck_is_said_first_with_its_cause() {
     assert!(stuck.contains("The channel push has a route that has been due for 80 s"), "{stuck}");
     assert!(!stuck.contains("Nothing is stuck"), "{stuck}");
     assert!(rest.contains("1,000 or more") && rest.contains("1 min 20 s old"), "{rest}");
+}
+
+#[test]
+fn what_is_held_is_said_with_its_age_and_reason() {
+    let html = render(&overview(vec![replica("one", at(99), None)], Vec::new())).into_string();
+    assert!(html.contains("1,234 routes wait, since 1 min, by actor"), "{html}");
+    assert!(html.contains("href=\"/console/holds\""), "{html}");
 }
 
 #[test]

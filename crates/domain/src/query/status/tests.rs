@@ -56,6 +56,7 @@ pub(in crate::query) fn status(
         channels: vec![channel(Channel::Push, oldest_due), channel(Channel::Email, None)],
         dead_letters: CauseCounts::default(),
         malformed_intents: CauseCounts::default(),
+        holds: Vec::new(),
         replicas,
     };
     let first = Some(EntryId::new(1_775_121_700_000, 3));

@@ -7,11 +7,12 @@ use super::*;
 use crate::console_browser::data;
 
 /// The pages that need no data.
-const ALWAYS: [(&str, &str); 6] = [
+const ALWAYS: [(&str, &str); 7] = [
     ("overview", "/console/"),
     ("notifications", "/console/notifications"),
     ("dead-letters", "/console/dead-letters"),
     ("malformed", "/console/malformed"),
+    ("holds", "/console/holds"),
     ("catalogue", "/console/catalogue"),
     ("catalogue-type", "/console/catalogue/lobby.application.submitted"),
 ];
