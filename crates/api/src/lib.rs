@@ -7,8 +7,9 @@
 //!
 //! `intents.rs` and `batch.rs` accept intents, `intent_outcome.rs`, `notifications.rs`, `search.rs`,
 //! `dead_letters.rs`, `malformed_intents.rs` and `status.rs` read, `changes.rs` replays and discards,
-//! `holds.rs` holds and releases, `receipts.rs` records consumers' reports. `params.rs` reads query strings, `view.rs` renders values.
-//! `openapi.rs` describes all of it in the document that `GET /openapi.json` returns.
+//! `holds.rs` holds and releases, `receipts.rs` records consumers' reports. `params.rs` reads query strings,
+//! `view.rs` renders values. `openapi.rs` describes all of it in the document that `GET /openapi.json`
+//! returns.
 
 mod at_most;
 mod batch;

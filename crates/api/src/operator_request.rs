@@ -1,5 +1,5 @@
-//! The shared part of operators' changes: a JSON body without query, by an operator, carried out once for each
-//! `Idempotency-Key`.
+//! The shared part of operators' changes: a JSON body without query, by an operator, carried out once for
+//! each `Idempotency-Key`.
 
 use axum::extract::{FromRequest, RawQuery, Request};
 use axum::http::{HeaderMap, Method};

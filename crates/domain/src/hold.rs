@@ -117,7 +117,7 @@ pub fn checked_reason(reason: String) -> Result<String, InvalidHold> {
 /// A hold, with the routes that it keeps.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, JsonSchema)]
 pub struct Hold {
-    /// What it holds.
+    /// The held channel, type or producer.
     #[serde(flatten)]
     pub key: HoldKey,
     /// The time at which it was made.
@@ -145,7 +145,7 @@ counted_form!(
 /// The hold that keeps a route.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, JsonSchema)]
 pub struct RouteHold {
-    /// What it holds.
+    /// The held channel, type or producer.
     #[serde(flatten)]
     pub key: HoldKey,
     /// The time at which it was made.

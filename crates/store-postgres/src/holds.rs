@@ -1,7 +1,7 @@
 //! Holds of operators, and the routes that they keep (ADR 0058).
 //!
-//! A kept route has a row in `held_routes`, and its `next_attempt_at` is `infinity`: it is live, but in no list
-//! of due routes. Both change in one transaction.
+//! A kept route has a row in `held_routes`, and its `next_attempt_at` is `infinity`: it is live, but in no
+//! list of due routes. Both change in one transaction.
 //!
 //! Crash recovery: a release marks the hold, and the routes become due in chunks, by whichever replica looks.
 //! A crash leaves the rest to the next look. A publisher that still sees a hold after its release keeps a

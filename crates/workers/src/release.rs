@@ -1,7 +1,7 @@
 //! Makes the routes of released holds due again, the oldest first (ADR 0058).
 //!
-//! Every replica looks for released holds; chunks skip rows that another one has locked. To avoid a backlog in
-//! which other routes wait, a chunk is released only while fewer than [`MAX_DUE_ROUTES`] are due. Crash
+//! Every replica looks for released holds; chunks skip rows that another one has locked. To avoid a backlog
+//! in which other routes wait, a chunk is released only while fewer than [`MAX_DUE_ROUTES`] are due. Crash
 //! recovery: each chunk is a transaction, and the next look continues with what is left.
 
 use std::time::Duration;
@@ -18,7 +18,8 @@ use crate::passes::{Pass, Passes, run_passes};
 
 /// The interval at which a replica looks for released holds.
 const LOOK_INTERVAL: Duration = Duration::from_secs(2);
-/// The pause before the due routes are counted again, and after a chunk of which others have locked every row.
+/// The pause before the due routes are counted again, and after a chunk of which others have locked every
+/// row.
 const DUE_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The worker that makes the routes of released holds due.

@@ -15,7 +15,7 @@ use super::operators::{Cell, CommandLine, Output, Style, Tables, Tone, parse_tex
 use super::output::{confirm, print_json, print_line, printable};
 use super::{Failure, Vars};
 
-/// What is held.
+/// The channel, type or producer to hold or release.
 #[derive(Args, Debug, Clone)]
 #[command(group = ArgGroup::new("what").required(true).args(["channel", "notification_type", "producer"]))]
 struct KeyArgs {
@@ -62,7 +62,7 @@ struct ChangeArgs {
 pub struct HoldArgs {
     #[command(flatten)]
     key: KeyArgs,
-    /// Why, for those who find the hold
+    /// The reason, for those who find the hold
     #[arg(long, value_name = "TEXT", value_parser = parse_reason)]
     reason: String,
     #[command(flatten)]

@@ -71,7 +71,8 @@ impl<P: Ports> RoutePublisher<P> {
             }
         }
         if !held.is_empty() {
-            // Routes that are not kept are due as before: another transaction has locked them, or they changed.
+            // Routes that are not kept are due as before: another transaction has locked them, or they
+            // changed.
             match self.routes.hold_routes(&held, self.clock.now()).await {
                 Ok(kept) => self.metrics.attempts(self.channel, "held", kept.len()),
                 Err(error) => shared.pause_after(&error).await?,

@@ -1,5 +1,5 @@
-//! Holds, by the command and by HTTP, on several replicas: nothing that is held goes out, and after the release
-//! everything does, once.
+//! Holds, by the command and by HTTP, on several replicas: nothing that is held goes out, and after the
+//! release everything does, once.
 
 use harness::{Finished, ServiceBuilder, wait_for};
 use serde_json::json;
