@@ -22,8 +22,8 @@ pub enum PgError {
         #[source]
         source: BoxError,
     },
-    /// A statement exceeded its deadline, or a function raised that it cannot change a row now. It may or may
-    /// not have been executed; with fewer rows it may succeed.
+    /// A statement exceeded its deadline, or a function that it calls failed. It may or may not have been
+    /// executed; with fewer rows it may succeed.
     #[error("could not {operation} in time")]
     TimedOut {
         /// The operation that failed.
@@ -55,10 +55,9 @@ pub enum PgError {
 
 impl PgError {
     /// Classifies a driver's error. Classes 22 (data), 23 (integrity), 44 (check option), 54 (limits) and P0
-    /// (raised by a trigger), and whatever else a function raises about a row, become `Refused`, 57014
-    /// (cancelled) `TimedOut`, 55P03 (lock not available) `Locked`, or `TimedOut` if a function waited for
-    /// the lock; all others become `Unavailable`, or `TimedOut` if they are the code of a function's RAISE,
-    /// such as 40001 (serialization failure).
+    /// (raised by a trigger), and what a function's own RAISE refuses, become `Refused`; 57014 (cancelled),
+    /// and whatever else happens within a function, `TimedOut`: other rows may not call it. 55P03 (lock not
+    /// available) becomes `Locked`, all others `Unavailable`.
     pub(crate) fn from_driver(
         operation: &'static str,
         statement: &'static str,
@@ -68,14 +67,12 @@ impl PgError {
         let server = ServerError::of_statement(statement, error);
         match server.code() {
             "57014" => Self::TimedOut { operation, source: server.into() },
-            // A lock that a trigger waits for is that of one row of the statement.
-            "55P03" if server.is_of_function() => Self::TimedOut { operation, source: server.into() },
-            "55P03" => Self::Locked { operation, source: server },
-            _ if server.is_about_data() && !is_dead_plan(&source) => {
-                Self::Refused { operation, source: server }
+            _ if is_dead_plan(&source) => Self::Unavailable { operation, source: server.into() },
+            _ if server.is_about_data() => Self::Refused { operation, source: server },
+            _ if server.is_of_function() && !server.is_about_server() => {
+                Self::TimedOut { operation, source: server.into() }
             }
-            // What a trigger raises concerns the row: the server serves the others.
-            _ if server.is_of_raise() => Self::TimedOut { operation, source: server.into() },
+            "55P03" => Self::Locked { operation, source: server },
             _ => Self::Unavailable { operation, source: server.into() },
         }
     }
@@ -92,6 +89,17 @@ impl PgError {
         match self {
             Self::Refused { source, .. } => source.constraint(),
             Self::Unavailable { .. } | Self::TimedOut { .. } | Self::Locked { .. } => None,
+        }
+    }
+
+    /// True if the same statement may succeed with other rows: the server responded, and does not say that it
+    /// serves nobody.
+    pub fn may_concern_rows(&self) -> bool {
+        match self {
+            Self::Refused { .. } | Self::TimedOut { .. } | Self::Locked { .. } => true,
+            Self::Unavailable { source, .. } => {
+                source.downcast_ref::<ServerError>().is_some_and(|server| !server.is_about_server())
+            }
         }
     }
 

@@ -42,12 +42,18 @@ impl Raised {
     fn of(error: &DbError) -> Self {
         if error.routine() == Some(RAISE_ROUTINE) {
             Self::ByRaise
-        } else if error.where_().is_some_and(|context| context.contains(FUNCTION_CONTEXT)) {
+        } else if error.where_().is_some_and(|context| context.lines().any(names_function)) {
             Self::InFunction
         } else {
             Self::ByStatement
         }
     }
+}
+
+/// True if a line of an error's context names a function.
+fn names_function(line: &str) -> bool {
+    let is_of_sql = || line.contains(SQL_CONTEXT) && line.ends_with(|last: char| last.is_ascii_digit());
+    line.contains(PROCEDURAL_CONTEXT) || is_of_sql()
 }
 
 /// The classes whose message may quote a value: data, integrity, check option, limits, raised by a trigger or
@@ -58,11 +64,18 @@ const QUOTES_VALUES: [&str; 7] = ["22", "23", "44", "54", "P0", "38", "XX"];
 const ABOUT_DATA: [&str; 6] = ["0A", "22", "23", "44", "54", "P0"];
 /// The part of an error's context that names a function of a procedural language, such as PL/pgSQL. The
 /// server translates the rest.
-const FUNCTION_CONTEXT: &str = "PL/";
+const PROCEDURAL_CONTEXT: &str = "PL/";
+/// The part of an error's context that names the language SQL. For a function, a line with it ends with the
+/// number of a statement; for a statement of the server itself, such as the check of a foreign key, with the
+/// text of the statement.
+const SQL_CONTEXT: &str = "SQL";
 /// The function of PostgreSQL that executes RAISE.
 const RAISE_ROUTINE: &str = "exec_stmt_raise";
-/// The classes that concern the state of the server or of the transaction, wherever they are raised:
-/// connection, transaction, role, rollback, resources, object in use, intervention, system.
+/// The codes and classes of a server that serves nobody at present, or not on this connection: no room, no
+/// access, no such database, shutdown, a standby, a lost statement, a protocol out of step.
+const OF_SERVER: [&str; 9] = ["53300", "28", "3D", "57P", "25006", "26", "42P05", "08P01", "0A"];
+/// The classes that concern the state of the server or of the transaction: connection, transaction, role,
+/// rollback, resources, object in use, intervention, system.
 const ABOUT_STATE: [&str; 8] = ["08", "25", "28", "40", "53", "55", "57", "58"];
 
 impl ServerError {
@@ -119,11 +132,15 @@ impl ServerError {
         self.0.raised == Raised::ByRaise
     }
 
-    /// True if the same values fail again: the error concerns them, or a function of a trigger raised it for
-    /// a row, under whatever code.
+    /// True if the same values fail again: the error concerns them, or a function's own RAISE refuses them.
     pub(crate) fn is_about_data(&self) -> bool {
         let class = self.code().get(..2).unwrap_or_default();
-        ABOUT_DATA.contains(&class) || self.is_of_function() && !ABOUT_STATE.contains(&class)
+        ABOUT_DATA.contains(&class) || self.is_of_raise() && !ABOUT_STATE.contains(&class)
+    }
+
+    /// True if the server serves nobody at present, or not on this connection, so that other rows fail, too.
+    pub(crate) fn is_about_server(&self) -> bool {
+        !self.is_of_raise() && OF_SERVER.iter().any(|start| self.code().starts_with(start))
     }
 }
 

@@ -95,7 +95,7 @@ impl StateError {
     /// rejects is the caller's error.
     pub(crate) fn of_table(table: &TableName, error: PgError) -> Self {
         match error {
-            source @ PgError::TimedOut { operation, .. } => {
+            source @ PgError::TimedOut { operation, .. } if pg::is_late(&source) => {
                 Self::TimedOut { operation, source: source.into() }
             }
             PgError::Refused { source, .. } => Self::InvalidValue(format!("PostgreSQL refused it {source}")),

@@ -73,6 +73,17 @@ async fn an_error_of_a_trigger_refuses_the_row_whatever_its_code_and_closes_no_c
         let error = one.execute_batch(&raise).await.expect_err("it is raised");
         assert!(matches!(error, PgError::TimedOut { .. }), "{error:?}");
     }
+    for body in ["PERFORM lastval()", "PERFORM FROM missing_table", "PERFORM pg_read_file('missing')"] {
+        let error = one.execute_batch(&format!("DO $$ BEGIN {body}; END $$")).await.expect_err("it fails");
+        assert!(matches!(error, PgError::TimedOut { .. }), "{error:?}");
+    }
+    one.execute_batch(
+        "CREATE FUNCTION two() RETURNS int LANGUAGE sql AS 'SELECT (SELECT generate_series(1, 2))'",
+    )
+    .await
+    .expect("a function of the language SQL");
+    let in_sql = one.query(Statement::new("test.two", &[], "SELECT two()").bind([])).await;
+    assert!(matches!(in_sql, Err(PgError::TimedOut { .. })), "{in_sql:?}");
     let in_function = "DO $$ BEGIN SET LOCAL transaction_read_only = on; CREATE TABLE t (); END $$";
     let read_only = one.execute_batch(in_function).await.expect_err("the server refuses");
     assert!(matches!(read_only, PgError::Unavailable { .. }), "{read_only:?}");

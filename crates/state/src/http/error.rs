@@ -161,6 +161,9 @@ impl From<StateError> for ApiError {
             StateError::NoRoom => Self::unavailable(format!("{error}; nothing was changed")),
             StateError::ReadOnly | StateError::Busy(_) => Self::unavailable(error.to_string()),
             StateError::TimedOut { .. } => Self::new(ErrorKind::Timeout, error.to_string()),
+            StateError::Postgres(error @ PgError::TimedOut { .. }) if !pg::is_late(&error) => {
+                Self::unavailable("a function of the database failed; nothing was changed")
+            }
             StateError::Postgres(PgError::TimedOut { .. }) => Self::new(
                 ErrorKind::Timeout,
                 format!("the statement took longer than it may{UNKNOWN_OUTCOME}"),
