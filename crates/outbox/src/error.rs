@@ -45,9 +45,27 @@ pub enum OutboxError {
 }
 
 impl OutboxError {
-    /// True if the operation may succeed with fewer rows: the table rejects one of them, or the rows take too
-    /// long together.
-    pub(crate) fn is_about_rows(&self) -> bool {
-        matches!(self, Self::Postgres(PgError::Refused { .. } | PgError::TimedOut { .. }))
+    /// The cause of the failure, as far as the error shows it.
+    pub(crate) fn blame(&self) -> Blame {
+        match self {
+            Self::Postgres(PgError::Refused { .. }) | Self::Unchanged => Blame::Row,
+            Self::Postgres(error) if error.may_concern_rows() => Blame::Unclear,
+            _ => Blame::Server,
+        }
     }
+}
+
+/// The largest number of rows that fail alone, for a cause that may be the server, before the others of an
+/// operation are left.
+pub(crate) const MAX_UNCLEAR: usize = 3;
+
+/// The cause of a failed operation on several rows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Blame {
+    /// A row that the table refuses.
+    Row,
+    /// A row, or the server: the operation on other rows shows it.
+    Unclear,
+    /// The server.
+    Server,
 }

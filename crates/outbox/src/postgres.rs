@@ -90,12 +90,17 @@ impl PostgresStorage {
         let claiming = if self.indexes().await?.key_order { Claiming::ByKeyIndex } else { Claiming::ByScan };
         let session = self.pool.session("claim events of the outbox").await?;
         let claim = session.prepare(statements::claim(&self.table, claiming, purpose, request)).await?;
-        let begin = statements::claim_begin(&self.table, claiming);
+        let begin = statements::claim_begin(&self.table, claiming, request.hurries);
         let (begun, rows, committed) =
             tokio::join!(biased; session.begin_with(&begin), session.run(&claim), session.commit());
         begun?;
-        let rows = rows?;
-        committed?;
+        // The lock of the claims is held now, so what is locked is needed for a row.
+        let of_rows = |error| match error {
+            PgError::Locked { operation, source } => PgError::TimedOut { operation, source: source.into() },
+            error => error,
+        };
+        let rows = rows.map_err(of_rows)?;
+        committed.map_err(of_rows)?;
         Ok((session, rows))
     }
 

@@ -25,7 +25,7 @@ pub(crate) use delivered::{
     oldest_claim_until, requeue_as_read, still_as_read,
 };
 pub(crate) use mark::{LockedRows, deliver, fail, mark_begin, release, still_held};
-pub(crate) use reap::{begin_again, expired_leases, reap};
+pub(crate) use reap::{begin_again, early_leases, expired_among, expired_leases, reap};
 pub(crate) use stats::{count_dead_of_blocks, stats, stats_capped};
 
 use std::time::Duration;
@@ -71,6 +71,7 @@ pub(crate) fn registry(table: &TableName) -> Vec<Statement> {
         max_attempts: 1,
         passes_reaped: true,
         set_aside: Vec::new(),
+        hurries: false,
     };
     let lease_timeout = Duration::ZERO;
     let reaping = ReapRequest { types: types.clone(), lease_timeout, limit: 1, except: Vec::new() };
@@ -79,7 +80,9 @@ pub(crate) fn registry(table: &TableName) -> Vec<Statement> {
         still_held(table, &token, &[]),
         expired_leases(table, &reaping),
         reap(table, &reaping, &[]),
-        begin_again(table, &reaping),
+        expired_among(table, &reaping, &[]),
+        early_leases(table, &reaping),
+        begin_again(table, &[]),
         identity(table),
         newest_delivered(table, &types, Some(at), 1),
         newest_delivered_by_key(table, &types, Some(id), 1),

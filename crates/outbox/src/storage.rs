@@ -105,6 +105,8 @@ pub struct BatchClaim {
     pub passes_reaped: bool,
     /// Events that are not claimed, nor the later ones of their keys.
     pub set_aside: Vec<Uuid>,
+    /// True if the claim gives up soon, because the last ones took too long.
+    pub hurries: bool,
 }
 
 /// The exponent of two by which a group of reaped events shrinks with each attempt.

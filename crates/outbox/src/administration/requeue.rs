@@ -13,6 +13,7 @@ use uuid::Uuid;
 
 use super::{Administration, MAX_CHUNK, StoredEvent, count, read};
 use crate::OutboxError;
+use crate::error::Blame;
 use crate::postgres::requeue_as_read;
 use crate::row_id::{RowId, column};
 use crate::statements::{self, Prunable};
@@ -167,7 +168,7 @@ impl Administration {
                 }
                 Err(error) => error,
             };
-            match (error.is_about_rows() && report.refused.len() < MAX_REFUSED, part) {
+            match (error.blame() != Blame::Server && report.refused.len() < MAX_REFUSED, part) {
                 (true, [(event_id, _)]) => report.refused.push((*event_id, error_chain(&error))),
                 (true, [_, _, ..]) => {
                     let (first, second) = part.split_at(part.len() / 2);

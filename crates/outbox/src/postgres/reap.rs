@@ -1,8 +1,12 @@
-//! Ending expired leases; a batch is halved if the table rejects the change of one of its rows.
+//! Ending expired leases; a batch is halved if the change of one of its rows fails.
 
+use std::collections::HashSet;
+
+use pg::BoundStatement;
 use uuid::Uuid;
 
 use super::{PostgresStorage, column, ids, read_attempts};
+use crate::error::{Blame, MAX_UNCLEAR};
 use crate::row_id::RowId;
 use crate::{FailureKind, OutboxError, ReapRequest, Reaped, statements};
 
@@ -12,25 +16,8 @@ impl PostgresStorage {
         request: &ReapRequest,
         kind: &(dyn Fn(u32) -> FailureKind + Send + Sync),
     ) -> Result<Reaped, OutboxError> {
+        let mut reaped = self.begin_again(request).await?;
         let session = self.pool.session("reap leases of the outbox").await?;
-        match session.query(statements::begin_again(&self.table, request)).await {
-            Ok(rows) if !rows.is_empty() => tracing::warn!(
-                events = rows.len(),
-                "leases of outbox events began in the future; they begin now"
-            ),
-            Ok(_) => {}
-            Err(error) => {
-                let error = OutboxError::from(error);
-                if !error.is_about_rows() {
-                    return Err(error);
-                }
-                let error = ambient::error_chain(&error);
-                tracing::warn!(
-                    error,
-                    "leases of outbox events that begin in the future could not be changed"
-                );
-            }
-        }
         let rows = session.query(statements::expired_leases(&self.table, request)).await?;
         let mut expired = Vec::with_capacity(rows.len());
         for row in &rows {
@@ -38,27 +25,81 @@ impl PostgresStorage {
             expired.push((column::<RowId>(row, "event_id")?.0, attempts, kind(attempts)));
         }
         drop(session);
-        let is_followed = expired.len() as u64 >= u64::from(request.limit);
-        let mut reaped = Reaped { is_followed, ..Reaped::default() };
-        let mut parts: Vec<&[(Uuid, u32, FailureKind)]> = vec![&expired];
-        while let Some(part) = parts.pop().filter(|part| !part.is_empty()) {
+        reaped.is_followed |= expired.len() as u64 >= u64::from(request.limit);
+        let id = |row: &(Uuid, u32, FailureKind)| row.0;
+        let statement = |part: &[_]| statements::reap(&self.table, request, part);
+        let changed = self.change_in_parts(&expired, id, statement, &mut reaped).await?;
+        reaped.count = changed.len() as u64;
+        let unchanged: Vec<Uuid> = expired
+            .iter()
+            .map(id)
+            .filter(|id| !changed.contains(id) && !reaped.refused.contains(id))
+            .collect();
+        if !unchanged.is_empty() {
+            // A row that is neither changed nor locked was kept as it is by a trigger.
             let session = self.pool.session("reap leases of the outbox").await?;
-            let error = match session.query(statements::reap(&self.table, request, part)).await {
+            let still = statements::expired_among(&self.table, request, &unchanged);
+            reaped.refused.extend(ids(&session.query(still).await?)?);
+        }
+        Ok(reaped)
+    }
+
+    /// Restarts leases that begin in the future.
+    async fn begin_again(&self, request: &ReapRequest) -> Result<Reaped, OutboxError> {
+        let mut reaped = Reaped::default();
+        let session = self.pool.session("reap leases of the outbox").await?;
+        let early = ids(&session.query(statements::early_leases(&self.table, request)).await?)?;
+        drop(session);
+        let early: Vec<Uuid> = early.into_iter().collect();
+        let statement = |part: &[_]| statements::begin_again(&self.table, part);
+        let changed = self.change_in_parts(&early, |id| *id, statement, &mut reaped).await?;
+        if !changed.is_empty() {
+            tracing::warn!(
+                events = changed.len(),
+                "leases of outbox events began in the future; they begin now"
+            );
+        }
+        Ok(reaped)
+    }
+
+    /// Changes rows, in halves if that fails, and returns those that were changed. A row that fails alone is
+    /// added to `reaped.refused`; after [`MAX_UNCLEAR`] rows that fail for a cause that may be the server, the
+    /// others are left.
+    async fn change_in_parts<T>(
+        &self,
+        rows: &[T],
+        id: fn(&T) -> Uuid,
+        statement: impl Fn(&[T]) -> BoundStatement,
+        reaped: &mut Reaped,
+    ) -> Result<HashSet<Uuid>, OutboxError> {
+        let (mut parts, mut changed, mut unclear) = (vec![rows], HashSet::new(), 0);
+        while let Some(part) = parts.pop().filter(|_| unclear < MAX_UNCLEAR) {
+            if part.is_empty() {
+                continue;
+            }
+            let session = self.pool.session("reap leases of the outbox").await?;
+            let error = match session.query(statement(part)).await {
                 Ok(rows) => {
-                    reaped.count += ids(&rows)?.len() as u64;
+                    changed.extend(ids(&rows)?);
                     continue;
                 }
                 Err(error) => OutboxError::from(error),
             };
-            match (error.is_about_rows(), part) {
-                (true, [(event_id, ..)]) => reaped.refused.push(*event_id),
-                (true, _) => {
+            match (error.blame(), part) {
+                (Blame::Server, _) => return Err(error),
+                (blame, [row]) => {
+                    unclear += usize::from(blame == Blame::Unclear);
+                    reaped.refused.push(id(row));
+                }
+                _ => {
                     let (first, second) = part.split_at(part.len() / 2);
                     parts.extend([second, first]);
                 }
-                (false, _) => return Err(error),
             }
         }
-        Ok(reaped)
+        if unclear >= MAX_UNCLEAR {
+            reaped.is_followed = false;
+        }
+        Ok(changed)
     }
 }

@@ -11,6 +11,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::chunk::Outcomes;
+use crate::error::{Blame, MAX_UNCLEAR};
 use crate::{ClaimToken, FailedEvent, FailureKind, Marked, OutboxError, RelayObserver, Storage};
 
 /// The largest number of waiting marks; while there are more, nothing is claimed.
@@ -175,8 +176,8 @@ impl MarksOfKind<'_> {
     }
 }
 
-/// Makes marks, and halves them if the table rejects one or takes too long. Returns one outcome for each mark
-/// reached, `None` for a rejected one.
+/// Makes marks, and halves them if they fail. Returns one outcome for each mark reached, `None` for one that
+/// failed alone. After [`MAX_UNCLEAR`] of those, the others are left for the next time.
 async fn mark_parts(
     storage: &impl Storage,
     token: &ClaimToken,
@@ -185,17 +186,19 @@ async fn mark_parts(
     refused: &mut Vec<(Uuid, OutboxError)>,
 ) -> (Vec<Option<Marked>>, Result<(), OutboxError>) {
     let (mut marked, mut parts) = (Vec::with_capacity(whole.len()), vec![whole]);
-    while let Some(part) = parts.pop() {
+    let mut unclear = 0;
+    while let Some(part) = parts.pop().filter(|_| unclear < MAX_UNCLEAR) {
         let Some(first) = part.first() else { continue };
         let error = match part.make(storage, token).await {
             Ok(outcomes) => {
                 marked.extend(outcomes.into_iter().map(Some));
                 continue;
             }
-            Err(error) if error.is_about_rows() && Instant::now() < lease_end => error,
+            Err(error) if error.blame() != Blame::Server && Instant::now() < lease_end => error,
             Err(error) => return (marked, Err(error)),
         };
         if part.len() == 1 {
+            unclear += usize::from(error.blame() == Blame::Unclear);
             refused.push((first, error));
             marked.push(None);
         } else {

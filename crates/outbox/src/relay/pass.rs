@@ -22,12 +22,15 @@ use super::comparison::Comparing;
 use super::engine::{MARK_RETRY_INTERVAL, Relay};
 use super::marks::{Marks, list_ids};
 use super::scan::QueueScan;
-use super::set_aside::{SetAside, UnloggedRejections};
+use super::set_aside::{SetAside, Suspects, UnloggedRejections};
+use crate::error::Blame;
 use crate::{
     BatchClaim, ClaimToken, ClaimedRows, Deadline, Event, OutboxError, Position, Publication, Publisher,
     PublisherOutage, RelayObserver, Storage,
 };
 
+/// The time for which claims give up soon after one that took too long.
+const HURRIED_FOR: Duration = Duration::from_secs(10);
 /// The fraction of a lease after which no further chunk is published.
 const PUBLISHING_PART: f64 = 0.7;
 
@@ -67,6 +70,13 @@ pub(super) struct LoopState {
     /// The position of such claims.
     fresh_scan: QueueScan,
     set_aside: SetAside,
+    suspects: Suspects,
+    /// The last error of a suspect.
+    unclear: Option<OutboxError>,
+    /// The time until which claims give up soon.
+    hurried_until: Option<Instant>,
+    /// True if claims have their usual time, because hurried ones failed in a row.
+    is_patient: bool,
     rejections: UnloggedRejections,
     /// The comparison of DELIVERED events with the publisher's entries.
     pub(super) comparing: Comparing,
@@ -82,6 +92,10 @@ impl LoopState {
             passes_reaped: false,
             fresh_scan: QueueScan::new(now),
             set_aside: SetAside::default(),
+            suspects: Suspects::default(),
+            unclear: None,
+            hurried_until: None,
+            is_patient: false,
             rejections: UnloggedRejections::default(),
             marks: Marks::default(),
             marks_tried: now,
@@ -89,6 +103,37 @@ impl LoopState {
             was_locked: false,
             comparing: Comparing::default(),
             looks_first: true,
+        }
+    }
+
+    /// The events that are not claimed now.
+    fn excepted(&self, now: Instant) -> Vec<Uuid> {
+        self.set_aside.event_ids(now).into_iter().chain(self.suspects.event_ids()).collect()
+    }
+
+    fn hurries(&self, now: Instant) -> bool {
+        !self.is_patient && self.hurried_until.is_some_and(|until| now < until)
+    }
+
+    /// Notes that events were claimed, so that the server serves others than the suspects.
+    fn claimed(&mut self, events: &[Event]) {
+        if !events.is_empty() {
+            self.is_patient = false;
+            if self.suspects.others_succeeded(events.iter().map(|event| event.event_id)) {
+                self.scan = QueueScan::new(Instant::now());
+            }
+        }
+    }
+
+    /// Notes that nothing more is due. Fails if claims have failed and none has succeeded.
+    fn end_round(&mut self) -> Result<(), OutboxError> {
+        let error = self.unclear.take();
+        match (self.suspects.end_round(), error) {
+            (true, Some(error)) => {
+                self.is_patient = !self.is_patient;
+                Err(error)
+            }
+            _ => Ok(()),
         }
     }
 
@@ -171,12 +216,13 @@ impl<S: Storage, P: Publisher, O: RelayObserver> Relay<S, P, O> {
             return Ok(PassEnd::Busy);
         }
         let claims_ahead = claimed.may_be_overlapped() && !work.marks.is_full() && !stop.is_cancelled();
-        let (scan, marks, limit, set_aside) = (&mut work.scan, &mut work.marks, work.limit, &work.set_aside);
+        let (excepted, hurries) = (work.excepted(Instant::now()), work.hurries(Instant::now()));
+        let (scan, marks, limit) = (&mut work.scan, &mut work.marks, work.limit);
         let ((outcomes, outage), marked, ahead) = tokio::join!(
             biased;
             self.publish(&claimed, stop),
             async { if may_mark { marks.flush(&self.storage, &self.observer).await } else { Ok(()) } },
-            async { if claims_ahead { self.claim_ahead(scan, limit, set_aside).await } else { None } },
+            async { if claims_ahead { self.claim_ahead(scan, limit, excepted, hurries).await } else { None } },
         );
         // At the end of the queue there is probably nothing more, and a check costs less than a claim.
         work.looks_first = !claimed.is_followed || claims_ahead;
@@ -211,12 +257,14 @@ impl<S: Storage, P: Publisher, O: RelayObserver> Relay<S, P, O> {
         if !passes_reaped && std::mem::take(&mut work.looks_first) {
             let due_in = self.storage.due_in(types, after.as_ref()).await?;
             if due_in != Some(Duration::ZERO) {
+                work.end_round()?;
                 let starts_over = work.scan.advance(Instant::now(), 0, None);
                 let pass = if starts_over { PassEnd::Busy } else { PassEnd::Idle { due_in } };
                 return Ok(ClaimOutcome::Nothing(pass));
             }
         }
-        let request = BatchClaim { passes_reaped, ..self.request(after, work.limit, &work.set_aside) };
+        let (excepted, hurries) = (work.excepted(begun), work.hurries(begun));
+        let request = BatchClaim { passes_reaped, ..self.request(after, work.limit, excepted, hurries) };
         let claim = match self.storage.claim_batch(&request).await {
             // Another relay is claiming. If this happens twice in a row, another client has locked the table,
             // which is an outage.
@@ -224,7 +272,7 @@ impl<S: Storage, P: Publisher, O: RelayObserver> Relay<S, P, O> {
                 work.was_locked = true;
                 return Ok(ClaimOutcome::LATER);
             }
-            Err(error) if error.is_about_rows() => {
+            Err(error) if error.blame() != Blame::Server => {
                 work.looks_first = false;
                 self.narrow(work, &request, error).await?;
                 return Ok(ClaimOutcome::Nothing(PassEnd::Busy));
@@ -232,6 +280,7 @@ impl<S: Storage, P: Publisher, O: RelayObserver> Relay<S, P, O> {
             claim => claim?,
         };
         work.was_locked = false;
+        work.claimed(&claim.events);
         work.limit = work.limit.saturating_mul(2).min(self.settings.batch_size);
         work.passes_reaped = claim.of_reaped;
         let (is_followed, found) = (claim.next.is_some(), claim.events.len() + claim.unchanged.len());
@@ -244,29 +293,40 @@ impl<S: Storage, P: Publisher, O: RelayObserver> Relay<S, P, O> {
             return Ok(ClaimOutcome::Nothing(PassEnd::Busy));
         }
         let due_in = self.storage.due_in(types, work.scan.next(Instant::now())).await?;
+        work.end_round()?;
         Ok(ClaimOutcome::Nothing(PassEnd::Idle { due_in }))
     }
 
-    /// Halves the next claim after the table rejected a claim. After one that took too long the next is for
-    /// one event, because each further one may take as long, and the first event is the most likely cause. If
-    /// the claim was for one event, that event is set aside, and with it the later ones of its key.
+    /// Makes the next claim smaller after a failed one: half as large if the table rejected a row, and one
+    /// event otherwise, because each further one may take as long. If the claim was for one event, that event
+    /// is set aside, and with it the later ones of its key, once it is known to be the cause.
     async fn narrow(
         &self,
         work: &mut LoopState,
         request: &BatchClaim,
         error: OutboxError,
     ) -> Result<(), OutboxError> {
-        let is_late = matches!(error, OutboxError::Postgres(PgError::TimedOut { .. }));
+        let (blame, now) = (error.blame(), Instant::now());
+        if pg::is_late(&error) {
+            work.hurried_until = Some(now + HURRIED_FOR);
+        }
         if request.limit > 1 {
-            work.limit = if is_late { 1 } else { request.limit / 2 };
-            // The server itself may be slow, so the relay reports that it waits.
-            return if is_late { Err(error) } else { Ok(()) };
+            work.limit = if blame == Blame::Row { request.limit / 2 } else { 1 };
+            return Ok(());
         }
         let Some(event_id) = self.storage.first_claimable(request).await? else { return Err(error) };
-        if work.set_aside.add(event_id, Instant::now()).is_none() {
+        if blame == Blame::Unclear && !work.suspects.failed(event_id) {
+            if work.suspects.are_many() {
+                work.is_patient = !work.is_patient;
+                return Err(error);
+            }
+            work.unclear = Some(error);
+            return Ok(());
+        }
+        if work.set_aside.add(event_id, now).is_none() {
             return Err(error);
         }
-        work.rejections.add(event_id, error_chain(&error), Instant::now());
+        work.rejections.add(event_id, error_chain(&error), now);
         Ok(())
     }
 
@@ -300,10 +360,16 @@ impl<S: Storage, P: Publisher, O: RelayObserver> Relay<S, P, O> {
 
     /// Claims further events while others are held. Returns `None` if nothing could be claimed: an error
     /// recurs in the next pass, which reports it.
-    async fn claim_ahead(&self, scan: &mut QueueScan, limit: u32, set_aside: &SetAside) -> Option<Claimed> {
+    async fn claim_ahead(
+        &self,
+        scan: &mut QueueScan,
+        limit: u32,
+        excepted: Vec<Uuid>,
+        hurries: bool,
+    ) -> Option<Claimed> {
         let begun = Instant::now();
         let deadline = self.publisher.deadline(self.settings.lease_timeout).await.ok()?;
-        let request = self.request(scan.next(begun).copied(), limit, set_aside);
+        let request = self.request(scan.next(begun).copied(), limit, excepted, hurries);
         scan.passes_own();
         let claim = self.storage.claim_batch(&request).await.ok()?;
         let found = claim.events.len() + claim.unchanged.len();
@@ -319,7 +385,13 @@ impl<S: Storage, P: Publisher, O: RelayObserver> Relay<S, P, O> {
         Claimed { token, publish_until, lease_end, deadline, events, unchanged, is_followed: next.is_some() }
     }
 
-    fn request(&self, after: Option<Position>, limit: u32, set_aside: &SetAside) -> BatchClaim {
+    fn request(
+        &self,
+        after: Option<Position>,
+        limit: u32,
+        set_aside: Vec<Uuid>,
+        hurries: bool,
+    ) -> BatchClaim {
         let nonce: String = self.tokens.next().iter().map(|byte| format!("{byte:02x}")).collect();
         BatchClaim {
             token: ClaimToken::new(&self.settings.relay_id, &nonce),
@@ -330,7 +402,8 @@ impl<S: Storage, P: Publisher, O: RelayObserver> Relay<S, P, O> {
             max_event_bytes: self.settings.max_event_bytes,
             max_attempts: self.settings.retry.max_attempts,
             passes_reaped: false,
-            set_aside: set_aside.event_ids(Instant::now()),
+            set_aside,
+            hurries,
         }
     }
 

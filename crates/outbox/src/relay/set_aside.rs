@@ -15,6 +15,8 @@ const MIN_PAUSE: Duration = Duration::from_secs(60);
 const MAX_PAUSE: Duration = Duration::from_secs(3_600);
 /// The most events that are set aside.
 const MAX_SET_ASIDE: usize = 5_000;
+/// The number of events that fail in a row before the relay pauses.
+const MAX_IN_A_ROW: usize = 20;
 /// The longest time for which a rejected event waits for others of its log line.
 const MAX_LOG_DELAY: Duration = Duration::from_secs(1);
 
@@ -41,6 +43,58 @@ impl SetAside {
     }
 }
 
+/// Events whose claim failed alone, with an error that may be the server's. Whether an event is the cause is
+/// found by trying: it is, if the claim of another event succeeds and that of the suspect fails again.
+#[derive(Debug, Default)]
+pub(super) struct Suspects {
+    /// True if another claim has succeeded since, so that the event is tried again.
+    events: HashMap<Uuid, bool>,
+    /// The number of failures since a claim succeeded.
+    in_a_row: usize,
+}
+
+impl Suspects {
+    /// Notes that the claim of an event failed alone. Returns true if the event is the cause.
+    pub(super) fn failed(&mut self, event_id: Uuid) -> bool {
+        let is_cause = self.events.remove(&event_id) == Some(true);
+        if !is_cause {
+            self.events.insert(event_id, false);
+            self.in_a_row += 1;
+        }
+        is_cause
+    }
+
+    /// True if so many events failed in a row that the server is probably the cause.
+    pub(super) fn are_many(&self) -> bool {
+        self.in_a_row > 0 && self.in_a_row.is_multiple_of(MAX_IN_A_ROW)
+    }
+
+    /// Notes that events were claimed: the suspects are tried again. Returns true if there are any.
+    pub(super) fn others_succeeded(&mut self, claimed: impl Iterator<Item = Uuid>) -> bool {
+        self.in_a_row = 0;
+        if self.events.is_empty() {
+            return false;
+        }
+        for event_id in claimed {
+            self.events.remove(&event_id);
+        }
+        self.events.values_mut().fold(false, |any, is_tried| any | !std::mem::replace(is_tried, true))
+    }
+
+    /// The events that are not tried again before another claim succeeds.
+    pub(super) fn event_ids(&self) -> impl Iterator<Item = Uuid> {
+        self.events.iter().filter(|(_, is_tried)| !**is_tried).map(|(event_id, _)| *event_id)
+    }
+
+    /// Notes the end of the queue. Returns true if no claim has succeeded, so that the server is the cause.
+    pub(super) fn end_round(&mut self) -> bool {
+        self.in_a_row = 0;
+        let is_server = self.event_ids().next().is_some();
+        self.events.clear();
+        is_server
+    }
+}
+
 /// Events whose claim was rejected and that are not in the log yet. One line names several, because a new
 /// constraint may reject thousands.
 #[derive(Debug, Default)]
@@ -55,20 +109,53 @@ impl UnloggedRejections {
         self.by_error.entry(error).or_default().push(event_id);
     }
 
-    /// Removes what is to be logged now, as error and events: everything if no further rejection is expected
+    /// Removes what is to be logged now, as lines with an error and some events: everything if no further rejection is expected
     /// (`ends`) or the first has waited for [`MAX_LOG_DELAY`], otherwise the errors with a full line.
     pub(super) fn take_due(&mut self, ends: bool, now: Instant) -> Vec<(String, Vec<Uuid>)> {
-        if ends || self.since.is_some_and(|since| now.duration_since(since) >= MAX_LOG_DELAY) {
+        let is_due = ends || self.since.is_some_and(|since| now.duration_since(since) >= MAX_LOG_DELAY);
+        let due = self.by_error.extract_if(.., |_, event_ids| is_due || event_ids.len() >= IDS_PER_LINE);
+        let lines = due.flat_map(|(error, event_ids)| {
+            let line = |ids: &[Uuid]| (error.clone(), ids.to_vec());
+            event_ids.chunks(IDS_PER_LINE).map(line).collect::<Vec<_>>()
+        });
+        let lines = lines.collect();
+        if is_due {
             self.since = None;
-            return std::mem::take(&mut self.by_error).into_iter().collect();
         }
-        self.by_error.extract_if(.., |_, event_ids| event_ids.len() >= IDS_PER_LINE).collect()
+        lines
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_suspect_is_the_cause_if_it_fails_again_after_another_event_succeeded() {
+        let (mut suspects, [bad, good, other]) = (Suspects::default(), [1, 2, 3].map(Uuid::from_u128));
+        assert!(!suspects.failed(bad));
+        assert_eq!(suspects.event_ids().collect::<Vec<_>>(), [bad]);
+        assert!(suspects.others_succeeded([good].into_iter()));
+        assert_eq!(suspects.event_ids().next(), None, "it is tried again");
+        assert!(!suspects.failed(other), "it has failed once");
+        assert!(suspects.failed(bad));
+        assert!(suspects.others_succeeded([good].into_iter()));
+        assert!(!suspects.others_succeeded([other].into_iter()), "the last one succeeded, too");
+        assert!(!suspects.end_round());
+    }
+
+    #[test]
+    fn if_every_event_fails_the_server_is_the_cause() {
+        let mut suspects = Suspects::default();
+        for number in 1..=MAX_IN_A_ROW as u128 {
+            assert!(!suspects.are_many());
+            assert!(!suspects.failed(Uuid::from_u128(number)));
+        }
+        assert!(suspects.are_many());
+        assert!(suspects.end_round());
+        assert!(!suspects.end_round(), "nothing is suspected any more");
+        assert!(!suspects.failed(Uuid::from_u128(1)));
+    }
 
     #[test]
     fn rejections_are_logged_in_full_lines_or_after_a_second_or_at_the_end() {
@@ -84,6 +171,9 @@ mod tests {
         assert_eq!(rejections.take_due(false, now + MAX_LOG_DELAY), other);
         rejections.add(Uuid::from_u128(100), "other".to_owned(), now);
         assert_eq!(rejections.take_due(true, now), other);
+        (0..50).for_each(|number| rejections.add(Uuid::from_u128(number), "check".to_owned(), now));
+        let lines: Vec<usize> = rejections.take_due(true, now).iter().map(|(_, ids)| ids.len()).collect();
+        assert_eq!(lines, [20, 20, 10], "each is named");
         assert_eq!(rejections.take_due(true, now), []);
     }
 

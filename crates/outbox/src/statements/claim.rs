@@ -37,10 +37,14 @@ pub(crate) enum Purpose {
 /// The settings of a transaction that claims by a scan.
 const KEY_SCAN_PARAMETERS: &str = "SET LOCAL enable_hashjoin = on;";
 
+/// The limits of the statement of a claim that gives up soon.
+const HURRIED: &str = "SET LOCAL lock_timeout = 200; SET LOCAL statement_timeout = 500";
+
 /// Opens a transaction that claims: one at a time for each table, so that the next statement sees the events
 /// that all earlier claims have taken. The lock ends with the transaction. Without READ COMMITTED the
 /// statement would see the state before the lock.
-pub(crate) fn claim_begin(table: &TableName, claiming: Claiming) -> String {
+pub(crate) fn claim_begin(table: &TableName, claiming: Claiming, hurries: bool) -> String {
+    let limits = if hurries { HURRIED } else { "" };
     let settings = match claiming {
         Claiming::ByKeyIndex => "",
         Claiming::ByScan => KEY_SCAN_PARAMETERS,
@@ -48,7 +52,7 @@ pub(crate) fn claim_begin(table: &TableName, claiming: Claiming) -> String {
     // An oid is an unsigned 32-bit number.
     format!(
         "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = {}; {settings}
-         SELECT pg_advisory_xact_lock({CLAIM_LOCK_CLASS}, ('{}'::regclass::oid::bigint - 2147483648)::int)",
+         SELECT pg_advisory_xact_lock({CLAIM_LOCK_CLASS}, ('{}'::regclass::oid::bigint - 2147483648)::int); {limits}",
         CLAIM_LOCK_TIMEOUT.as_millis(),
         table.quoted()
     )

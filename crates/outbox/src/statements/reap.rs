@@ -75,30 +75,61 @@ pub(crate) fn reap(
     Statement::composed("outbox.reap", &["openoutbox_events_pkey"], text).bind(parameters)
 }
 
-/// Restarts leases that begin in the future, because a clock was ahead or a person wrote them: they begin
-/// now. Returns the ids of their events.
+/// Returns those of these events whose lease has expired and that no other transaction has locked.
+///
+/// Plan: the primary key.
+pub(crate) fn expired_among(table: &TableName, request: &ReapRequest, event_ids: &[Uuid]) -> BoundStatement {
+    let mut parameters = Parameters::default();
+    let event_ids = parameters.add(parameter::uuids(event_ids.iter().map(|id| id.into_bytes())));
+    let lease = lease(&mut parameters, request);
+    let text = format!(
+        "SELECT e.event_id FROM {} e
+         WHERE e.event_id = ANY ({event_ids}) AND e.status || '' = 'DELIVERING'
+           AND (e.locked_at IS NULL OR e.locked_at < now() - {lease})
+         FOR UPDATE SKIP LOCKED",
+        table.quoted()
+    );
+    Statement::composed("outbox.expired_among", &["openoutbox_events_pkey"], text).bind(parameters)
+}
+
+/// Returns the events whose lease begins in the future, because a clock was ahead or a person wrote them.
 ///
 /// Plan: the index of leases, from its end.
-pub(crate) fn begin_again(table: &TableName, request: &ReapRequest) -> BoundStatement {
-    let t = table.quoted();
+pub(crate) fn early_leases(table: &TableName, request: &ReapRequest) -> BoundStatement {
     let mut parameters = Parameters::default();
     let ours = types_of(&mut parameters, &request.types);
     let except = parameters.add(parameter::uuids(request.except.iter().map(|id| id.into_bytes())));
     let limit = parameters.add(parameter::bigint(request.limit.into()));
     let text = format!(
+        "SELECT e.event_id FROM {} e
+         WHERE e.status = 'DELIVERING' AND {ours} AND e.event_id <> ALL ({except})
+           AND e.locked_at > now() + interval '{} seconds'
+         ORDER BY e.locked_at DESC
+         LIMIT {limit}
+         FOR UPDATE SKIP LOCKED",
+        table.quoted(),
+        CLOCK_TOLERANCE.as_secs(),
+    );
+    Statement::composed("outbox.early_leases", &["idx_openoutbox_stuck_leases"], text).bind(parameters)
+}
+
+/// Restarts those of these leases that begin in the future and are not locked: they begin now. Returns the
+/// ids of their events.
+///
+/// Plan: the primary key.
+pub(crate) fn begin_again(table: &TableName, event_ids: &[Uuid]) -> BoundStatement {
+    let t = table.quoted();
+    let mut parameters = Parameters::default();
+    let event_ids = parameters.add(parameter::uuids(event_ids.iter().map(|id| id.into_bytes())));
+    let text = format!(
         "UPDATE {t} e SET locked_at = now()
          WHERE e.event_id = ANY (ARRAY(
             SELECT e.event_id FROM {t} e
-            WHERE e.status = 'DELIVERING' AND {ours} AND e.event_id <> ALL ({except})
+            WHERE e.event_id = ANY ({event_ids}) AND e.status || '' = 'DELIVERING'
               AND e.locked_at > now() + interval '{} seconds'
-            ORDER BY e.locked_at DESC LIMIT {limit} FOR UPDATE SKIP LOCKED))
+            FOR UPDATE SKIP LOCKED))
          RETURNING e.event_id",
         CLOCK_TOLERANCE.as_secs(),
     );
-    Statement::composed(
-        "outbox.begin_again",
-        &["idx_openoutbox_stuck_leases", "openoutbox_events_pkey"],
-        text,
-    )
-    .bind(parameters)
+    Statement::composed("outbox.begin_again", &["openoutbox_events_pkey"], text).bind(parameters)
 }

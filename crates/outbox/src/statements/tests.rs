@@ -125,6 +125,7 @@ fn request(types: EventTypes) -> BatchClaim {
         max_attempts: 25,
         passes_reaped: false,
         set_aside: Vec::new(),
+        hurries: false,
     }
 }
 

@@ -249,6 +249,42 @@ async fn a_lease_that_the_table_refuses_to_end_is_named_and_the_others_end() {
     assert_eq!((again.count, again.refused), (0, Vec::new()));
 }
 
+#[tokio::test]
+async fn a_lease_whose_end_a_trigger_skips_or_a_function_fails_is_named_and_the_others_end() {
+    for body in ["RETURN NULL", "PERFORM lastval()"] {
+        let db = Db::new().await;
+        for number in 1..=20 {
+            db.add(number, "").await;
+        }
+        assert_eq!(db.claim(20).await.1.len(), 20);
+        db.execute(&refusing("NEW.status = 'PENDING'")).await;
+        let replace = "CREATE OR REPLACE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS";
+        db.execute(&format!("{replace} $$ BEGIN {body}; END $$")).await;
+        db.pass(LEASE + TICK).await;
+        let request =
+            ReapRequest { types: EventTypes::All, lease_timeout: LEASE, limit: 1_000, except: Vec::new() };
+        let reaped = db.storage().reap_expired_leases(&request, &kind).await.expect("no failure");
+        assert_eq!((reaped.count, &reaped.refused), (19, &ids([3])), "{body}");
+    }
+}
+
+#[tokio::test]
+async fn a_lease_from_the_future_that_the_table_refuses_to_change_is_named_and_the_others_begin_now() {
+    let db = Db::new().await;
+    for number in 1..=20 {
+        db.add(number, "").await;
+    }
+    assert_eq!(db.claim(20).await.1.len(), 20);
+    db.execute("UPDATE openoutbox_events SET locked_at = now() + interval '1 hour'").await;
+    db.execute(&refusing("NEW.locked_at < OLD.locked_at")).await;
+    let request =
+        ReapRequest { types: EventTypes::All, lease_timeout: LEASE, limit: 1_000, except: Vec::new() };
+    let reaped = db.storage().reap_expired_leases(&request, &kind).await.expect("no failure");
+    assert_eq!((reaped.count, &reaped.refused), (0, &ids([3])));
+    let early = "SELECT count(*) FROM openoutbox_events WHERE locked_at > now() + interval '1 minute'";
+    assert_eq!(db.value::<i64>(early).await, 1);
+}
+
 // O-13
 #[tokio::test]
 async fn a_lease_that_begins_in_the_future_begins_now_and_is_over_after_its_time() {

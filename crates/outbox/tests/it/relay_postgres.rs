@@ -197,9 +197,13 @@ async fn events_that_the_table_refuses_to_have_claimed_stop_their_keys_and_no_ot
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn events_whose_trigger_skips_the_claim_or_raises_the_codes_of_an_outage_stop_their_keys_and_no_other()
 {
-    for body in
-        ["RETURN NULL", "RAISE 'no' USING ERRCODE = '40001'", "RAISE 'no' USING ERRCODE = 'disk_full'"]
-    {
+    for body in [
+        "RETURN NULL",
+        "RAISE 'no' USING ERRCODE = '40001'",
+        "RAISE 'no' USING ERRCODE = 'disk_full'",
+        "PERFORM lastval()",
+        "PERFORM FROM missing_table",
+    ] {
         let db = Db::new().await;
         for number in 1..=30 {
             db.add(number, if number % 10 == 3 { "k" } else { "" }).await;
@@ -226,6 +230,57 @@ async fn events_whose_trigger_skips_the_claim_or_raises_the_codes_of_an_outage_s
             assert_eq!(db.status(id(waits)).await, "PENDING");
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_events_in_a_row_that_fail_like_an_outage_stop_no_other_and_are_published_once_they_succeed() {
+    let db = Db::new().await;
+    for number in 1..=70 {
+        db.add(number, "").await;
+    }
+    db.execute(&format!(
+        "CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM lastval(); RETURN NEW; END $$;
+         CREATE TRIGGER fail BEFORE UPDATE ON openoutbox_events FOR EACH ROW
+         WHEN (OLD.event_id <= '{}') EXECUTE FUNCTION fail()",
+        id(50)
+    ))
+    .await;
+    let (stand, stop, task) = running(&db).await;
+    until("the others are published", async || stand.published().len() >= 20).await;
+    assert!((51..=70).all(|number| stand.published().contains(&id(number))));
+    db.execute("DROP TRIGGER fail ON openoutbox_events").await;
+    stop.cancel();
+    task.await.expect("it does not panic");
+    let (stand, stop, task) = running(&db).await;
+    until("all are published", async || stand.published().len() >= 50).await;
+    stop.cancel();
+    task.await.expect("it does not panic");
+    assert_eq!(stand.published().len(), 50);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_table_that_fails_for_every_event_sets_none_aside() {
+    let db = Db::new().await;
+    for number in 1..=30 {
+        db.add(number, "").await;
+    }
+    db.execute(
+        "CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS
+         $$ BEGIN RAISE 'no' USING ERRCODE = 'disk_full'; END $$;
+         CREATE TRIGGER fail BEFORE UPDATE ON openoutbox_events FOR EACH ROW EXECUTE FUNCTION fail()",
+    )
+    .await;
+    let (stand, stop) = (Stand::default(), CancellationToken::new());
+    let relay = Relay::new(db.storage().clone(), stand.clone(), (), settings(Duration::from_millis(20)));
+    let (status, until_stop) = (relay.status(), stop.clone());
+    let task = tokio::spawn(async move { relay.run(until_stop).await });
+    until("it is paused", async || matches!(status.state(), RelayState::Paused { .. })).await;
+    db.execute("DROP TRIGGER fail ON openoutbox_events").await;
+    let begun = Instant::now();
+    until("all are published", async || stand.published().len() >= 30).await;
+    assert!(begun.elapsed() < Duration::from_secs(50), "an event that is set aside waits for a minute");
+    stop.cancel();
+    task.await.expect("it does not panic");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

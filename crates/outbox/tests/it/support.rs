@@ -126,6 +126,7 @@ pub(crate) fn request(limit: u32) -> BatchClaim {
         max_attempts: 25,
         passes_reaped: false,
         set_aside: Vec::new(),
+        hurries: false,
     }
 }
 

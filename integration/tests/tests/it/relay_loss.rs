@@ -231,7 +231,7 @@ async fn without_a_window_nothing_is_sent_again_until_an_operator_does_it() {
 const NEXT_ROUND: Duration = Duration::from_secs(100);
 
 #[tokio::test]
-async fn a_lost_event_that_another_transaction_has_locked_is_sent_again_by_a_later_round() {
+async fn lost_events_that_are_locked_or_whose_trigger_fails_are_sent_again_by_a_later_round() {
     let mut outbox = with_snapshots().await;
     let empty = Snapshot::of(&outbox.world).await;
     let _relay = outbox.relay().env("NOTIFICATION_REPUBLISH_WINDOW", "5s").start().await;
@@ -241,13 +241,27 @@ async fn a_lost_event_that_another_transaction_has_locked_is_sent_again_by_a_lat
     let lock =
         format!("BEGIN; SELECT 1 FROM openoutbox_events WHERE event_id = '{}' FOR UPDATE", event_id(3));
     open.batch_execute(&lock).await.expect("it is locked");
+    outbox
+        .execute(
+            "CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS
+             $$ BEGIN RAISE 'not now' USING ERRCODE = 'serialization_failure'; END $$",
+        )
+        .await;
+    outbox
+        .execute(&format!(
+            "CREATE TRIGGER fail BEFORE UPDATE ON openoutbox_events FOR EACH ROW
+             WHEN (OLD.event_id = '{}' AND NEW.status = 'PENDING') EXECUTE FUNCTION fail()",
+            event_id(4)
+        ))
+        .await;
     empty.restore(&mut outbox.world).await;
     wait_for("the others are on the stream", BOUND, async || {
-        (outbox.entries(INTENTS).await.len() == 5).then_some(())
+        (outbox.entries(INTENTS).await.len() == 4).then_some(())
     })
     .await;
     open.batch_execute("COMMIT").await.expect("it is released");
-    wait_for("the locked one is on the stream", NEXT_ROUND, async || {
+    outbox.execute("DROP TRIGGER fail ON openoutbox_events").await;
+    wait_for("the other two are on the stream", NEXT_ROUND, async || {
         (outbox.entries(INTENTS).await.len() == 6).then_some(())
     })
     .await;

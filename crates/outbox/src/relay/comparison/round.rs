@@ -5,6 +5,7 @@ use tokio::time::Instant;
 
 use super::tally::{RoundTally, report_given_up};
 use super::{Comparison, MAX_ROUNDS, REPEAT_INTERVAL};
+use crate::error::{Blame, MAX_UNCLEAR};
 use crate::relay::engine::Relay;
 use crate::relay::pass::Outage;
 use crate::{
@@ -124,12 +125,14 @@ impl<S: Storage, P: Publisher, O: RelayObserver> Relay<S, P, O> {
         Ok(())
     }
 
-    /// Makes lost events PENDING, and halves them if the table rejects some. Events that are locked, or
-    /// rejected together with too many others, are held for the next round.
+    /// Makes lost events PENDING, and halves them if the table rejects some. Events that are locked, that fail
+    /// for a cause that may be the server, or that are rejected together with too many others, are held for
+    /// the next round.
     async fn requeue(&self, comparison: &mut Comparison, lost: &[DeliveredEvent]) -> Result<(), Outage> {
         let Comparison { held, round: Some(round), .. } = comparison else { return Ok(()) };
         let tally = &mut round.tally;
         let mut parts: Vec<&[DeliveredEvent]> = lost.chunks(REQUEUE_EVENTS).rev().collect();
+        let mut unclear = 0;
         while let Some(part) = parts.pop() {
             let error = match self.storage.requeue_delivered(part).await {
                 Ok(outcome) => {
@@ -139,15 +142,20 @@ impl<S: Storage, P: Publisher, O: RelayObserver> Relay<S, P, O> {
                 }
                 Err(error) => error,
             };
-            match (error.is_about_rows(), part) {
+            match (error.blame(), part) {
+                (Blame::Server, _) => return Err(error.into()),
                 // A table that rejects so many events rejects the others, too.
-                (true, _) if tally.refused.len() >= MAX_REFUSED => held.add(part.iter()),
-                (true, [event]) => tally.refused.push(event.event_id),
-                (true, [_, _, ..]) => {
+                _ if tally.refused.len() >= MAX_REFUSED || unclear >= MAX_UNCLEAR => held.add(part.iter()),
+                (Blame::Unclear, [_]) => {
+                    unclear += 1;
+                    held.add(part.iter());
+                }
+                (Blame::Row, [event]) => tally.refused.push(event.event_id),
+                (_, []) => {}
+                (_, [_, _, ..]) => {
                     let (first, second) = part.split_at(part.len() / 2);
                     parts.extend([second, first]);
                 }
-                _ => return Err(error.into()),
             }
         }
         Ok(())
