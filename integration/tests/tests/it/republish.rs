@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use harness::{Proxy, Redis, RedisOptions, Service, wait_for};
+use redis::aio::MultiplexedConnection;
 
 use crate::world::*;
 
@@ -95,21 +96,25 @@ async fn a_reader_whose_connection_leads_to_a_demoted_redis_gets_another() {
 }
 
 async fn kill(redis: &Redis, id: &str) -> redis::RedisResult<i64> {
-    let client = redis::Client::open(format!("redis://{}", redis.addr())).expect("an address");
-    let mut connection = client.get_multiplexed_async_connection().await?;
+    let mut connection = connection(redis).await?;
     redis::cmd("CLIENT").arg("KILL").arg("ID").arg(id).query_async(&mut connection).await
 }
 
-async fn ask_number(redis: &Redis, words: &[&str]) -> u64 {
+/// A connection that waits longer for a reply than the half second of the library.
+async fn connection(redis: &Redis) -> redis::RedisResult<MultiplexedConnection> {
     let client = redis::Client::open(format!("redis://{}", redis.addr())).expect("an address");
-    let mut connection = client.get_multiplexed_async_connection().await.expect("Redis is there");
+    let config = redis::AsyncConnectionConfig::new().set_response_timeout(Some(BOUND));
+    client.get_multiplexed_async_connection_with_config(&config).await
+}
+
+async fn ask_number(redis: &Redis, words: &[&str]) -> u64 {
+    let mut connection = connection(redis).await.expect("Redis is there");
     let mut command = redis::cmd(words[0]);
     command.arg(&words[1..]).query_async(&mut connection).await.expect("Redis carries it out")
 }
 
 async fn ask(redis: &Redis, words: &[&str]) -> String {
-    let client = redis::Client::open(format!("redis://{}", redis.addr())).expect("an address");
-    let mut connection = client.get_multiplexed_async_connection().await.expect("Redis is there");
+    let mut connection = connection(redis).await.expect("Redis is there");
     let mut command = redis::cmd(words[0]);
     command.arg(&words[1..]);
     let answer: redis::Value = command.query_async(&mut connection).await.expect("Redis carries it out");
