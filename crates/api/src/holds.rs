@@ -1,4 +1,4 @@
-//! `GET /v1/holds`, `POST /v1/holds` and `POST /v1/holds:release`: what operators keep from being published.
+//! `GET /v1/holds`, `POST /v1/holds:hold` and `POST /v1/holds:release`: what operators keep from being published.
 
 use std::sync::Arc;
 
@@ -9,9 +9,11 @@ use domain::hold::{
     HoldActor, HoldChange, HoldKey, HoldScope, MAX_NAME_BYTES, MAX_REASON_BYTES, checked_reason,
 };
 use domain::ports::{HoldChanges, HoldStore};
+use domain::route::Channel;
 use http_server::problem::Problem;
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema};
 use serde::Deserialize;
+use serde_json::json;
 
 use crate::operator_request::OperatorRequest;
 use crate::params::Params;
@@ -22,6 +24,7 @@ use crate::view::{ChangedHold, Holds};
 /// The routes to hold, and the reason.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(transform = name_of_a_channel)]
 pub(crate) struct HoldRequest {
     /// The property of a route that is compared with `name`.
     #[schemars(with = "HoldScope")]
@@ -40,6 +43,7 @@ pub(crate) struct HoldRequest {
 /// The hold to release.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(transform = name_of_a_channel)]
 pub(crate) struct ReleaseRequest {
     /// The property of a route that is compared with `name`.
     #[schemars(with = "HoldScope")]
@@ -50,6 +54,14 @@ pub(crate) struct ReleaseRequest {
     /// Only tell what the request would do. Then it needs no `Idempotency-Key`.
     #[serde(default)]
     dry_run: bool,
+}
+
+/// Requires the name of a channel in that scope by `if`, which generators of clients do not read.
+fn name_of_a_channel(schema: &mut Schema) {
+    let names = Channel::ALL.map(Channel::as_str);
+    let channel = HoldScope::Channel.as_str();
+    schema.insert("if".to_owned(), json!({"properties": {"scope": {"const": channel}}}));
+    schema.insert("then".to_owned(), json!({"properties": {"name": {"enum": names}}}));
 }
 
 pub(crate) async fn list<P: Ports>(

@@ -17,7 +17,7 @@ use crate::health::Health;
 use crate::passes::{Pass, Passes, run_passes};
 
 /// The interval at which a replica looks for released holds.
-const LOOK_INTERVAL: Duration = Duration::from_secs(2);
+const LOOK_INTERVAL: Duration = Duration::from_secs(5);
 /// The pause before the due routes are counted again, and after a chunk of which others have locked every
 /// row.
 const DUE_POLL_INTERVAL: Duration = Duration::from_millis(100);

@@ -76,12 +76,12 @@ async fn a_producer_is_held_and_released_by_http_and_others_are_not() {
     let service = with_api(world.service(), &tokens).start().await;
     let hold = json!({"scope": "producer", "name": "game_master", "reason": "sends twice"});
     let plan = json!({"scope": "producer", "name": "game_master", "reason": "sends twice", "dry_run": true});
-    let plan = ask(&service, OPERATOR, "POST", "/v1/holds", None, &plan.to_string()).await;
+    let plan = ask(&service, OPERATOR, "POST", "/v1/holds:hold", None, &plan.to_string()).await;
     assert_eq!((plan.status, &plan.json()["routes"], &plan.json()["hold"]), (200, &json!(0), &json!(null)));
-    let refused = ask(&service, PRODUCER, "POST", "/v1/holds", Some("k"), &hold.to_string()).await;
+    let refused = ask(&service, PRODUCER, "POST", "/v1/holds:hold", Some("k"), &hold.to_string()).await;
     assert_eq!(refused.status, 403);
     for (key, changed, replayed) in [("h-1", true, None), ("h-1", true, Some("true")), ("h-2", false, None)] {
-        let made = ask(&service, OPERATOR, "POST", "/v1/holds", Some(key), &hold.to_string()).await;
+        let made = ask(&service, OPERATOR, "POST", "/v1/holds:hold", Some(key), &hold.to_string()).await;
         assert_eq!((made.status, &made.json()["changed"]), (200, &json!(changed)), "{}", made.body);
         assert_eq!(made.header("idempotency-replayed"), replayed);
         assert_eq!(made.json()["hold"]["reason"], "sends twice");
@@ -106,7 +106,7 @@ async fn a_producer_is_held_and_released_by_http_and_others_are_not() {
         json!({"scope": "type", "name": "", "reason": "r"}),
         json!({"scope": "type", "name": "t"}),
     ] {
-        let refused = ask(&service, OPERATOR, "POST", "/v1/holds", Some("w"), &wrong.to_string()).await;
+        let refused = ask(&service, OPERATOR, "POST", "/v1/holds:hold", Some("w"), &wrong.to_string()).await;
         assert_eq!(refused.status, 400, "{wrong}: {}", refused.body);
     }
 }
