@@ -17,6 +17,7 @@ use crate::commands::leader::{self, LeaderArgs};
 use crate::commands::list::{self, ListArgs};
 use crate::commands::malformed::{self, MalformedCommand};
 use crate::commands::outbox::{self, OutboxCommand};
+use crate::commands::output::StandardOutput;
 use crate::commands::send::SendArgs;
 use crate::commands::show::{self, ShowArgs};
 use crate::commands::status::{self, StatusArgs};
@@ -193,37 +194,33 @@ impl Cli {
     /// Runs the subcommand with these variables.
     pub fn run(self, vars: Vars) -> Result<(), Failure> {
         match self.command {
-            Command::CheckConfig => check_config::run(vars, &mut std::io::stdout().lock()),
-            Command::Capacity(args) => capacity::run(&args, &mut std::io::stdout().lock()),
-            Command::Token(command) => token::run(&command, &RandomTokens, &mut std::io::stdout()),
-            Command::Send(args) => block_on(send::run(*args, vars, &mut std::io::stdout())),
+            Command::CheckConfig => check_config::run(vars, &mut StandardOutput),
+            Command::Capacity(args) => capacity::run(&args, &mut StandardOutput),
+            Command::Token(command) => token::run(&command, &RandomTokens, &mut StandardOutput),
+            Command::Send(args) => block_on(send::run(*args, vars, &mut StandardOutput)),
             Command::Serve => {
                 allocator::return_large_blocks();
                 block_on(serve::run(vars))
             }
             Command::Migrate => block_on(migrate::run(vars)),
-            Command::Status(args) => block_on(status::run(args, vars, &mut std::io::stdout())),
-            Command::List(args) => block_on(list::run(*args, vars, &mut std::io::stdout())),
-            Command::Show(args) => block_on(show::run(args, vars, &mut std::io::stdout())),
-            Command::Explain(args) => block_on(explain::run(args, vars, &mut std::io::stdout())),
-            Command::Malformed(command) => block_on(malformed::run(command, vars, &mut std::io::stdout())),
-            Command::Completions(args) => {
-                generated::completions(&args, Self::command(), &mut std::io::stdout())
-            }
-            Command::Man(args) => generated::man(&args, Self::command(), &mut std::io::stdout()),
-            Command::Healthcheck(args) => block_on(healthcheck::run(args, vars, &mut std::io::stdout())),
+            Command::Status(args) => block_on(status::run(args, vars, &mut StandardOutput)),
+            Command::List(args) => block_on(list::run(*args, vars, &mut StandardOutput)),
+            Command::Show(args) => block_on(show::run(args, vars, &mut StandardOutput)),
+            Command::Explain(args) => block_on(explain::run(args, vars, &mut StandardOutput)),
+            Command::Malformed(command) => block_on(malformed::run(command, vars, &mut StandardOutput)),
+            Command::Completions(args) => generated::completions(&args, Self::command(), &mut StandardOutput),
+            Command::Man(args) => generated::man(&args, Self::command(), &mut StandardOutput),
+            Command::Healthcheck(args) => block_on(healthcheck::run(args, vars, &mut StandardOutput)),
             Command::Relay => block_on(relay::run(vars)),
             Command::State => {
                 allocator::return_large_blocks();
                 block_on(state::run(vars))
             }
-            Command::Outbox(command) => block_on(outbox::run(command, vars, &mut std::io::stdout())),
-            Command::Users(command) => block_on(users::run(command, vars, &mut std::io::stdout())),
-            Command::DeadLetters(command) => {
-                block_on(dead_letters::run(command, vars, &mut std::io::stdout()))
-            }
-            Command::Leader(args) => block_on(leader::run(args, vars, &mut std::io::stdout())),
-            Command::Audit(args) => block_on(audit::run(&args, vars, &mut std::io::stdout())),
+            Command::Outbox(command) => block_on(outbox::run(command, vars, &mut StandardOutput)),
+            Command::Users(command) => block_on(users::run(command, vars, &mut StandardOutput)),
+            Command::DeadLetters(command) => block_on(dead_letters::run(command, vars, &mut StandardOutput)),
+            Command::Leader(args) => block_on(leader::run(args, vars, &mut StandardOutput)),
+            Command::Audit(args) => block_on(audit::run(&args, vars, &mut StandardOutput)),
             Command::Dev => block_on(dev::run(vars)),
         }
     }

@@ -17,7 +17,7 @@ pub mod malformed;
 pub mod migrate;
 mod operators;
 pub mod outbox;
-mod output;
+pub(crate) mod output;
 pub mod relay;
 pub mod send;
 pub mod serve;
