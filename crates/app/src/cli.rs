@@ -9,6 +9,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use crate::allocator;
 use crate::commands::audit::{self, AuditArgs};
 use crate::commands::capacity::{self, CapacityArgs};
+use crate::commands::catalogue::{self, CatalogueArgs};
 use crate::commands::dead_letters::{self, DeadLettersCommand};
 use crate::commands::explain::{self, ExplainArgs};
 use crate::commands::generated::{self, CompletionsArgs, ManArgs};
@@ -58,6 +59,9 @@ enum Command {
     /// Check the configuration and print the effective values, secrets masked
     #[command(after_help = CHECK_CONFIG_EXAMPLES)]
     CheckConfig,
+    /// Print the built-in catalogue of notification types, or check a file
+    #[command(after_help = catalogue::EXAMPLES)]
+    Catalogue(CatalogueArgs),
     /// Append one intent to the stream, after checking it by the rules of the service
     #[command(after_help = SEND_EXAMPLES)]
     Send(Box<SendArgs>),
@@ -137,10 +141,11 @@ The schema and the role must exist. It may run on several machines at once, and 
 const CHECK_CONFIG_EXAMPLES: &str = "\
 Examples:
   notification check-config                          all variables, defaults filled in
+  notification check-config | grep '# '              those that differ from their default
   notification check-config | grep TIMEOUT           some of them
   docker run --env-file prod.env IMAGE check-config  before a roll-out
 
-It contacts nothing. Everything that is wrong goes to standard error at once, with exit code 2.";
+It contacts nothing. A value that differs from its default has the default after it, as a comment. Everything that is wrong goes to standard error at once, with exit code 2.";
 
 const SEND_EXAMPLES: &str = r#"Examples:
   notification send --type game.turn.ready --producer game_master --user u-1 --user u-2 \
@@ -195,6 +200,7 @@ impl Cli {
     pub fn run(self, vars: Vars) -> Result<(), Failure> {
         match self.command {
             Command::CheckConfig => check_config::run(vars, &mut StandardOutput),
+            Command::Catalogue(args) => catalogue::run(&args, &mut StandardOutput),
             Command::Capacity(args) => capacity::run(&args, &mut StandardOutput),
             Command::Token(command) => token::run(&command, &RandomTokens, &mut StandardOutput),
             Command::Send(args) => block_on(send::run(*args, vars, &mut StandardOutput)),

@@ -5,6 +5,7 @@ use crate::config::{self, ConfigErrors, Loaded, Section};
 mod actor;
 pub mod audit;
 pub mod capacity;
+pub mod catalogue;
 pub mod check_config;
 pub mod dead_letters;
 pub mod dev;
