@@ -1,5 +1,5 @@
-//! Log lines about single routes: failed attempts, deferred completions and lost entries. A few lines of each kind are
-//! logged in a second, and then the number of further ones. The tables contain all of them.
+//! Log lines about single routes: failed attempts, deferred completions and lost entries. A few lines of each
+//! kind are logged in a second, and then the number of further ones. The tables contain all of them.
 
 use domain::ports::Failed;
 use domain::route::{Channel, RouteKey};
