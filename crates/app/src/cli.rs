@@ -145,7 +145,8 @@ Examples:
   notification check-config | grep TIMEOUT           some of them
   docker run --env-file prod.env IMAGE check-config  before a roll-out
 
-It contacts nothing. A value that differs from its default has the default after it, as a comment. Everything that is wrong goes to standard error at once, with exit code 2.";
+It contacts nothing. A value that differs from its default has the default after it, as a comment. Everything that is wrong
+goes to standard error at once, with exit code 2.";
 
 const SEND_EXAMPLES: &str = r#"Examples:
   notification send --type game.turn.ready --producer game_master --user u-1 --user u-2 \
