@@ -40,6 +40,11 @@ impl Style {
         Self { width: width.filter(|_| !wide), ..Self::new(vars, width.is_some()) }
     }
 
+    /// The style for a table in a section, whose rows are indented.
+    pub(crate) fn in_section(self) -> Self {
+        Self { width: self.width.map(|width| width.saturating_sub(INDENT.len())), ..self }
+    }
+
     fn new(vars: &[(String, String)], is_terminal: bool) -> Self {
         let value = |name: &str| vars.iter().find(|(other, _)| other == name).map(|(_, value)| &**value);
         let refused =
@@ -153,8 +158,8 @@ fn can_draw(term: Option<&OsStr>) -> bool {
     term.is_none_or(|term| term != "dumb")
 }
 
-/// Rows below their headings; nothing if there are no rows. They fit the width of `style`, also in a section:
-/// columns are left out and cells are cut by the ranks of the columns, and times are in seconds.
+/// Rows below their headings; nothing if there are no rows. They fit the width of `style`: columns are left
+/// out and cells are cut by the ranks of the columns, and times are in seconds.
 pub(crate) fn table<const N: usize>(
     style: Style,
     columns: [Column; N],
@@ -170,7 +175,7 @@ pub(crate) fn table<const N: usize>(
         cell.text = in_seconds(&cell.text);
     }
     let natural = std::array::from_fn(|at| rows.iter().map(|row| width_of(&row[at].text)).max().unwrap_or(0));
-    let widths = fitted(&columns, &natural, width.saturating_sub(INDENT.len()));
+    let widths = fitted(&columns, &natural, width);
     let fit = |(cell, width): (Cell, Option<usize>)| {
         width.map(|width| Cell { text: cut(&cell.text, width), ..cell })
     };
@@ -354,11 +359,11 @@ mod tests {
         for (width, expected) in [
             (None, "1-0  game.finished  2026-04-02T09:30:00.123456Z  WRONGTYPE: a wrong kind"),
             (Some(200), "1-0  game.finished  2026-04-02T09:30:00Z  WRONGTYPE: a wrong kind"),
-            (Some(60), "1-0  game.…  2026-04-02T09:30:00Z  WRONGTYPE: a wrong kind"),
-            (Some(50), "1-0  game.…  2026-04-02T09:30:00Z  WRONGTYPE: a…"),
-            (Some(44), "1-0  2026-04-02T09:30:00Z  WRONGTYPE: a w…"),
-            (Some(30), "1-0  game.…  WRONGTYPE: a w…"),
-            (Some(20), "1-0  WRONGTYPE: a…"),
+            (Some(58), "1-0  game.…  2026-04-02T09:30:00Z  WRONGTYPE: a wrong kind"),
+            (Some(48), "1-0  game.…  2026-04-02T09:30:00Z  WRONGTYPE: a…"),
+            (Some(42), "1-0  2026-04-02T09:30:00Z  WRONGTYPE: a w…"),
+            (Some(28), "1-0  game.…  WRONGTYPE: a w…"),
+            (Some(18), "1-0  WRONGTYPE: a…"),
         ] {
             assert_eq!(printed(width), expected, "{width:?}");
         }

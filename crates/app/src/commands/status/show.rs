@@ -26,10 +26,10 @@ pub(super) fn print_status(out: &mut impl Write, style: Style, status: &Status) 
     ];
     print_members(out, style, members)?;
     let store = &status.store;
-    print_section(out, style, "channels", &channels(style, status))?;
+    print_section(out, style, "channels", &channels(style.in_section(), status))?;
     print_section(out, style, "dead letters of the last 24 h", &causes(&store.dead_letters))?;
     print_section(out, style, "malformed intents of the last 24 h", &causes(&store.malformed_intents))?;
-    print_section(out, style, "replicas", &replicas(style, status))
+    print_section(out, style, "replicas", &replicas(style.in_section(), status))
 }
 
 fn leader(status: &Status) -> Cell {
