@@ -214,7 +214,7 @@ impl ReceivedBatch {
 async fn decide<P: Ports>(api: Arc<Api<P>>, batch: ReceivedBatch) -> Result<Response, Problem> {
     let count = batch.elements.len();
     let mut rendered = Rendered { results: vec![None; count], undecided: 0 };
-    let (mut next, mut later, mut malformed) = (0, VecDeque::<(usize, IdempotencyKey)>::new(), 0);
+    let (mut next, mut later, mut malformed) = (0, VecDeque::<(usize, IdempotencyKey)>::new(), Vec::new());
     let (mut in_progress, mut keys) = (FuturesUnordered::new(), HashSet::new());
     let mut conflicts = Vec::new();
     loop {
@@ -238,7 +238,7 @@ async fn decide<P: Ports>(api: Arc<Api<P>>, batch: ReceivedBatch) -> Result<Resp
                 }
                 Ok(element) => later.push_back((place, element.intent.key())),
                 Err(rejection) => {
-                    malformed += 1;
+                    malformed.push(rejection.code);
                     rendered.set(place, &ElementResult::problem(&malformed_intent(&rejection)));
                 }
             }
@@ -254,7 +254,7 @@ async fn decide<P: Ports>(api: Arc<Api<P>>, batch: ReceivedBatch) -> Result<Resp
         }
     }
     compare(&api, conflicts.drain(..), batch.deadline, &mut rendered).await;
-    api.submissions.count_malformed(&batch.producer, malformed, true);
+    api.submissions.count_malformed(&batch.producer, &malformed, true);
     if rendered.undecided == count {
         return Err(unavailable("no element of a batch could be decided"));
     }

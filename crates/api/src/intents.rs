@@ -74,7 +74,7 @@ pub(crate) async fn send<P: Ports>(
             if let Some(time) = api.submissions.time_in_progress(&key).await {
                 return Err(in_progress(time.min(idempotency::RETRY_PAUSE)));
             }
-            api.submissions.count_malformed(&producer, 1, false);
+            api.submissions.count_malformed(&producer, &[rejection.code], false);
             return Err(malformed_intent(&rejection));
         }
     };

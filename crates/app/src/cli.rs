@@ -9,6 +9,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use crate::allocator;
 use crate::commands::audit::{self, AuditArgs};
 use crate::commands::capacity::{self, CapacityArgs};
+use crate::commands::catalogue::{self, CatalogueArgs};
 use crate::commands::dead_letters::{self, DeadLettersCommand};
 use crate::commands::explain::{self, ExplainArgs};
 use crate::commands::generated::{self, CompletionsArgs, ManArgs};
@@ -18,6 +19,7 @@ use crate::commands::leader::{self, LeaderArgs};
 use crate::commands::list::{self, ListArgs};
 use crate::commands::malformed::{self, MalformedCommand};
 use crate::commands::outbox::{self, OutboxCommand};
+use crate::commands::output::StandardOutput;
 use crate::commands::send::SendArgs;
 use crate::commands::show::{self, ShowArgs};
 use crate::commands::status::{self, StatusArgs};
@@ -59,6 +61,9 @@ enum Command {
     /// Check the configuration and print the effective values, secrets masked
     #[command(after_help = CHECK_CONFIG_EXAMPLES)]
     CheckConfig,
+    /// Print the built-in catalogue of notification types, or check a file
+    #[command(after_help = catalogue::EXAMPLES)]
+    Catalogue(CatalogueArgs),
     /// Append one intent to the stream, after checking it by the rules of the service
     #[command(after_help = SEND_EXAMPLES)]
     Send(Box<SendArgs>),
@@ -147,10 +152,12 @@ The schema and the role must exist. It may run on several machines at once, and 
 const CHECK_CONFIG_EXAMPLES: &str = "\
 Examples:
   notification check-config                          all variables, defaults filled in
+  notification check-config | grep '# '              those that differ from their default
   notification check-config | grep TIMEOUT           some of them
   docker run --env-file prod.env IMAGE check-config  before a roll-out
 
-It contacts nothing. Everything that is wrong goes to standard error at once, with exit code 2.";
+It contacts nothing. A value that differs from its default has the default after it, as a comment. Everything that is wrong
+goes to standard error at once, with exit code 2.";
 
 const SEND_EXAMPLES: &str = r#"Examples:
   notification send --type game.turn.ready --producer game_master --user u-1 --user u-2 \
@@ -204,40 +211,37 @@ impl Cli {
     /// Runs the subcommand with these variables.
     pub fn run(self, vars: Vars) -> Result<(), Failure> {
         match self.command {
-            Command::CheckConfig => check_config::run(vars, &mut std::io::stdout().lock()),
-            Command::Capacity(args) => capacity::run(&args, &mut std::io::stdout().lock()),
-            Command::Token(command) => token::run(&command, &RandomTokens, &mut std::io::stdout()),
-            Command::Send(args) => block_on(send::run(*args, vars, &mut std::io::stdout())),
+            Command::CheckConfig => check_config::run(vars, &mut StandardOutput),
+            Command::Catalogue(args) => catalogue::run(&args, &mut StandardOutput),
+            Command::Capacity(args) => capacity::run(&args, &mut StandardOutput),
+            Command::Token(command) => token::run(&command, &RandomTokens, &mut StandardOutput),
+            Command::Send(args) => block_on(send::run(*args, vars, &mut StandardOutput)),
             Command::Serve => {
                 allocator::return_large_blocks();
                 block_on(serve::run(vars))
             }
             Command::Migrate => block_on(migrate::run(vars)),
-            Command::Status(args) => block_on(status::run(args, vars, &mut std::io::stdout())),
-            Command::List(args) => block_on(list::run(*args, vars, &mut std::io::stdout())),
-            Command::Show(args) => block_on(show::run(args, vars, &mut std::io::stdout())),
-            Command::Explain(args) => block_on(explain::run(args, vars, &mut std::io::stdout())),
-            Command::Malformed(command) => block_on(malformed::run(command, vars, &mut std::io::stdout())),
-            Command::Completions(args) => {
-                generated::completions(&args, Self::command(), &mut std::io::stdout())
-            }
-            Command::Man(args) => generated::man(&args, Self::command(), &mut std::io::stdout()),
-            Command::Healthcheck(args) => block_on(healthcheck::run(args, vars, &mut std::io::stdout())),
+            Command::Status(args) => block_on(status::run(args, vars, &mut StandardOutput)),
+            Command::List(args) => block_on(list::run(*args, vars, &mut StandardOutput)),
+            Command::Show(args) => block_on(show::run(args, vars, &mut StandardOutput)),
+            Command::Explain(args) => block_on(explain::run(args, vars, &mut StandardOutput)),
+            Command::Malformed(command) => block_on(malformed::run(command, vars, &mut StandardOutput)),
+            Command::Completions(args) => generated::completions(&args, Self::command(), &mut StandardOutput),
+            Command::Man(args) => generated::man(&args, Self::command(), &mut StandardOutput),
+            Command::Healthcheck(args) => block_on(healthcheck::run(args, vars, &mut StandardOutput)),
             Command::Relay => block_on(relay::run(vars)),
             Command::State => {
                 allocator::return_large_blocks();
                 block_on(state::run(vars))
             }
-            Command::Outbox(command) => block_on(outbox::run(command, vars, &mut std::io::stdout())),
-            Command::Users(command) => block_on(users::run(command, vars, &mut std::io::stdout())),
-            Command::DeadLetters(command) => {
-                block_on(dead_letters::run(command, vars, &mut std::io::stdout()))
-            }
-            Command::Hold(args) => block_on(holds::hold(args, vars, &mut std::io::stdout())),
-            Command::Release(args) => block_on(holds::release(args, vars, &mut std::io::stdout())),
-            Command::Holds(command) => block_on(holds::run(command, vars, &mut std::io::stdout())),
-            Command::Leader(args) => block_on(leader::run(args, vars, &mut std::io::stdout())),
-            Command::Audit(args) => block_on(audit::run(&args, vars, &mut std::io::stdout())),
+            Command::Outbox(command) => block_on(outbox::run(command, vars, &mut StandardOutput)),
+            Command::Users(command) => block_on(users::run(command, vars, &mut StandardOutput)),
+            Command::DeadLetters(command) => block_on(dead_letters::run(command, vars, &mut StandardOutput)),
+            Command::Hold(args) => block_on(holds::hold(args, vars, &mut StandardOutput)),
+            Command::Release(args) => block_on(holds::release(args, vars, &mut StandardOutput)),
+            Command::Holds(command) => block_on(holds::run(command, vars, &mut StandardOutput)),
+            Command::Leader(args) => block_on(leader::run(args, vars, &mut StandardOutput)),
+            Command::Audit(args) => block_on(audit::run(&args, vars, &mut StandardOutput)),
             Command::Dev => block_on(dev::run(vars)),
         }
     }

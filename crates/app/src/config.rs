@@ -5,6 +5,7 @@
 //! name: the catalogue, secrets, tokens and certificates. The configuration is read once; only token files
 //! and the API's certificate are reloaded while a process runs.
 
+use std::collections::HashSet;
 use std::io::{self, Read};
 use std::time::Duration;
 
@@ -74,6 +75,14 @@ pub struct Loaded<C> {
     /// Name and value of every variable that was read, with defaults filled in and secrets masked, in the
     /// order of docs/config.md.
     pub effective: Vec<(String, String)>,
+    /// The names of the variables whose value differs from the default.
+    pub changed: HashSet<String>,
+}
+
+/// The default of a variable; `None` if it has none.
+pub fn default_of(name: &str) -> Option<&'static str> {
+    let knob = knobs::KNOBS.iter().find(|knob| knob.name == name && !knob.required);
+    knob.map(|knob| knob.default).filter(|default| !default.is_empty())
 }
 
 section! {

@@ -6,6 +6,7 @@
 //! log line. Logs are not exported.
 
 mod exposition;
+mod process;
 mod sampler;
 
 use std::io;
@@ -105,6 +106,7 @@ impl Telemetry {
         }
         if let Some(provider) = &telemetry.metrics {
             global::set_meter_provider(provider.clone());
+            process::observe(&global::meter(SERVICE_NAME));
         }
         log_panics();
         Ok(telemetry)

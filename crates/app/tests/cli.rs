@@ -26,9 +26,9 @@ fn check_config_prints_every_setting_and_masks_secrets() {
 
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let lines: Vec<&str> = text(&output.stdout).lines().collect();
-    assert!(lines.contains(&"NOTIFICATION_REDIS_PASSWORD=****"), "{lines:?}");
+    assert!(lines.contains(&"NOTIFICATION_REDIS_PASSWORD=****  # no default"), "{lines:?}");
     assert!(
-        lines.contains(&"NOTIFICATION_POSTGRES_PRIMARY_DSN=postgres://me:****@db:5432/galaxy"),
+        lines.contains(&"NOTIFICATION_POSTGRES_PRIMARY_DSN=postgres://me:****@db:5432/galaxy  # no default"),
         "{lines:?}"
     );
     assert!(lines.contains(&"NOTIFICATION_RECORD_RETENTION=720h"), "{lines:?}");
@@ -41,6 +41,24 @@ fn check_config_prints_every_setting_and_masks_secrets() {
         "warning: NOTIFICATION_ROUTE_LEASE_TLL is not a variable of this service and has no effect; \
          did you mean NOTIFICATION_ROUTE_LEASE_TTL?\n"
     );
+}
+
+#[test]
+fn check_config_marks_the_values_that_differ_from_their_default() {
+    let lease = ("NOTIFICATION_ROUTE_LEASE_TTL", "11s");
+    let same = ("NOTIFICATION_RECORD_RETENTION", "43200m");
+    let admins = ("NOTIFICATION_ADMIN_EMAILS_GEO_REVIEW_RECOMMENDED", "ada@example.com");
+    let output = run(&["check-config"], &[&MINIMUM[..], &[lease, same, admins]].concat());
+    let mut marked: Vec<&str> = text(&output.stdout).lines().filter(|line| line.contains("  # ")).collect();
+    marked.sort_unstable();
+    let expected = [
+        "NOTIFICATION_ADMIN_EMAILS_GEO_REVIEW_RECOMMENDED=ada@example.com  # no default",
+        "NOTIFICATION_POSTGRES_PRIMARY_DSN=postgres://me:****@db:5432/galaxy  # no default",
+        "NOTIFICATION_REDIS_MASTER_ADDR=redis:6379  # no default",
+        "NOTIFICATION_ROUTE_LEASE_TTL=11s  # default: 5s",
+        "NOTIFICATION_USER_SERVICE_BASE_URL=http://users:8080/  # no default",
+    ];
+    assert_eq!(marked, expected);
 }
 
 #[test]

@@ -23,7 +23,8 @@ pub const MAX_NAME: usize = 128;
 const MAX_QUOTED: usize = 200;
 
 /// The text of the built-in catalogue.
-const BUILT_IN: &str = include_str!("../catalog.toml");
+/// The text of the built-in catalogue.
+pub const BUILT_IN: &str = include_str!("../catalog.toml");
 
 /// The kind of an intent's recipients.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

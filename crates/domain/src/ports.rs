@@ -50,7 +50,7 @@ pub use republish::{
     RepublishStore, SavedStream,
 };
 pub use retention::{Cutoff, Expired, KeySweep, Removal, RetentionStore};
-pub use routes::{Completion, DueCursor, DueOrder, DuePage, RouteStore, RowLocks};
+pub use routes::{Completion, DueCursor, DueOrder, DuePage, FailureCounts, RouteStore, RowLocks};
 pub use sessions::{SessionHash, SessionStore, SessionSweep, TokenHash};
 pub use step_down::StepDownStore;
 pub use streams::{IntentProducer, IntentStream, ReadLimit, StreamRead};

@@ -23,7 +23,7 @@ use subtle::ConstantTimeEq;
 use tokio_util::sync::CancellationToken;
 
 pub use guard::{Charge, Rule, TokenGuard};
-pub use issue::{Grant, NewToken, new_token};
+pub use issue::{Grant, NewToken, check_tokens, new_token};
 
 use crate::problem::{Problem, UNAUTHORIZED};
 pub use crate::reload::ReloadError;

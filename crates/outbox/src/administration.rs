@@ -10,6 +10,7 @@ use ambient::Timestamp;
 use bytes::Bytes;
 use pg::{BoundStatement, PgPool, RawTimestamp, Session};
 use tokio_postgres::Row;
+use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::age::Age;
@@ -56,6 +57,8 @@ pub struct Pruned {
     pub delivered: u64,
     /// DEAD events.
     pub dead: u64,
+    /// True if it was stopped before the end.
+    pub stopped: bool,
 }
 
 /// An event as it is shown. Names are clipped at 255 characters.
@@ -159,14 +162,24 @@ impl Administration {
 
     /// Deletes events strictly older than the given age by the clock of the database, but never PENDING or
     /// DELIVERING events. Each chunk is its own transaction: after an error some events are deleted.
-    pub async fn prune(&self, request: &PruneRequest) -> Result<Pruned, OutboxError> {
-        Ok(Pruned {
-            delivered: self.prune_some(Prunable::Delivered, request.delivered_age, request.dry_run).await?,
-            dead: self.prune_some(Prunable::Dead, request.dead_age, request.dry_run).await?,
-        })
+    pub async fn prune(
+        &self,
+        request: &PruneRequest,
+        stop: &CancellationToken,
+    ) -> Result<Pruned, OutboxError> {
+        let PruneRequest { delivered_age, dead_age, dry_run } = *request;
+        let delivered = self.prune_some(Prunable::Delivered, delivered_age, dry_run, stop).await?;
+        let dead = self.prune_some(Prunable::Dead, dead_age, dry_run, stop).await?;
+        Ok(Pruned { delivered, dead, stopped: stop.is_cancelled() })
     }
 
-    async fn prune_some(&self, which: Prunable, age: Option<Age>, dry_run: bool) -> Result<u64, OutboxError> {
+    async fn prune_some(
+        &self,
+        which: Prunable,
+        age: Option<Age>,
+        dry_run: bool,
+        stop: &CancellationToken,
+    ) -> Result<u64, OutboxError> {
         let Some(age) = age else { return Ok(0) };
         let session = self.pool.session("prune the outbox").await?;
         let cutoff = cutoff(&session, age.as_duration()).await?;
@@ -175,21 +188,23 @@ impl Administration {
         }
         drop(session);
         let times = RawTimestamp::NEG_INFINITY..cutoff;
-        self.in_chunks("prune the outbox", times, |chunk| statements::prune(&self.table, which, chunk)).await
+        let prune = |chunk| statements::prune(&self.table, which, chunk);
+        self.in_chunks("prune the outbox", times, prune, stop).await
     }
 
-    /// Runs the statement that `build` makes until a chunk is not full. Each chunk has the deadline of one
-    /// operation and begins where the previous chunk ended, because the index entries of changed rows remain
-    /// while a transaction is open.
+    /// Runs the statement that `build` makes until a chunk is not full, or until `stop`. Each chunk has the
+    /// deadline of one operation and begins where the previous chunk ended, because the index entries of
+    /// changed rows remain while a transaction is open.
     async fn in_chunks(
         &self,
         operation: &'static str,
         times: Range<RawTimestamp>,
         build: impl Fn(Chunk) -> BoundStatement,
+        stop: &CancellationToken,
     ) -> Result<u64, OutboxError> {
         let mut chunk = Chunk { from: times.start, cutoff: times.end, limit: MAX_CHUNK };
         let mut total = 0;
-        loop {
+        while !stop.is_cancelled() {
             let session = self.pool.session(operation).await?;
             let rows = session.query(build(chunk)).await?;
             let changed = count(&rows)?;
@@ -197,9 +212,10 @@ impl Administration {
             let last = rows.first().map(|row| column::<Option<RawTimestamp>>(row, "last")).transpose()?;
             match last.flatten() {
                 Some(last) if changed >= u64::from(MAX_CHUNK) => chunk.from = last,
-                _ => return Ok(total),
+                _ => break,
             }
         }
+        Ok(total)
     }
 
     /// Lists DEAD events, most recently dead first, at most [`MAX_LISTED`].

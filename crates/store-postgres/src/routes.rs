@@ -1,14 +1,17 @@
-//! The state of routes: due routes (`due.rs`) and completions (`complete.rs`).
+//! The state of routes: due routes (`due.rs`), completions (`complete.rs`), and counts of failures
+//! (`failures.rs`).
 
 pub(crate) mod complete;
 pub(crate) mod due;
+pub(crate) mod failures;
 
 use std::collections::HashMap;
 
 use ambient::Timestamp;
 use domain::outcome::Acceptance;
 use domain::ports::{
-    Completion, DueCursor, DueOrder, DuePage, Failed, Published, RouteStore, RowLocks, StoreError,
+    Completion, DueCursor, DueOrder, DuePage, Failed, FailureCounts, Published, RouteStore, RowLocks,
+    StoreError,
 };
 use domain::route::{Channel, NewRoute, RouteKey, RouteStatus, Start};
 use pg::BoundStatement;
@@ -30,6 +33,11 @@ impl RouteStore for PgStore {
 
     async fn next_due(&self) -> Result<HashMap<Channel, Timestamp>, StoreError> {
         first_due_of_each(&self.session("look for the next due route").await?).await
+    }
+
+    async fn count_failures(&self, cap: usize) -> Result<HashMap<Channel, FailureCounts>, StoreError> {
+        let session = self.session("count failures").await?;
+        failures::counts(&session, cap).await
     }
 
     async fn count_due_routes(&self, now: Timestamp, cap: usize) -> Result<u64, StoreError> {

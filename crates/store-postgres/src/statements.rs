@@ -29,6 +29,7 @@ pub(crate) fn of_store() -> Vec<Statement> {
         routes::STATEMENTS,
         routes::complete::STATEMENTS,
         routes::due::STATEMENTS,
+        routes::failures::STATEMENTS,
         sessions::STATEMENTS,
         step_down::STATEMENTS,
     ];

@@ -321,6 +321,12 @@ fn is_demotion(text: &str) -> bool {
     codes(text).any(|code| code == "READONLY")
 }
 
+/// True if the server rejected the command, so that nothing was carried out: it is full, for example.
+pub fn is_rejected(error: &StoreError) -> bool {
+    let source = std::error::Error::source(error).and_then(|source| source.downcast_ref::<RedisError>());
+    source.is_some_and(|error| error.code().is_some())
+}
+
 pub(crate) fn redis_error(operation: &'static str, error: RedisError) -> StoreError {
     let answered = matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension);
     if answered && !said(&error).is_some_and(|text| is_outage(&text)) {

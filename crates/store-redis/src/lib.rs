@@ -28,7 +28,7 @@ mod version;
 
 pub use audit::RedisStreamReader;
 pub use checkpoint::RedisCheckpoints;
-pub use connect::{InvalidSettings, RedisClient};
+pub use connect::{InvalidSettings, RedisClient, is_rejected};
 pub use installation::claim_stream;
 pub use intents::RedisIntentStream;
 pub use keyspace::{

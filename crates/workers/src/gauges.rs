@@ -27,10 +27,14 @@ use crate::passes::{Pass, Passes, run_passes};
 
 /// The interval between two measurements, or between two checks whether anything reads them.
 const MEASURE_INTERVAL: Duration = Duration::from_secs(10);
-/// The interval between two measurements of the age of the oldest rows. Retention works by the hour.
+/// The interval between two measurements of the age of the oldest rows and of failures. Retention works by
+/// the hour, and a count reads up to 10,000 rows.
 const EXPIRED_INTERVAL: Duration = Duration::from_secs(60);
 /// The bound of the count of due routes.
 const DEPTH_CAP: usize = 10_000;
+
+/// The bound of the counts of failing routes and of open dead letters.
+const FAILURES_CAP: usize = 10_000;
 
 /// The label of PostgreSQL.
 const POSTGRESQL: &str = "postgresql";
@@ -94,6 +98,7 @@ impl<S: GaugeStore, I: IntentStream, K: CheckpointCache, C: Clock> Gauges<S, I, 
         self.measure_holds(now, &mut seen.holds).await?;
         if seen.next_expired_look.is_none_or(|at| at <= Instant::now()) {
             self.measure_expired(now).await?;
+            self.measure_failures(now).await?;
             seen.next_expired_look = Some(Instant::now() + EXPIRED_INTERVAL);
         }
         Ok(())
@@ -120,6 +125,13 @@ impl<S: GaugeStore, I: IntentStream, K: CheckpointCache, C: Clock> Gauges<S, I, 
             seen.insert(hold.key);
         }
         gone.iter().for_each(|hold| self.metrics.held(hold, Duration::ZERO, 0));
+        Ok(())
+    }
+
+    async fn measure_failures(&self, now: Timestamp) -> Result<(), StoreError> {
+        let counts = self.store.count_failures(FAILURES_CAP).await?;
+        let of = |channel: &Channel| counts.get(channel).copied().unwrap_or_default();
+        Channel::ALL.iter().for_each(|channel| self.metrics.failures(*channel, of(channel), now));
         Ok(())
     }
 

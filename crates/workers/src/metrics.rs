@@ -4,11 +4,15 @@
 mod instruments;
 mod replica;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
+use ambient::Timestamp;
+use domain::catalog::Catalog;
 use domain::hold::HoldKey;
-use domain::ports::StoreError;
+use domain::malformed::FailureCode;
+use domain::ports::{FailureCounts, StoreError};
 use domain::route::Channel;
 use opentelemetry::KeyValue;
 use opentelemetry::metrics::{Counter, Gauge, Histogram, Meter};
@@ -20,6 +24,7 @@ pub use self::replica::observe_replica;
 #[derive(Clone, Debug)]
 pub struct Metrics {
     intents: Counter<u64>,
+    malformed_intents: Counter<u64>,
     route_attempts: Counter<u64>,
     completion_conflicts: Counter<u64>,
     lease_contention: Counter<u64>,
@@ -34,6 +39,9 @@ pub struct Metrics {
     schedule_oldest_age: Gauge<f64>,
     stream_oldest_age: Gauge<f64>,
     channel_oldest_due_age: Gauge<f64>,
+    failing_routes: Gauge<u64>,
+    open_dead_letters: Gauge<u64>,
+    oldest_dead_letter_age: Gauge<f64>,
     oldest_expired_age: Gauge<f64>,
     hold_age: Gauge<f64>,
     hold_routes: Gauge<u64>,
@@ -43,6 +51,8 @@ pub struct Metrics {
     receipts: Counter<u64>,
     idempotency_claims: Counter<u64>,
     idempotency_fenced: Counter<u64>,
+    /// The producers that are a label.
+    producers: Arc<BTreeSet<String>>,
 }
 
 /// The label `source` of intents from the stream.
@@ -58,6 +68,10 @@ impl Metrics {
         let make = Instruments::new(meter);
         let metrics = Self {
             intents: make.counter("notification.intents", "Intents by outcome, type, producer and source"),
+            malformed_intents: make.counter(
+                "notification.malformed_intents",
+                "Intents that were not accepted, by failure code and producer",
+            ),
             route_attempts: make
                 .counter("notification.route_attempts", "Attempts to publish by channel and result"),
             completion_conflicts: make.counter(
@@ -108,6 +122,20 @@ impl Metrics {
                 "notification.channel.oldest_due_age",
                 "How long the longest due route of a channel has been due",
             ),
+            failing_routes: make.gauge(
+                "notification.channel.failing_routes",
+                "{route}",
+                "Routes of a channel whose last attempt failed, counted up to 10,000",
+            ),
+            open_dead_letters: make.gauge(
+                "notification.dead_letters.open",
+                "{route}",
+                "Dead letters of a channel that were not discarded, counted up to 10,000",
+            ),
+            oldest_dead_letter_age: make.age(
+                "notification.dead_letters.oldest_age",
+                "Age of the oldest dead letter of a channel that was not discarded",
+            ),
             oldest_expired_age: make.age(
                 "notification.retention.oldest_expired_age",
                 "How long the oldest row has been past its retention",
@@ -139,6 +167,7 @@ impl Metrics {
                 "idempotency.fenced",
                 "Responses not stored because the claim of their key had expired",
             ),
+            producers: Arc::default(),
         };
         metrics.begin_at_zero();
         metrics
@@ -160,6 +189,38 @@ impl Metrics {
                 self.route_attempts.add(0, &attempt(channel, result));
             }
         }
+    }
+
+    /// Adds the types and producers of `catalog` as labels. Their series exist from the start, for intents
+    /// from the stream and if `has_api` also for those of the HTTP API.
+    #[must_use]
+    pub fn with_catalog(self, catalog: &Catalog, has_api: bool) -> Self {
+        let sources = if has_api { &[STREAM, HTTP, BATCH][..] } else { &[STREAM] };
+        let pairs = catalog
+            .types()
+            .flat_map(|known| known.producers().iter().map(|producer| (known.name(), producer.as_str())));
+        // An entry that cannot be decoded has neither.
+        for (kind, producer) in pairs.chain([("", "")]) {
+            let outcomes = ["accepted", "duplicate", "conflict", "malformed"];
+            let counts = outcomes.into_iter().filter(|outcome| !kind.is_empty() || *outcome == "malformed");
+            let counts = counts.map(|outcome| ((outcome, kind, producer), 0)).collect();
+            sources.iter().for_each(|source| self.outcomes(source, &counts));
+        }
+        let producers = catalog.types().flat_map(|known| known.producers().iter().cloned()).collect();
+        let metrics = Self { producers: Arc::new(producers), ..self };
+        for code in FailureCode::ALL {
+            let known = metrics.producers.iter().map(String::as_str);
+            known.chain([""]).for_each(|producer| metrics.malformed(producer, code, 0));
+        }
+        metrics
+    }
+
+    /// Counts intents that were not accepted. A producer that is not in the catalogue is empty: it could be
+    /// anything, and each value would be a time series.
+    pub(crate) fn malformed(&self, producer: &str, code: FailureCode, count: u64) {
+        let known = self.producers.get(producer).cloned().unwrap_or_default();
+        let labels = [KeyValue::new("code", code.as_str()), KeyValue::new("producer", known)];
+        self.malformed_intents.add(count, &labels);
     }
 
     /// Counts intents by outcome, type and producer. Type and producer of an entry that cannot be decoded are
@@ -266,6 +327,15 @@ impl Metrics {
     pub(crate) fn due(&self, channel: Channel, oldest_age: Duration) {
         let channel = KeyValue::new("channel", channel.as_str());
         self.channel_oldest_due_age.record(oldest_age.as_secs_f64(), &[channel]);
+    }
+
+    /// Records the routes of `channel` that failed, and the age of the oldest dead letter at `now`.
+    pub(crate) fn failures(&self, channel: Channel, counts: FailureCounts, now: Timestamp) {
+        let channel = [KeyValue::new("channel", channel.as_str())];
+        self.failing_routes.record(counts.failing, &channel);
+        self.open_dead_letters.record(counts.dead_letters, &channel);
+        let age = counts.oldest_dead_letter.map_or(Duration::ZERO, |since| now.saturating_since(since));
+        self.oldest_dead_letter_age.record(age.as_secs_f64(), &channel);
     }
 
     /// Records how long the oldest row of `table` has been past its retention.

@@ -34,6 +34,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ambient::Clock;
+use domain::malformed::FailureCode;
 use domain::outcome::Acceptance;
 use domain::policy::Policy;
 use domain::ports::{Activity, IdempotencyStore, KeyClaim, KeyCondition, Lookup, Submissions};
@@ -163,7 +164,9 @@ impl Submissions for SubmissionQueue {
         timeout(IN_PROGRESS_TIMEOUT, asking).await.ok()?
     }
 
-    fn count_malformed(&self, producer: &str, count: u64, is_batch: bool) {
+    fn count_malformed(&self, producer: &str, codes: &[FailureCode], is_batch: bool) {
+        codes.iter().for_each(|code| self.metrics.malformed(producer, *code, 1));
+        let count = codes.len() as u64;
         if count > 0 {
             let source = if is_batch { BATCH } else { HTTP };
             self.metrics.outcomes(source, &BTreeMap::from([(("malformed", "", producer), count)]));
@@ -293,6 +296,14 @@ impl<P: Ports> SubmissionIntake<P> {
             let intent = &waiting.submission.intent;
             let label = (name, intent.notification_type.as_str(), intent.producer.as_str());
             self.metrics.outcomes(waiting.source(), &BTreeMap::from([(label, 1)]));
+            let code = match &outcome {
+                SubmissionOutcome::Rejected(rejection) => Some(rejection.code),
+                SubmissionOutcome::Conflict(_) => Some(FailureCode::IdempotencyConflict),
+                _ => None,
+            };
+            if let Some(code) = code {
+                self.metrics.malformed(&intent.producer, code, 1);
+            }
             self.health.count(&activity);
         }
         if self.traces.is_on() {

@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 
 use ambient::Timestamp;
-use domain::ports::{Completion, DueCursor, DueOrder, DuePage, RouteStore, RowLocks, StoreError};
+use domain::ports::{
+    Completion, DueCursor, DueOrder, DuePage, FailureCounts, RouteStore, RowLocks, StoreError,
+};
 use domain::route::{Channel, Failed, LiveRoute, Published, RouteKey, RouteStatus};
 
 use super::database::{DeadLetterColumns, MemoryDatabase};
@@ -69,6 +71,25 @@ impl RouteStore for MemoryDatabase {
 
     async fn count_due_routes(&self, now: Timestamp, cap: usize) -> Result<u64, StoreError> {
         Ok(lock(&self.0).due(now).take(cap).count() as u64)
+    }
+
+    async fn count_failures(&self, cap: usize) -> Result<HashMap<Channel, FailureCounts>, StoreError> {
+        let tables = lock(&self.0);
+        let mut counts: HashMap<Channel, FailureCounts> = HashMap::new();
+        let failing = tables.routes.values().filter(|row| row.status == RouteStatus::Failed);
+        for row in failing.take(cap) {
+            counts.entry(row.route.channel).or_default().failing += 1;
+        }
+        let open = tables.dead_letters.iter().filter(|(_, letter)| !letter.is_discarded);
+        let mut open: Vec<_> = open.map(|(key, letter)| (letter.created_at, key)).collect();
+        open.sort_unstable();
+        for (created_at, key) in open.into_iter().take(cap) {
+            let Some(row) = tables.routes.get(key) else { continue };
+            let counts = counts.entry(row.route.channel).or_default();
+            counts.dead_letters += 1;
+            counts.oldest_dead_letter.get_or_insert(created_at);
+        }
+        Ok(counts)
     }
 
     async fn get_live_routes(&self, keys: &[&RouteKey]) -> Result<DuePage, StoreError> {

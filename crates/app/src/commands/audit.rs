@@ -41,7 +41,7 @@ The exit code is 0 if there is no discrepancy, and 1 if there is one or the audi
 
 /// Runs the command with these variables, and prints to `out`.
 pub async fn run(args: &AuditArgs, vars: Vars, out: &mut impl Write) -> Result<(), Failure> {
-    let style = Style::of_stdout(&vars);
+    let style = Style::of_stdout(&vars, false);
     let config: AuditConfig = load(vars)?;
     let redis = open_redis(&config.redis)?;
     let tables = Tables::open(config.tables.clone()).await?;

@@ -7,8 +7,16 @@ use anyhow::Context;
 use super::{Failure, Vars, print_warnings};
 use crate::config::{self, Config, StateConfig};
 
-/// Prints one `NAME=value` a line to `out`, with secrets masked. Checks the variables of the state store if
-/// one of them is set.
+/// The mark of a value that differs from its default.
+fn default_mark(name: &str) -> String {
+    match config::default_of(name) {
+        Some(default) => format!("  # default: {default}"),
+        None => "  # no default".to_owned(),
+    }
+}
+
+/// Prints one `NAME=value` a line to `out`, with secrets masked, and the default beside a value that differs
+/// from it. Checks the variables of the state store if one of them is set.
 pub fn run(vars: Vars, out: &mut impl Write) -> Result<(), Failure> {
     let state = StateConfig::is_meant(&vars).then(|| config::load::<StateConfig>(vars.clone())).transpose();
     let (service, state) = match (config::load::<Config>(vars), state) {
@@ -18,12 +26,15 @@ pub fn run(vars: Vars, out: &mut impl Write) -> Result<(), Failure> {
     };
     print_warnings(&service.warnings);
     // Warnings and values that both configurations contain are shown once.
-    let (of_state, warnings) = state.map(|state| (state.effective, state.warnings)).unwrap_or_default();
+    let state = state.map(|state| (state.effective, state.warnings, state.changed));
+    let (of_state, warnings, mut changed) = state.unwrap_or_default();
+    changed.extend(service.changed);
     let warnings = warnings.into_iter().filter(|line| !service.warnings.contains(line)).collect::<Vec<_>>();
     print_warnings(&warnings);
     let of_state = of_state.into_iter().filter(|line| !service.effective.contains(line)).collect::<Vec<_>>();
     for (name, value) in service.effective.iter().chain(&of_state) {
-        writeln!(out, "{name}={value}").context("could not write to standard output")?;
+        let mark = if changed.contains(name) { default_mark(name) } else { String::new() };
+        writeln!(out, "{name}={value}{mark}").context("could not write to standard output")?;
     }
     Ok(())
 }

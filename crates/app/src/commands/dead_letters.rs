@@ -16,12 +16,9 @@ use domain::route::Channel;
 pub use args::{DeadLettersCommand, EXAMPLES};
 use args::{ListArgs, ShowArgs};
 
-use super::operators::{Cell, CommandLine, Listing, Style, Tables, Tone, print_members};
+use super::operators::{Cell, Column, CommandLine, Listing, Style, Tables, Tone, print_members};
 use super::output::{print_json, printable};
 use super::{Failure, Vars};
-
-/// The most characters of an error shown in a list.
-const LISTED_ERROR_CHARS: usize = 60;
 
 /// Runs the command with these variables, and prints to `out`.
 pub async fn run(
@@ -38,7 +35,7 @@ pub async fn run(
 }
 
 async fn list(args: &ListArgs, vars: Vars, out: &mut impl Write) -> Result<(), Failure> {
-    let style = Style::of_stdout(&vars);
+    let style = Style::of_stdout(&vars, args.paging.output.wide);
     let tables = Tables::load(vars).await?;
     let now = tables.explained(tables.queries.now().await)?;
     let filter = DeadLetterFilter { discarded: args.discarded, ..args.filter.filter(now)? };
@@ -47,7 +44,14 @@ async fn list(args: &ListArgs, vars: Vars, out: &mut impl Write) -> Result<(), F
     let page = tables.explained(page)?;
     let listing = Listing {
         what: "dead letter",
-        names: ["ID", "TYPE", "SINCE", "ATTEMPTS", "CAUSE", "ERROR"],
+        columns: [
+            Column::new("ID", 0),
+            Column::new("TYPE", 5).at_least(12),
+            Column::new("SINCE", 2),
+            Column::new("ATTEMPTS", 4),
+            Column::new("CAUSE", 3).at_least(12),
+            Column::new("ERROR", 1).at_least(24),
+        ],
         row,
         paging: &args.paging,
     };
@@ -67,19 +71,18 @@ fn with_filter(line: CommandLine, filter: &DeadLetterFilter) -> CommandLine {
 }
 
 fn row(letter: &DeadLetter) -> [Cell; 6] {
-    let error: String = letter.failure_message.chars().take(LISTED_ERROR_CHARS).collect();
     [
         printable(&letter.key.to_string()).into(),
         printable(&letter.notification_type).into(),
-        letter.created_at.to_string().into(),
+        Cell::time(letter.created_at),
         format!("{} of {}", letter.final_attempt_count, letter.max_attempts).into(),
         Cell::new(printable(&letter.failure_classification), Tone::Bad),
-        printable(&error).into(),
+        printable(&letter.failure_message).into(),
     ]
 }
 
 async fn show(args: &ShowArgs, vars: Vars, out: &mut impl Write) -> Result<(), Failure> {
-    let style = Style::of_stdout(&vars);
+    let style = Style::of_stdout(&vars, false);
     let tables = Tables::load(vars).await?;
     let found = tables.explained(tables.queries.get_notification(&args.id.notification_id).await)?;
     let id = printable(&args.id.to_string());

@@ -45,7 +45,7 @@ Examples:
 The outcome of an intent is accepted, duplicate, conflict, malformed or unread; where nothing tells it, forgotten, trimmed, deleted,
 stream_unavailable or unknown, with what was searched. Without --producer a name is looked for as all that it may be. The exit code
 is 1 if the intent was not found. --json prints `name`, `found` (`outcome`, `sentence`, `notification_id`, `malformed_intent`), `searched` and
-`notifications`, as GET /v1/notifications/<id> answers each. Entries are read by the catalogue of this environment (NOTIFICATION_CATALOG_FILE).";
+`notifications`, as GET /v1/notifications/<id> answers each. Entries are read by the catalogue of this environment (NOTIFICATION_CATALOG_PATH).";
 
 /// The document of `--json`.
 #[derive(Serialize)]
@@ -67,7 +67,7 @@ struct Found<'a> {
 
 /// Runs the command with these variables, and prints to `out`.
 pub async fn run(args: ExplainArgs, vars: Vars, out: &mut impl Write) -> Result<(), Failure> {
-    let style = Style::of_stdout(&vars);
+    let style = Style::of_stdout(&vars, false);
     let (tables, redis, catalog) = Tables::load_with_catalog(vars).await?;
     let now = tables.explained(tables.queries.now().await)?;
     let mut trail = Trail::begin(&tables, &redis, catalog, now).await?;

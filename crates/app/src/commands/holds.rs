@@ -11,7 +11,9 @@ use domain::ports::{HoldChanges, HoldStore};
 use serde_json::json;
 
 use super::actor::{actor, request_id};
-use super::operators::{Cell, CommandLine, Output, Style, Tables, Tone, parse_text, print_rows, table};
+use super::operators::{
+    Cell, Column, CommandLine, Output, Style, TableOutput, Tables, Tone, parse_text, print_rows, table,
+};
 use super::output::{confirm, print_json, print_line, printable};
 use super::{Failure, Vars};
 
@@ -82,7 +84,7 @@ pub struct ReleaseArgs {
 #[derive(Args, Debug)]
 pub struct ListArgs {
     #[command(flatten)]
-    output: Output,
+    output: TableOutput,
 }
 
 /// A subcommand of `holds`.
@@ -142,7 +144,8 @@ pub async fn release(args: ReleaseArgs, vars: Vars, out: &mut (impl Write + Send
 
 /// Runs a subcommand of `holds` with these variables, and prints to `out`.
 pub async fn run(command: HoldsCommand, vars: Vars, out: &mut impl Write) -> Result<(), Failure> {
-    let (HoldsCommand::List(ListArgs { output }), style) = (command, Style::of_stdout(&vars));
+    let HoldsCommand::List(ListArgs { output }) = command;
+    let style = Style::of_stdout(&vars, output.wide);
     let tables = Tables::load(vars).await?;
     let list = tables.explained(tables.store()?.list_holds().await)?;
     if output.json {
@@ -152,11 +155,11 @@ pub async fn run(command: HoldsCommand, vars: Vars, out: &mut impl Write) -> Res
         return Ok(print_line(out, "nothing is held")?);
     }
     let now = tables.explained(tables.queries.now().await)?;
-    Ok(print_rows(out, style, &holds(&list, now))?)
+    Ok(print_rows(out, style, &holds(style, &list, now))?)
 }
 
 /// The rows of holds at `now`.
-pub(super) fn holds(holds: &[Hold], now: Timestamp) -> Vec<[Cell; 6]> {
+pub(super) fn holds(style: Style, holds: &[Hold], now: Timestamp) -> Vec<Vec<Cell>> {
     let row = |hold: &Hold| {
         let state = match hold.released_at {
             None => Cell::new(format!("held for {}", Age::between(hold.since, now)), Tone::Warning),
@@ -171,7 +174,15 @@ pub(super) fn holds(holds: &[Hold], now: Timestamp) -> Vec<[Cell; 6]> {
             printable(&hold.reason).into(),
         ]
     };
-    table(["SCOPE", "NAME", "ROUTES", "STATE", "BY", "REASON"], holds.iter().map(row))
+    let columns = [
+        Column::new("SCOPE", 0),
+        Column::new("NAME", 1),
+        Column::new("ROUTES", 2),
+        Column::new("STATE", 3),
+        Column::new("BY", 5),
+        Column::new("REASON", 4).at_least(16),
+    ];
+    table(style, columns, holds.iter().map(row))
 }
 
 async fn change(
@@ -289,7 +300,8 @@ mod tests {
         };
         let released = Hold { released_at: Some(at(90)), ..hold.clone() };
         let mut out = Vec::new();
-        print_rows(&mut out, Style::PLAIN, &holds(&[hold, released], at(100))).expect("memory takes it");
+        print_rows(&mut out, Style::PLAIN, &holds(Style::PLAIN, &[hold, released], at(100)))
+            .expect("memory takes it");
         let text = String::from_utf8(out).expect("text");
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(

@@ -20,7 +20,7 @@ use tokio::time::{Instant, sleep};
 
 use self::outcome::Outcome;
 use super::actor::{actor, request_id};
-use super::operators::{Output, Style, Tables, print_rows, table};
+use super::operators::{Cell, Column, Style, TableOutput, Tables, print_rows, table};
 use super::output::{print_json, print_line, printable};
 use super::status::seen;
 use super::{Failure, Vars};
@@ -42,7 +42,7 @@ pub struct LeaderArgs {
     #[arg(long)]
     step_down: bool,
     #[command(flatten)]
-    output: Output,
+    output: TableOutput,
 }
 
 /// The examples of `leader`.
@@ -61,7 +61,7 @@ another follows when its term has expired. The command ends within 50 s.
 
 /// Runs the command with these variables, and prints to `out`.
 pub async fn run(args: LeaderArgs, vars: Vars, out: &mut impl Write) -> Result<(), Failure> {
-    let (style, actor) = (Style::of_stdout(&vars), actor(&vars));
+    let (style, actor) = (Style::of_stdout(&vars, args.output.wide), actor(&vars));
     let tables = Tables::load(vars).await?;
     let (lookup, store) = (tables.leader()?, tables.store()?);
     let command = Command { tables, lookup, store, json: args.output.json };
@@ -113,14 +113,20 @@ impl Command {
             [
                 printable(&replica.replica).into(),
                 printable(&replica.version).into(),
-                replica.started_at.to_string().into(),
+                Cell::time(replica.started_at),
                 seen(replica, status),
                 printable(&replica.leader_of.join(", ")).into(),
             ]
         };
-        let names = ["REPLICA", "VERSION", "STARTED", "SEEN", "LEADER OF"];
+        let columns = [
+            Column::new("REPLICA", 0),
+            Column::new("VERSION", 3),
+            Column::new("STARTED", 4),
+            Column::new("SEEN", 1),
+            Column::new("LEADER OF", 2),
+        ];
         print_line(out, "")?;
-        print_rows(out, style, &table(names, status.store.replicas.iter().map(row)))
+        print_rows(out, style, &table(style, columns, status.store.replicas.iter().map(row)))
     }
 
     async fn step_down(&self, status: &Status, actor: String, out: &mut impl Write) -> Result<(), Failure> {

@@ -10,7 +10,7 @@ use domain::query::{NotificationFilter, NotificationSummary};
 use domain::record::RecordCursor;
 use domain::route::RouteStatus;
 
-use super::operators::{Cell, CommandLine, Listing, Paging, Style, Tables, TimeRange, parse_text};
+use super::operators::{Cell, Column, CommandLine, Listing, Paging, Style, Tables, TimeRange, parse_text};
 use super::output::printable;
 use super::{Failure, Vars};
 
@@ -49,6 +49,7 @@ Examples:
   notification list --since 2h
   notification list --recipient u-1 --status dead_letter
   notification list --producer game_master --type game.turn.ready --since 2026-04-02T09:00:00Z --until 2026-04-02T10:00:00Z
+  notification list --recipient u-1 --wide
   notification list --since 1d --json | jq -r '.notifications[].notification_id'
 
 The newest first. If there are more, standard error has the command of the next page. One page examines a bounded number of
@@ -56,7 +57,7 @@ rows: it may be short or empty and still have a next one. --json prints one docu
 
 /// Runs the command with these variables, and prints to `out`.
 pub async fn run(args: ListArgs, vars: Vars, out: &mut impl Write) -> Result<(), Failure> {
-    let style = Style::of_stdout(&vars);
+    let style = Style::of_stdout(&vars, args.paging.output.wide);
     let tables = Tables::load(vars).await?;
     let now = tables.explained(tables.queries.now().await)?;
     let (accepted_after, accepted_before) = args.times.at(now)?;
@@ -75,7 +76,14 @@ pub async fn run(args: ListArgs, vars: Vars, out: &mut impl Write) -> Result<(),
     let page = tables.explained(page)?;
     let listing = Listing {
         what: "notification",
-        names: ["NOTIFICATION", "TYPE", "PRODUCER", "KEY", "ACCEPTED", "ROUTES"],
+        columns: [
+            Column::new("NOTIFICATION", 0),
+            Column::new("TYPE", 4).at_least(12),
+            Column::new("PRODUCER", 5),
+            Column::new("KEY", 3).at_least(16),
+            Column::new("ACCEPTED", 2),
+            Column::new("ROUTES", 1).at_least(20),
+        ],
         row,
         paging: &args.paging,
     };
@@ -101,7 +109,7 @@ fn row(item: &NotificationSummary) -> [Cell; 6] {
         printable(&item.notification_type).into(),
         printable(&item.producer).into(),
         printable(&item.idempotency_key).into(),
-        item.accepted_at.to_string().into(),
+        Cell::time(item.accepted_at),
         Cell::new(counts.join(", "), worst),
     ]
 }

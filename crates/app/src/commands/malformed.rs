@@ -13,8 +13,8 @@ use domain::query::{MalformedFilter, MalformedPlace, MalformedSummary, StoredMal
 
 use self::fields::{field_rows, write_raw};
 use super::operators::{
-    Cell, CommandLine, Listing, Output, Paging, Style, Tables, TimeRange, Tone, parse_text, print_members,
-    print_section,
+    Cell, Column, CommandLine, Listing, Output, Paging, Style, Tables, TimeRange, Tone, parse_text,
+    print_members, print_section,
 };
 use super::output::{print_json, print_line, printable};
 use super::{Failure, Vars};
@@ -95,7 +95,8 @@ GET /v1/malformed-intents/<id> answers.";
 
 /// Runs the command with these variables, and prints to `out`.
 pub async fn run(command: MalformedCommand, vars: Vars, out: &mut impl Write) -> Result<(), Failure> {
-    let style = Style::of_stdout(&vars);
+    let wide = matches!(&command, MalformedCommand::List(args) if args.paging.output.wide);
+    let style = Style::of_stdout(&vars, wide);
     let tables = Tables::load(vars).await?;
     match command {
         MalformedCommand::List(args) => list(&args, &tables, style, out).await,
@@ -118,7 +119,14 @@ async fn list(args: &ListArgs, tables: &Tables, style: Style, out: &mut impl Wri
     let page = tables.explained(page)?;
     let listing = Listing {
         what: "malformed intent",
-        names: ["ENTRY", "RECORDED", "CODE", "TYPE", "PRODUCER", "KEY"],
+        columns: [
+            Column::new("ENTRY", 0),
+            Column::new("RECORDED", 2),
+            Column::new("CODE", 1),
+            Column::new("TYPE", 5).at_least(12),
+            Column::new("PRODUCER", 4),
+            Column::new("KEY", 3).at_least(12),
+        ],
         row,
         paging: &args.paging,
     };
@@ -136,7 +144,7 @@ async fn list(args: &ListArgs, tables: &Tables, style: Style, out: &mut impl Wri
 fn row(item: &MalformedSummary) -> [Cell; 6] {
     [
         printable(&item.key.entry_id).into(),
-        item.recorded_at.to_string().into(),
+        Cell::time(item.recorded_at),
         Cell::new(printable(&item.failure_code), Tone::Bad),
         printable(&item.notification_type).into(),
         printable(&item.producer).into(),

@@ -20,11 +20,11 @@ use pg::{PgPool, PoolSettings, SessionSettings};
 use store_postgres::{PgQueries, PgStore};
 use store_redis::RedisClient;
 
-pub(crate) use args::{CommandLine, Moment, Output, Paging, TimeRange, parse_text};
+pub(crate) use args::{CommandLine, Moment, Output, Paging, TableOutput, TimeRange, parse_text};
 pub(crate) use clock::StoreClock;
 pub(crate) use listing::Listing;
 pub(crate) use terminal::{
-    Cell, Progress, Style, Tone, draws_on_stderr, print_members, print_rows, print_section, table,
+    Cell, Column, Progress, StatusLine, Style, Tone, print_members, print_rows, print_section, table,
 };
 
 use super::{Failure, Vars, load};

@@ -14,15 +14,17 @@ use outbox::{
 };
 use pg::{PgPool, PoolSettings, SessionSettings};
 use serde_json::json;
+use tokio_util::sync::CancellationToken;
 
 use args::{DeadCommand, ListArgs, MigrateArgs, Output, PruneArgs, RequeueArgs, ShowArgs};
 pub use args::{EXAMPLES, OutboxCommand};
 use show::{print_detail, print_events};
 
-use super::operators::{Style, print_rows};
+use super::operators::{CommandLine, Style, print_rows};
 use super::output::{confirm, print_json, print_line};
 use super::{Failure, Vars, load};
 use crate::config::OutboxTable;
+use crate::shutdown;
 use crate::wiring::relay::stats_json;
 
 /// The time limit of one statement of a command. It is longer than a relay's, because a statement may count a
@@ -34,7 +36,9 @@ pub async fn run(command: OutboxCommand, vars: Vars, out: &mut impl Write) -> Re
     if let OutboxCommand::Migrate(MigrateArgs { print: true, with_notify }) = &command {
         return Ok(print_schema(out, &load::<TableName>(vars)?, with_notify.as_ref())?);
     }
-    let administration = Commands::new(load(vars)?)?;
+    let wide = matches!(&command, OutboxCommand::Dead(DeadCommand::List(args)) if args.output.wide);
+    let style = Style::of_stdout(&vars, wide);
+    let administration = Commands::new(load(vars)?, style)?;
     match command {
         OutboxCommand::Stats(output) => administration.stats(output, out).await,
         OutboxCommand::Prune(args) => administration.prune(&args, out).await,
@@ -57,14 +61,28 @@ fn print_schema(
     write!(out, "{}{trigger}", schema_sql(table)).context("could not write to standard output")
 }
 
+/// Listens for signals: the first one ends a command after the transaction in progress.
+fn listen() -> anyhow::Result<CancellationToken> {
+    shutdown::listen().context("signals cannot be listened to")
+}
+
+/// The outcome of a command that the same command continues.
+fn ended(is_stopped: bool) -> Result<(), Failure> {
+    match is_stopped {
+        true => Err(anyhow::anyhow!("stopped before the end. To continue, run the command again").into()),
+        false => Ok(()),
+    }
+}
+
 /// The commands on one table.
 struct Commands {
     table: OutboxTable,
     administration: Administration,
+    style: Style,
 }
 
 impl Commands {
-    fn new(table: OutboxTable) -> anyhow::Result<Self> {
+    fn new(table: OutboxTable, style: Style) -> anyhow::Result<Self> {
         let settings = PoolSettings {
             max_connections: 1,
             operation_timeout: STATEMENT_TIMEOUT,
@@ -74,7 +92,7 @@ impl Commands {
             },
         };
         let pool = PgPool::new(&table.dsn, settings).context("the outbox cannot be used as configured")?;
-        Ok(Self { administration: Administration::new(pool, table.table.clone()), table })
+        Ok(Self { administration: Administration::new(pool, table.table.clone()), table, style })
     }
 
     /// Replaces a server error by its cause, if a check of the table finds one.
@@ -115,21 +133,24 @@ impl Commands {
             dead_age: args.dead_age,
             dry_run: args.dry_run,
         };
-        let pruned = self.explained(self.administration.prune(&request).await).await?;
+        let stop = listen()?;
+        let pruned = self.explained(self.administration.prune(&request, &stop).await).await?;
         if args.output.json {
             let document =
                 json!({ "delivered": pruned.delivered, "dead": pruned.dead, "dry_run": args.dry_run });
-            return Ok(print_json(out, &document)?);
+            print_json(out, &document)?;
+            return ended(pruned.stopped);
         }
         let did = if args.dry_run { "would be deleted" } else { "were deleted" };
         let line =
             format!("{} events that are DELIVERED and {} that are DEAD {did}", pruned.delivered, pruned.dead);
-        Ok(print_line(out, &line)?)
+        print_line(out, &line)?;
+        ended(pruned.stopped)
     }
 
     async fn list(&self, args: &ListArgs, out: &mut impl Write) -> Result<(), Failure> {
         let events = self.explained(self.administration.list_dead(None, args.limit).await).await?;
-        Ok(print_events(out, &events, args.output.json)?)
+        Ok(print_events(out, self.style, &events, args.output.json)?)
     }
 
     async fn show(&self, args: &ShowArgs, out: &mut impl Write) -> Result<(), Failure> {
@@ -188,7 +209,7 @@ impl Commands {
                 print_line(out, &format!("{} {status} events would be requeued", plan.count))?;
                 return match plan.first.is_empty() {
                     true => Ok(()),
-                    false => Ok(print_events(out, &plan.first, false)?),
+                    false => Ok(print_events(out, self.style, &plan.first, false)?),
                 };
             }
             let doubtful = plan.first.iter().any(StoredEvent::was_reaped);
@@ -197,8 +218,14 @@ impl Commands {
                 return Err(anyhow::anyhow!("nothing was requeued").into());
             }
         }
-        let report = self.administration.requeue_all(&request).await;
-        self.report_requeue(report, args.output.json, out).await
+        let report = self.administration.requeue_all(&request, &listen()?).await;
+        let rest = CommandLine::new("notification outbox requeue")
+            .flag("--dead", args.dead)
+            .option("--delivered-since", request.delivered_since)
+            .option("--type", request.event_type)
+            .flag("--yes", args.yes)
+            .flag("--json", args.output.json);
+        self.report_requeue(report, args.output.json, &rest.into_text(), out).await
     }
 
     /// Prints the requeued events; fails if some were not requeued.
@@ -206,9 +233,10 @@ impl Commands {
         &self,
         report: RequeueReport,
         json: bool,
+        rest: &str,
         out: &mut impl Write,
     ) -> Result<(), Failure> {
-        let RequeueReport { requeued, locked, refused, error } = report;
+        let RequeueReport { requeued, locked, refused, stopped, error } = report;
         if error.is_none() || requeued > 0 {
             let ids: Vec<String> = refused.iter().map(|(event_id, _)| event_id.to_string()).collect();
             let document =
@@ -229,6 +257,9 @@ impl Commands {
                 .iter()
                 .map(|(event_id, why)| format!("{event_id} is not requeued: its table refuses: {why}")),
         );
+        if stopped {
+            left.push(format!("stopped before the end. To continue, run\n  {rest}"));
+        }
         match error {
             Some(error) => {
                 let failed = self.explained::<()>(Err(error)).await;

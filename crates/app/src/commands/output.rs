@@ -1,6 +1,6 @@
 //! Printing and confirmation of operators' commands.
 
-use std::io::{BufRead, IsTerminal, Read, Write};
+use std::io::{self, BufRead, IsTerminal, Read, Write};
 use std::ops::RangeInclusive;
 
 use anyhow::Context;
@@ -19,6 +19,31 @@ const DIRECTING: [RangeInclusive<char>; 5] = [
     '\u{2066}'..='\u{2069}',
     '\u{feff}'..='\u{feff}',
 ];
+
+/// The exit code if the reader of standard output has gone. A shell reports the same of a program that
+/// SIGPIPE ended.
+const EXIT_CLOSED_PIPE: i32 = 128 + 13;
+
+/// Standard output. A pipe that its reader has closed, as `head` does, ends the process without a message.
+#[derive(Debug)]
+pub(crate) struct StandardOutput;
+
+impl Write for StandardOutput {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        unless_closed(io::stdout().write(bytes))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        unless_closed(io::stdout().flush())
+    }
+}
+
+fn unless_closed<T>(written: io::Result<T>) -> io::Result<T> {
+    if written.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::BrokenPipe) {
+        std::process::exit(EXIT_CLOSED_PIPE);
+    }
+    written
+}
 
 /// Serialises one document and prints it as a line; its members keep their order.
 pub(crate) fn print_json(out: &mut impl Write, document: &impl Serialize) -> anyhow::Result<()> {
@@ -39,14 +64,14 @@ pub(crate) fn printable(text: &str) -> String {
 
 /// Prompts on the terminal, and returns true if the reply is yes. Without a terminal this is a usage error.
 pub(crate) fn confirm(question: &str) -> Result<bool, Failure> {
-    let input = std::io::stdin();
+    let input = io::stdin();
     if !input.is_terminal() {
         return Err(Failure::Usage(
             "error: there is no terminal to ask on: add --yes or --dry-run".to_owned(),
         ));
     }
     eprint!("{question} [y/N] ");
-    std::io::stderr().flush().context("could not write to standard error")?;
+    io::stderr().flush().context("could not write to standard error")?;
     let mut answer = String::new();
     let mut line = input.lock().take(MAX_ANSWER_BYTES);
     line.read_line(&mut answer).context("could not read from the terminal")?;

@@ -146,7 +146,7 @@ async fn append(redis: &Redis, stream: &str, fields: &RawFields, repeat: &str) -
     client.ping().await.with_context(said)?;
     match RedisIntentProducer::new(&client, stream.to_owned()).append(fields).await {
         Ok(id) => Ok(id),
-        Err(error @ StoreError::Unavailable { .. }) => {
+        Err(error @ StoreError::Unavailable { .. }) if !store_redis::is_rejected(&error) => {
             let chain = domain::ports::error_chain(&error);
             Err(anyhow!("{}: {chain}; it may have been appended all the same: {repeat}", said()))
         }

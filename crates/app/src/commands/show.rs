@@ -12,7 +12,7 @@ use domain::record::NotificationId;
 use serde_json::Value;
 
 use super::operators::{
-    Cell, Output, Style, Tables, parse_text, print_members, print_rows, print_section, table,
+    Cell, Column, Style, TableOutput, Tables, parse_text, print_members, print_rows, print_section, table,
 };
 use super::output::{print_json, print_line, printable};
 use super::{Failure, Vars};
@@ -27,7 +27,7 @@ pub struct ShowArgs {
     #[arg(value_parser = parse_text)]
     notification_id: String,
     #[command(flatten)]
-    output: Output,
+    output: TableOutput,
 }
 
 /// The examples of `show`.
@@ -41,7 +41,7 @@ Its routes have a sentence each: why it is as it is, and what moves it next. The
 
 /// Runs the command with these variables, and prints to `out`.
 pub async fn run(args: ShowArgs, vars: Vars, out: &mut impl Write) -> Result<(), Failure> {
-    let style = Style::of_stdout(&vars);
+    let style = Style::of_stdout(&vars, args.output.wide);
     let tables = Tables::load(vars).await?;
     let now = tables.explained(tables.queries.now().await)?;
     let id = NotificationId::from(args.notification_id);
@@ -72,7 +72,7 @@ pub(super) fn print_notification(
         print_line(out, &format!("  {}", printable(line)))?;
     }
     print_line(out, "")?;
-    print_rows(out, style, &route_rows(&found.routes))?;
+    print_rows(out, style, &route_rows(style, &found.routes))?;
     print_line(out, "")?;
     for route in &found.routes {
         let sentence = printable(&route.explanation);
@@ -107,14 +107,21 @@ fn record_members(found: &Notification) -> [(&'static str, String); 13] {
     ]
 }
 
-fn route_rows(routes: &[Route]) -> Vec<[Cell; 7]> {
-    let names =
-        ["ROUTE", "STATUS", "FAILED ATTEMPTS", "NEXT ATTEMPT", "CHANGED", "OUTBOUND ENTRY", "RECEIPT"];
+fn route_rows(style: Style, routes: &[Route]) -> Vec<Vec<Cell>> {
+    let columns = [
+        Column::new("ROUTE", 0),
+        Column::new("STATUS", 1),
+        Column::new("FAILED ATTEMPTS", 4),
+        Column::new("NEXT ATTEMPT", 2),
+        Column::new("CHANGED", 6),
+        Column::new("OUTBOUND ENTRY", 3),
+        Column::new("RECEIPT", 5),
+    ];
     let row = |route: &Route| {
         let next = match route.next_attempt_at {
-            Some(Timestamp::MAX) => "parked".to_owned(),
-            Some(at) => at.to_string(),
-            None => "-".to_owned(),
+            Some(Timestamp::MAX) => "parked".into(),
+            Some(at) => Cell::time(at),
+            None => "-".into(),
         };
         let receipt = route.receipt.as_ref().map_or("-", |receipt| receipt.highest.status.as_str());
         let entry = if route.published_entry_id.is_empty() { "-" } else { &route.published_entry_id };
@@ -122,13 +129,13 @@ fn route_rows(routes: &[Route]) -> Vec<[Cell; 7]> {
             printable(&route.route_id).into(),
             Cell::new(route.status.as_str(), route.status.tone()),
             format!("{} of {}", route.attempt_count, route.max_attempts).into(),
-            next.into(),
-            route.updated_at.to_string().into(),
+            next,
+            Cell::time(route.updated_at),
             printable(entry).into(),
             receipt.into(),
         ]
     };
-    table(names, routes.iter().map(row))
+    table(style, columns, routes.iter().map(row))
 }
 
 /// Prints the reports of the route's consumer, newest first.

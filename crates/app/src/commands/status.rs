@@ -14,7 +14,7 @@ use store_redis::RedisIntentStream;
 
 use self::show::print_status;
 pub(super) use self::show::seen;
-use super::operators::{Output, Style, Tables};
+use super::operators::{Style, TableOutput, Tables};
 use super::output::{print_json, printable};
 use super::{Failure, Vars};
 
@@ -25,7 +25,7 @@ const TERM_POLL_INTERVAL: Duration = Duration::from_millis(500);
 #[derive(Args, Debug)]
 pub struct StatusArgs {
     #[command(flatten)]
-    output: Output,
+    output: TableOutput,
 }
 
 /// The examples of `status`.
@@ -50,7 +50,7 @@ struct Document<'a> {
 
 /// Runs the command with these variables, and prints to `out`.
 pub async fn run(args: StatusArgs, vars: Vars, out: &mut impl Write) -> Result<(), Failure> {
-    let style = Style::of_stdout(&vars);
+    let style = Style::of_stdout(&vars, args.output.wide);
     let (tables, redis) = Tables::load_with_redis(vars).await?;
     let lookup = tables.leader()?;
     let (term, leaderless_since) = tables.explained(find_leader(&lookup, &tables).await)?;
@@ -83,6 +83,7 @@ async fn find_leader(
     tables: &Tables,
 ) -> Result<(Option<LeaderTerm>, Option<Timestamp>), StoreError> {
     let began = tables.queries.now().await?;
+    let mut is_announced = false;
     loop {
         if let Some(term) = lookup.leader().await? {
             return Ok((Some(term), None));
@@ -92,6 +93,10 @@ async fn find_leader(
         }
         if tables.queries.now().await?.saturating_since(began) >= NO_LEADER_LIMIT {
             return Ok((None, Some(began)));
+        }
+        if !std::mem::replace(&mut is_announced, true) {
+            let seconds = NO_LEADER_LIMIT.as_secs();
+            eprintln!("no replica leads at present; looking for one for up to {seconds} s");
         }
         tokio::time::sleep(TERM_POLL_INTERVAL).await;
     }

@@ -1,13 +1,19 @@
 //! `token`: makes tokens for clients of the HTTP API.
 
+use std::fs::{self, File};
 use std::io::Write;
+use std::os::unix::fs::{MetadataExt, fchown};
+use std::path::{Path, PathBuf};
 
 use ambient::Tokens;
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use clap::{ArgGroup, Args, Subcommand, ValueEnum};
-use http_server::tokens::{Access, Consumer, Grant, new_token};
+use http_server::tokens::{Access, Consumer, Grant, check_tokens, new_token};
+use tempfile::NamedTempFile;
 
-use super::Failure;
+use super::output::print_line;
+use super::{Failure, output::printable};
+use crate::config::read_bounded;
 
 /// A subcommand of `token`.
 #[derive(Subcommand, Debug)]
@@ -28,10 +34,12 @@ Examples:
   notification token new --name on-call --operator                        reads everything, changes dead letters
   notification token new --name mail-1 --consumer mail                    reports receipts of e-mails
   notification token new --name lobby --prefix users/ --access write      reads and writes these keys of the state store
+  notification token new --name on-call --operator --append /etc/notification/tokens.toml
 
 The first line of the output is the token, which is shown only this once: give it to the client, which sends it as
-`Authorization: Bearer TOKEN`. The rest is its entry: append it to the file that NOTIFICATION_API_TOKENS_FILE names,
-with --prefix STATE_PROXY_TOKENS_FILE. Running processes use it within 10 s.";
+`Authorization: Bearer TOKEN`. The rest is its entry for the file that NOTIFICATION_API_TOKENS_FILE names, with --prefix
+STATE_PROXY_TOKENS_FILE. --append adds the entry to that file and prints the token alone. The file keeps its owner and mode; it stays as it is
+if the service would refuse the result. Running processes use the token within 10 s.";
 
 /// The name of a token and what it allows.
 #[derive(Args, Debug)]
@@ -55,6 +63,9 @@ pub struct NewArgs {
     /// The access to these keys; write includes read [default: read]
     #[arg(long, requires = "prefixes", conflicts_with_all = ["producer", "operator", "consumer"])]
     access: Option<AccessArg>,
+    /// Add the entry to this tokens file, and print the token alone
+    #[arg(long, value_name = "FILE")]
+    append: Option<PathBuf>,
 }
 
 #[derive(ValueEnum, Debug, Clone, Copy)]
@@ -87,13 +98,50 @@ impl NewArgs {
     }
 }
 
-/// Prints a token, an empty line and its entry to `out`.
+/// Prints a token to `out`, and after an empty line its entry, unless the entry is added to a file.
 pub fn run(command: &TokenCommand, random: &impl Tokens, out: &mut impl Write) -> Result<(), Failure> {
     let TokenCommand::New(args) = command;
     let new = new_token(&args.name, &args.grant(), random)
         .map_err(|reason| Failure::Usage(format!("error: the tokens file would not take it: {reason}")))?;
-    write!(out, "{}\n\n{}", new.token, new.entry).context("could not write to standard output")?;
-    Ok(())
+    let Some(path) = &args.append else {
+        write!(out, "{}\n\n{}", new.token, new.entry).context("could not write to standard output")?;
+        return Ok(());
+    };
+    append(path, &new.entry).with_context(|| {
+        format!("the entry was not added, and {} is as it was", printable(&path.to_string_lossy()))
+    })?;
+    Ok(print_line(out, &new.token)?)
+}
+
+/// Adds an entry to a tokens file. The file is replaced as a whole, by one with the same owner and mode, and
+/// only if the result is valid. A link stays a link.
+fn append(path: &Path, entry: &str) -> anyhow::Result<()> {
+    let path = fs::canonicalize(path).context("it cannot be found")?;
+    let folder = path.parent().context("it is no file")?;
+    // Two commands would otherwise both add to the same text, and the later one would win.
+    let lock = File::open(folder).context("its folder cannot be opened")?;
+    lock.lock().context("its folder cannot be locked")?;
+    let file = File::open(&path).context("it cannot be read")?;
+    let before = file.metadata().context("it cannot be read")?;
+    let mut text = read_bounded(file).context("it cannot be read")?;
+    if !text.is_empty() {
+        text += if text.ends_with('\n') { "\n" } else { "\n\n" };
+    }
+    text += entry;
+    check_tokens(&text).map_err(|reason| anyhow!("it would be refused: {reason}"))?;
+    let mut next = NamedTempFile::new_in(folder).context("its folder cannot be written")?;
+    let replace = || -> std::io::Result<()> {
+        next.write_all(text.as_bytes())?;
+        let after = next.as_file();
+        if (after.metadata()?.uid(), after.metadata()?.gid()) != (before.uid(), before.gid()) {
+            fchown(after, Some(before.uid()), Some(before.gid()))?;
+        }
+        after.set_permissions(before.permissions())?;
+        after.sync_all()?;
+        next.persist(&path)?;
+        lock.sync_all()
+    };
+    replace().context("it cannot be replaced")
 }
 
 #[cfg(test)]
@@ -161,6 +209,37 @@ mod tests {
             let outcome = Cli::try_parse_from(["token"].into_iter().chain(line.split(' ')));
             assert_eq!(outcome.err().map(|error| error.exit_code()), Some(2), "{line}");
         }
+    }
+
+    #[test]
+    fn an_entry_is_appended_to_a_file_that_keeps_its_mode_and_its_link() {
+        use std::os::unix::fs::{PermissionsExt, symlink};
+
+        let folder = tempfile::tempdir().expect("there is a place for it");
+        let (path, link) = (folder.path().join("tokens.toml"), folder.path().join("link"));
+        fs::write(&path, "# Tokens.").expect("is written");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).expect("is its owner's");
+        symlink(&path, &link).expect("is linked");
+        let append =
+            |name| output(&["--name", name, "--operator", "--append", link.to_str().expect("UTF-8")]);
+
+        let token = append("a").expect("is made");
+        let tokens = || AccessTokens::load(&path).expect("the service takes the file");
+        assert!(tokens().authenticate(token.trim_end()).is_some_and(|found| &*found.name == "a"), "{token}");
+        let text = fs::read_to_string(&path).expect("is there");
+        assert!(
+            text.starts_with("# Tokens.\n\n[[token]]\nname = \"a\"\n") && !text.contains(token.trim_end())
+        );
+        assert_eq!(fs::metadata(&path).expect("is there").permissions().mode() & 0o777, 0o640);
+        assert!(fs::symlink_metadata(&link).expect("is there").is_symlink());
+
+        let again = append("a").expect_err("the name is taken");
+        assert!(again.to_string().contains("entry 2 (a) has the name of an earlier entry"), "{again}");
+        assert_eq!(fs::read_to_string(&path).expect("is there"), text);
+        assert_eq!(fs::read_dir(folder.path()).expect("is there").count(), 2, "no other file is left");
+        let absent = folder.path().join("absent.toml");
+        let absent = output(&["--name", "b", "--operator", "--append", absent.to_str().expect("UTF-8")]);
+        assert_eq!(absent.expect_err("is not there").exit_code(), 1);
     }
 
     #[test]

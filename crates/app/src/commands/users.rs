@@ -7,6 +7,7 @@ mod lines;
 mod records;
 mod refusals;
 
+use std::collections::HashMap;
 use std::io::Write;
 use std::time::Duration;
 
@@ -14,11 +15,12 @@ use anyhow::{Context, anyhow};
 use pg::{PgPool, PoolSettings, SessionSettings};
 use serde_json::json;
 use serde_json::value::RawValue;
-use state::{Delete, Key, PostgresStore, Prefix, StateError, Store, TableName, VersionCondition};
+use state::{Delete, Key, PostgresStore, Prefix, StateError, Store, TableName, Value, VersionCondition};
 use user_directory::USERS_PREFIX;
 
+use args::{AddArgs, ListArgs, Output, UserArgs};
 pub use args::{EXAMPLES, UsersCommand};
-use args::{ListArgs, UserArgs};
+use records::{EMAIL, PREFERRED_LANGUAGE, USER_ID};
 
 use super::output::{print_json, print_line, printable};
 use super::{Failure, Vars, load};
@@ -37,6 +39,14 @@ pub async fn run(command: UsersCommand, vars: Vars, out: &mut impl Write) -> Res
             let users = Users::open(vars)?;
             users.migrate().await?;
             users.import(file, args.output, out).await
+        }
+        UsersCommand::Add(args) => {
+            let document = args
+                .document()
+                .map_err(|reason| Failure::Usage(format!("error: the user cannot be stored: {reason}")))?;
+            let users = Users::open(vars)?;
+            users.migrate().await?;
+            users.add(document, args.output, out).await
         }
         UsersCommand::Get(args) => Users::open(vars)?.get(&args, out).await,
         UsersCommand::List(args) => Users::open(vars)?.list(&args, out).await,
@@ -86,6 +96,15 @@ impl Users {
         result.with_context(|| format!("the users in the table kv at {} cannot be used", self.config.dsn))
     }
 
+    async fn add(&self, document: (Key, Value), output: Output, out: &mut impl Write) -> Result<(), Failure> {
+        self.explained(self.store.put_many(std::slice::from_ref(&document)).await)?;
+        let user_id = document.0.as_str().strip_prefix(USERS_PREFIX).unwrap_or_default();
+        match output.json {
+            true => Ok(print_json(out, &json!({ "user_id": user_id, "stored": true }))?),
+            false => Ok(print_line(out, &format!("the user {} is stored", printable(user_id)))?),
+        }
+    }
+
     async fn get(&self, args: &UserArgs, out: &mut impl Write) -> Result<(), Failure> {
         let found = match key(&args.user_id) {
             Some(key) => self.explained(self.store.get(&key).await)?,
@@ -107,11 +126,13 @@ impl Users {
     async fn list(&self, args: &ListArgs, out: &mut impl Write) -> Result<(), Failure> {
         let none = || anyhow!("there is no user whose id begins with {:?}", args.prefix);
         let prefix = Prefix::new(&format!("{USERS_PREFIX}{}", args.prefix)).map_err(|_| none())?;
-        let (mut after, mut is_any) = (None, false);
+        let (mut after, mut listed) = (None, 0);
         loop {
-            let page = self.explained(self.store.list(&prefix, after.as_ref(), MAX_LISTED_PER_PAGE).await)?;
+            let left = args.limit.map_or(u64::MAX, |limit| limit - listed);
+            let limit = u32::try_from(left).unwrap_or(u32::MAX).min(MAX_LISTED_PER_PAGE);
+            let page = self.explained(self.store.list(&prefix, after.as_ref(), limit).await)?;
             for key in &page.keys {
-                is_any = true;
+                listed += 1;
                 let user_id = key.as_str().strip_prefix(USERS_PREFIX).unwrap_or_default();
                 match args.output.json {
                     true => print_json(out, &json!({ "user_id": user_id }))?,
@@ -119,8 +140,8 @@ impl Users {
                 }
             }
             after = page.next_after;
-            if after.is_none() {
-                return if is_any { Ok(()) } else { Err(none().into()) };
+            if after.is_none() || args.limit == Some(listed) {
+                return if listed > 0 { Ok(()) } else { Err(none().into()) };
             }
         }
     }
@@ -137,6 +158,19 @@ impl Users {
             true => Ok(print_json(out, &json!({ "user_id": args.user_id, "deleted": true }))?),
             false => Ok(print_line(out, &format!("the user {} is deleted", printable(&args.user_id)))?),
         }
+    }
+}
+
+impl AddArgs {
+    /// The document to store, or the reason why it is invalid.
+    fn document(&self) -> Result<(Key, Value), String> {
+        if let Some(text) = &self.document {
+            return records::of_json(text.as_bytes());
+        }
+        let members =
+            [(USER_ID, &self.user_id), (EMAIL, &self.email), (PREFERRED_LANGUAGE, &self.preferred_language)];
+        let members = members.into_iter().filter_map(|(name, value)| Some((name, value.as_deref()?)));
+        records::of_json(json!(members.collect::<HashMap<_, _>>()).to_string().as_bytes())
     }
 }
 

@@ -81,7 +81,7 @@ fn read_admin_emails(reader: &mut Reader, catalog: &Catalog) -> Option<HashMap<S
     for (variable, notification_type) in &variables {
         match parse_addresses(given.remove(variable).as_deref().unwrap_or_default()) {
             Ok(addresses) => {
-                reader.show(variable, addresses.join(","));
+                reader.show(variable, addresses.join(","), "");
                 if !addresses.is_empty() {
                     emails.insert(notification_type.clone(), addresses);
                 }

@@ -52,6 +52,8 @@ pub struct Reader {
     problems: Vec<Problem>,
     warnings: Vec<String>,
     effective: Vec<(String, String)>,
+    /// The names of the effective variables whose value differs from the default.
+    changed: HashSet<String>,
 }
 
 impl Reader {
@@ -94,7 +96,12 @@ impl Reader {
         match self.parsed::<T>(knob) {
             Ok(value) => {
                 if self.effective.iter().all(|(name, _)| name != knob.name) {
-                    self.show(knob.name, value.show());
+                    let default = T::parse(knob.default, &knob.takes).ok().filter(|_| !knob.required);
+                    self.show(
+                        knob.name,
+                        value.show(),
+                        &default.map(|default| default.show()).unwrap_or_default(),
+                    );
                 }
                 Some(value)
             }
@@ -168,8 +175,11 @@ impl Reader {
         value
     }
 
-    /// Adds a line to the effective configuration.
-    pub(super) fn show(&mut self, name: &str, value: String) {
+    /// Adds a line to the effective configuration. `default` is the text of the default value.
+    pub(super) fn show(&mut self, name: &str, value: String, default: &str) {
+        if value != default {
+            self.changed.insert(name.to_owned());
+        }
         self.effective.push((name.to_owned(), value));
     }
 
@@ -213,9 +223,9 @@ impl Reader {
         self.problems.sort_by_key(|problem| position(problem.variable()));
         self.warnings.sort();
         self.effective.sort_by_key(|(name, _)| position(name));
-        let Self { problems, warnings, effective, .. } = self;
+        let Self { problems, warnings, effective, changed, .. } = self;
         match config {
-            Some(config) if problems.is_empty() => Ok(Loaded { config, warnings, effective }),
+            Some(config) if problems.is_empty() => Ok(Loaded { config, warnings, effective, changed }),
             // A missing part was noted as a problem.
             _ => Err(ConfigErrors { problems, warnings }),
         }

@@ -305,7 +305,7 @@ mod tests {
         assert!(!shown.contains("STATE_PROXY"), "{shown}");
         let shown = check(&[&service[..], &[URL, SOCKET]].concat()).expect("is right");
         assert!(
-            shown.contains("\nCONNECTOR_SOCKET=/run/state.sock\n") && !shown.contains("s3cret"),
+            shown.contains("\nCONNECTOR_SOCKET=/run/state.sock  # no default\n") && !shown.contains("s3cret"),
             "{shown}"
         );
         assert_eq!(shown.matches("NOTIFICATION_LOG_LEVEL=").count(), 1, "{shown}");

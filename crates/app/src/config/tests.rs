@@ -256,7 +256,7 @@ fn an_unknown_variable_is_a_warning_and_only_near_names_are_suggested() {
 
 #[test]
 fn administrators_are_read_for_the_types_they_may_receive() {
-    let Loaded { config, warnings, effective } = loaded(&[
+    let Loaded { config, warnings, effective, .. } = loaded(&[
         (
             "NOTIFICATION_ADMIN_EMAILS_GEO_REVIEW_RECOMMENDED",
             "ops@example.com, ops@example.com,b@example.com",

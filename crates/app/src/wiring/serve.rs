@@ -59,7 +59,7 @@ pub async fn serve(
     let parts = Parts::default();
     let mut supervisor = Supervisor::new(parts.clone());
     spawn_probes(&mut supervisor, &config.http, &NOTIFICATION_INTERNAL_HTTP_ADDR, &ready).await?;
-    let metrics = Metrics::new(&meter());
+    let metrics = Metrics::new(&meter()).with_catalog(&config.audience.catalog, config.api.is_some());
     let api = match &config.api {
         Some(api) => Some(api::prepare(&config, api, &stores, metrics.clone()).await?),
         None => None,

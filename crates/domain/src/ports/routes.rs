@@ -58,6 +58,17 @@ pub enum RowLocks {
     Skip,
 }
 
+/// The routes of a channel that are not published because attempts failed.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct FailureCounts {
+    /// Routes whose last attempt failed and that are tried again.
+    pub failing: u64,
+    /// Dead letters that no operator discarded.
+    pub dead_letters: u64,
+    /// The time of the oldest of these dead letters.
+    pub oldest_dead_letter: Option<Timestamp>,
+}
+
 /// The state of routes. Every change contains the version on which it was decided.
 pub trait RouteStore: Send + Sync {
     /// Returns routes of `channel` that are due at `now`, in this order, starting after `after`.
@@ -79,6 +90,13 @@ pub trait RouteStore: Send + Sync {
         now: Timestamp,
         cap: usize,
     ) -> impl Future<Output = Result<u64, StoreError>> + Send;
+
+    /// Counts for each channel the routes that fail and those that are open dead letters, the oldest ones
+    /// first, each at most up to `cap` for all channels together.
+    fn count_failures(
+        &self,
+        cap: usize,
+    ) -> impl Future<Output = Result<HashMap<Channel, FailureCounts>, StoreError>> + Send;
 
     /// Returns the present state of these routes, in any order. Routes that are no longer live are left out.
     fn get_live_routes(&self, keys: &[&RouteKey])

@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::time::Duration;
 
+use crate::malformed::FailureCode;
 use crate::record::IdempotencyKey;
 use crate::submission::{Submission, SubmissionOutcome};
 
@@ -17,6 +18,6 @@ pub trait Submissions: Send + Sync {
     /// `None` if none is known to be. Requires no store.
     fn time_in_progress(&self, key: &IdempotencyKey) -> impl Future<Output = Option<Duration>> + Send;
 
-    /// Counts intents of a known producer that are malformed and therefore not submitted.
-    fn count_malformed(&self, producer: &str, count: u64, is_batch: bool);
+    /// Counts intents of a known producer that are malformed, with these codes, and therefore not submitted.
+    fn count_malformed(&self, producer: &str, codes: &[FailureCode], is_batch: bool);
 }

@@ -35,6 +35,11 @@ impl fmt::Debug for NewToken {
     }
 }
 
+/// Checks the text of a tokens file. `Err` has everything that is wrong with it.
+pub fn check_tokens(text: &str) -> Result<(), String> {
+    file::parse(text.as_bytes()).map(drop).map_err(|problems| problems.join("; "))
+}
+
 /// Creates a token from two draws of `random`. `Err` is the reason for which the file would be invalid.
 pub fn new_token(name: &str, grant: &Grant, random: &impl ambient::Tokens) -> Result<NewToken, String> {
     let token = URL_SAFE_NO_PAD.encode([random.next(), random.next()].concat());
@@ -52,6 +57,6 @@ pub fn new_token(name: &str, grant: &Grant, random: &impl ambient::Tokens) -> Re
     }
     let lines = members.iter().map(|(member, value)| format!("{member} = {value}\n"));
     let entry = ["[[token]]\n".to_owned()].into_iter().chain(lines).collect::<String>();
-    file::parse(entry.as_bytes()).map_err(|problems| problems.join("; "))?;
+    check_tokens(&entry)?;
     Ok(NewToken { token, entry })
 }

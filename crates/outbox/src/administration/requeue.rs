@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use ambient::{Timestamp, error_chain};
 use pg::RawTimestamp;
+use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::{Administration, MAX_CHUNK, StoredEvent, count, read};
@@ -69,6 +70,8 @@ pub struct RequeueReport {
     pub locked: u64,
     /// The events whose change the table rejects, with the error.
     pub refused: Vec<(Uuid, String)>,
+    /// True if it was stopped before the end.
+    pub stopped: bool,
     /// The error that ended the requeue early.
     pub error: Option<OutboxError>,
 }
@@ -87,21 +90,26 @@ impl Administration {
 
     /// Makes events PENDING, as if new, so that they are tried or published again. An event whose published
     /// marker the publisher still has is not published again. Each chunk is its own transaction, so after an
-    /// error some events are requeued.
-    pub async fn requeue_all(&self, request: &RequeueRequest<'_>) -> RequeueReport {
+    /// error or after `stop`, which ends it between two chunks, some events are requeued.
+    pub async fn requeue_all(&self, request: &RequeueRequest<'_>, stop: &CancellationToken) -> RequeueReport {
         let mut report = RequeueReport::default();
-        report.error = self.requeue_pages(request, &mut report).await.err();
+        report.error = self.requeue_pages(request, stop, &mut report).await.err();
         report
     }
 
     async fn requeue_pages(
         &self,
         request: &RequeueRequest<'_>,
+        stop: &CancellationToken,
         report: &mut RequeueReport,
     ) -> Result<(), OutboxError> {
         let (which, mut times) = (request.which(), request.times());
         let (mut locked, mut passed) = (Vec::new(), Vec::new());
         loop {
+            if stop.is_cancelled() {
+                report.stopped = true;
+                return Ok(());
+            }
             let session = self.pool.session("list events of the outbox").await?;
             let listing = statements::list_requeueable(
                 &self.table,
@@ -139,7 +147,9 @@ impl Administration {
             if locked.is_empty() {
                 break;
             }
-            tokio::time::sleep(LOCKED_PAUSE).await;
+            if stop.run_until_cancelled(tokio::time::sleep(LOCKED_PAUSE)).await.is_none() {
+                break;
+            }
             let mut left = Vec::new();
             for chunk in locked.chunks(MAX_CHUNK as usize) {
                 left.extend(self.requeue_page(which, chunk, report).await?);

@@ -285,7 +285,7 @@ impl<S: Storage, P: Publisher, O: RelayObserver> Relay<S, P, O> {
         work.passes_reaped = claim.of_reaped;
         let (is_followed, found) = (claim.next.is_some(), claim.events.len() + claim.unchanged.len());
         let scan = if passes_reaped { &mut work.fresh_scan } else { &mut work.scan };
-        let starts_over = scan.advance(Instant::now(), found, claim.next.clone());
+        let starts_over = scan.advance(Instant::now(), found, claim.next);
         if found > 0 {
             return Ok(ClaimOutcome::Claimed(self.claimed(request.token, begun, deadline, claim)));
         }
@@ -373,7 +373,7 @@ impl<S: Storage, P: Publisher, O: RelayObserver> Relay<S, P, O> {
         scan.passes_own();
         let claim = self.storage.claim_batch(&request).await.ok()?;
         let found = claim.events.len() + claim.unchanged.len();
-        scan.advance(Instant::now(), found, claim.next.clone());
+        scan.advance(Instant::now(), found, claim.next);
         (found > 0).then(|| self.claimed(request.token, begun, deadline, claim))
     }
 

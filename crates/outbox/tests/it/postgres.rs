@@ -6,6 +6,7 @@ use outbox::{
     Age, BatchClaim, EventContent, EventTypes, FailureKind, Marked, PruneRequest, Pruned, ReapRequest,
     RequeueRequest, Requeued, Stats, Storage,
 };
+use tokio_util::sync::CancellationToken;
 
 use crate::support::{Db, LEASE, MINUTE, TICK, World, id, ids, kind, request, until};
 
@@ -37,8 +38,10 @@ async fn what_is_old_enough_is_pruned_and_what_is_to_be_published_never() {
         dead_age: Some(Age::parse("7d").expect("an age")),
         dry_run,
     };
-    let prune = async |dry_run| db.administration().prune(&request(dry_run)).await.expect("pruned");
-    let expected = Pruned { delivered: 1, dead: 2 };
+    let prune = async |dry_run| {
+        db.administration().prune(&request(dry_run), &CancellationToken::new()).await.expect("pruned")
+    };
+    let expected = Pruned { delivered: 1, dead: 2, stopped: false };
     assert_eq!((prune(true).await, prune(true).await), (expected, expected));
     assert_eq!(prune(false).await, expected);
     assert_eq!((prune(true).await, prune(false).await), (Pruned::default(), Pruned::default()));
@@ -58,10 +61,19 @@ async fn what_is_exactly_as_old_is_kept_and_no_age_prunes_nothing() {
     let hour = Age::parse("1h").expect("an age");
     let request = PruneRequest { delivered_age: Some(hour), dead_age: None, dry_run: false };
     db.pass(hour.as_duration()).await;
-    assert_eq!(db.administration().prune(&request).await.expect("pruned").delivered, 0);
+    assert_eq!(
+        db.administration().prune(&request, &CancellationToken::new()).await.expect("pruned").delivered,
+        0
+    );
     db.pass(TICK).await;
-    assert_eq!(db.administration().prune(&PruneRequest::default()).await.expect("pruned"), Pruned::default());
-    assert_eq!(db.administration().prune(&request).await.expect("pruned").delivered, 1);
+    assert_eq!(
+        db.administration().prune(&PruneRequest::default(), &CancellationToken::new()).await.expect("pruned"),
+        Pruned::default()
+    );
+    assert_eq!(
+        db.administration().prune(&request, &CancellationToken::new()).await.expect("pruned").delivered,
+        1
+    );
 }
 
 // O-19
@@ -79,10 +91,13 @@ async fn a_chunk_that_fails_is_rolled_back_and_those_before_it_are_not() {
     .await;
     let request =
         PruneRequest { delivered_age: Some(Age::parse("1h").expect("an age")), ..PruneRequest::default() };
-    db.administration().prune(&request).await.expect_err("refused");
+    db.administration().prune(&request, &CancellationToken::new()).await.expect_err("refused");
     assert_eq!(db.value::<i64>("SELECT count(*) FROM openoutbox_events").await, 1500);
     db.execute("DROP TRIGGER refuse ON openoutbox_events").await;
-    assert_eq!(db.administration().prune(&request).await.expect("pruned").delivered, 1500);
+    assert_eq!(
+        db.administration().prune(&request, &CancellationToken::new()).await.expect("pruned").delivered,
+        1500
+    );
 }
 
 // O-13
@@ -185,11 +200,29 @@ async fn dead_events_are_listed_shown_and_requeued() {
     let dry = administration.plan_requeue(&all).await.expect("counted");
     assert_eq!((dry.count, dry.first.len()), (1, 1));
     let others = RequeueRequest { event_type: Some("other"), ..all };
-    assert_eq!(administration.requeue_all(&others).await.requeued, 0);
-    assert_eq!(administration.requeue_all(&all).await.requeued, 1);
+    assert_eq!(administration.requeue_all(&others, &CancellationToken::new()).await.requeued, 0);
+    assert_eq!(administration.requeue_all(&all, &CancellationToken::new()).await.requeued, 1);
     assert_eq!(administration.list_dead(None, 10).await.expect("listed"), []);
     assert_eq!(db.release(&token, &ids([3])).await, [Marked::Applied]);
     assert_eq!(db.claim(10).await.1, ids([1, 2, 3, 4]));
+}
+
+#[tokio::test]
+async fn a_stop_ends_pruning_and_requeueing_before_the_next_chunk() {
+    let db = Db::new().await;
+    db.add(1, "").await;
+    db.execute("UPDATE openoutbox_events SET status = 'DEAD', updated_at = now() - interval '2 days'").await;
+    let stop = CancellationToken::new();
+    stop.cancel();
+    let administration = db.administration();
+    let day = Age::parse("1d").expect("an age");
+    let old = PruneRequest { dead_age: Some(day), ..PruneRequest::default() };
+    let pruned = administration.prune(&old, &stop).await.expect("no error");
+    assert_eq!(pruned, Pruned { stopped: true, ..Pruned::default() });
+    let report = administration.requeue_all(&dead_until_now(&db).await, &stop).await;
+    assert!(report.stopped && report.requeued == 0 && report.error.is_none(), "{report:?}");
+    let finished = administration.requeue_all(&dead_until_now(&db).await, &CancellationToken::new()).await;
+    assert!(!finished.stopped && finished.requeued == 1, "{finished:?}");
 }
 
 /// Requests all events that are DEAD now.
@@ -209,7 +242,7 @@ async fn the_dead_of_one_type_are_requeued_chunk_by_chunk_whatever_died_between_
     )
     .await;
     let odd = RequeueRequest { event_type: Some("odd"), ..dead_until_now(&db).await };
-    let report = db.administration().requeue_all(&odd).await;
+    let report = db.administration().requeue_all(&odd, &CancellationToken::new()).await;
     assert_eq!((report.requeued, report.locked, report.error.is_none()), (2500, 0, true), "{report:?}");
     let of = async |status: &str| {
         let sql = format!(

@@ -1,7 +1,7 @@
 //! The relay on PostgreSQL: woken by announcements, and through an outage of the server.
 
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use local_servers::{Postgres, PostgresOptions};
 use outbox::{

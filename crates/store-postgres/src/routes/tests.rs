@@ -13,6 +13,7 @@ use serde_json::Value;
 
 use super::complete::*;
 use super::due::*;
+use super::failures::{failing, open_dead_letters};
 use super::*;
 use crate::codec::route_keys;
 use crate::malformed_intents::retention as malformed_retention;
@@ -242,6 +243,8 @@ async fn look_at_plans(published: u32) {
         ),
         ("the next due", plan(&session, first_due()).await),
         ("the count", plan(&session, count_due(now, LIMIT)).await),
+        ("failing routes", plan(&session, failing(LIMIT)).await),
+        ("open dead letters", plan(&session, open_dead_letters(LIMIT)).await),
         ("reading again", plan(&session, live_routes(&keys.iter().collect::<Vec<_>>())).await),
         ("expired records", plan(&session, retention::expired_records(EVERYTHING, None, LIMIT)).await),
         (

@@ -56,6 +56,17 @@ impl<'a> Instruments<'a> {
         builder.with_callback(read).build();
     }
 
+    /// A counter of seconds, whose value `read` returns whenever the metrics are read. `read` must not block.
+    pub fn observed_time(
+        &self,
+        name: &'static str,
+        what: &'static str,
+        read: impl Fn(&dyn AsyncInstrument<f64>) + Send + Sync + 'static,
+    ) {
+        let builder = self.0.f64_observable_counter(name).with_unit("s").with_description(what);
+        builder.with_callback(read).build();
+    }
+
     /// A histogram of durations in seconds, in buckets up to each of `bounds`.
     pub fn duration(&self, name: &'static str, bounds: &[f64], what: &'static str) -> Histogram<f64> {
         let builder = self.0.f64_histogram(name).with_unit("s").with_description(what);

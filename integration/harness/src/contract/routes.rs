@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use ambient::Timestamp;
-use domain::ports::{AcceptanceStore, Completion, DueOrder, RouteStore, RowLocks};
+use domain::ports::{AcceptanceStore, Completion, DueOrder, FailureCounts, RouteStore, RowLocks};
 use domain::route::{Channel, Failed, LiveRoute, Published, RouteKey, Version};
 
 use super::accepted::{HEAD_START, accept, at};
@@ -41,6 +41,7 @@ macro_rules! routes_contract {
             a_repeated_completion_is_applied_and_a_different_one_is_a_conflict,
             a_retry_is_listed_when_it_is_due_again,
             a_spent_budget_makes_one_dead_letter,
+            failures_are_counted_for_each_channel_with_the_oldest_dead_letter,
             the_version_rises_even_if_the_clock_goes_back,
             each_element_of_a_batch_has_its_own_outcome,
             a_locked_route_is_left_and_the_others_are_written,
@@ -178,6 +179,25 @@ pub async fn a_spent_budget_makes_one_dead_letter(fixture: impl RoutesFixture) {
 }
 
 // INV-06
+pub async fn failures_are_counted_for_each_channel_with_the_oldest_dead_letter(fixture: impl RoutesFixture) {
+    accept(fixture.store(), 1..=3, at(0)).await;
+    let counted = async |cap| fixture.store().count_failures(cap).await.expect("the store is there");
+    assert_eq!(counted(100).await, HashMap::new());
+    let push = due(&fixture, Channel::Push, at(5)).await;
+    let email = due(&fixture, Channel::Email, at(5)).await;
+    for (route, now, retry_at) in
+        [(&push[0], at(6), Some(at(60))), (&email[1], at(7), None), (&email[0], at(8), None)]
+    {
+        assert_eq!(fail(&fixture, &[failed(route, 1, retry_at)], now).await, [Completion::Applied]);
+    }
+    let of_push = FailureCounts { failing: 1, ..FailureCounts::default() };
+    let of_email =
+        FailureCounts { dead_letters: 2, oldest_dead_letter: Some(at(7)), ..FailureCounts::default() };
+    assert_eq!(counted(100).await, HashMap::from([(Channel::Push, of_push), (Channel::Email, of_email)]));
+    let cut = FailureCounts { dead_letters: 1, ..of_email };
+    assert_eq!(counted(1).await, HashMap::from([(Channel::Push, of_push), (Channel::Email, cut)]));
+}
+
 pub async fn the_version_rises_even_if_the_clock_goes_back(fixture: impl RoutesFixture) {
     accept(fixture.store(), [1], at(0)).await;
     let mut versions = Vec::new();

@@ -12,9 +12,9 @@ use domain::operations::{DeadLetterChange, OperatorAction, Selection, Target, Ta
 use domain::outcome::Outcome;
 use domain::ports::{
     AbandonOutcome, AcceptanceBatch, AcceptanceStore, Activity, CheckpointMove, CheckpointStore, Completion,
-    Cutoff, DueCursor, DueOrder, DuePage, Election, Expired, Failed, Fate, Fence, FenceWrite, HoldChanges,
-    HoldStore, IdempotencyStore, KeyClaim, KeyClaimRequest, KeyClaimToken, Known, Lookup, Operations,
-    ProcessedTrace, Published, PublishedPage, RecordCursor, Removal, ReplicaReport, ReplicaStore,
+    Cutoff, DueCursor, DueOrder, DuePage, Election, Expired, Failed, FailureCounts, Fate, Fence, FenceWrite,
+    HoldChanges, HoldStore, IdempotencyStore, KeyClaim, KeyClaimRequest, KeyClaimToken, Known, Lookup,
+    Operations, ProcessedTrace, Published, PublishedPage, RecordCursor, Removal, ReplicaReport, ReplicaStore,
     RepublishStore, RetentionStore, RouteStore, RowLocks, SavedStream, ServerId, StepDownStore, StoreError,
     Swap, UserDirectory,
 };
@@ -197,6 +197,10 @@ impl<S: RouteStore> RouteStore for Scripted<S> {
 
     async fn next_due(&self) -> Result<HashMap<Channel, Timestamp>, StoreError> {
         self.call("next_due", Vec::new(), self.store.next_due()).await
+    }
+
+    async fn count_failures(&self, cap: usize) -> Result<HashMap<Channel, FailureCounts>, StoreError> {
+        self.call("count_failures", texts([cap]), self.store.count_failures(cap)).await
     }
 
     async fn count_due_routes(&self, now: Timestamp, cap: usize) -> Result<u64, StoreError> {

@@ -149,7 +149,11 @@ fn the_layers_stay_apart() {
 
 /// The name of an instrument in Prometheus: by its rules, not by the library's.
 fn prometheus_name(name: &str, kind: &str, unit: &str) -> String {
-    let unit = if unit == "s" { "_seconds" } else { "" };
+    let unit = match unit {
+        "s" => "_seconds",
+        "By" => "_bytes",
+        _ => "",
+    };
     let total = if kind == "counter" { "_total" } else { "" };
     format!("{}{unit}{total}", name.replace('.', "_"))
 }
@@ -160,6 +164,7 @@ fn the_metrics_table_is_what_the_code_makes() {
     let files = [
         "crates/workers/src/metrics.rs",
         "crates/workers/src/metrics/replica.rs",
+        "crates/app/src/telemetry/process.rs",
         "crates/app/src/wiring/relay/metrics.rs",
         "crates/app/src/wiring/state/metrics.rs",
     ];
@@ -172,11 +177,12 @@ fn the_metrics_table_is_what_the_code_makes() {
         (".age(", "gauge", Some("s")),
         (".observed_gauge(", "gauge", None),
         (".observed_age(", "gauge", Some("s")),
+        (".observed_time(", "counter", Some("s")),
         (".duration(", "histogram", Some("s")),
         (".sizes(", "histogram", None),
     ];
     let mut made = BTreeMap::new();
-    let prefixes = ["notification.", "http.server.", "idempotency.", "state."];
+    let prefixes = ["notification.", "http.server.", "idempotency.", "process.", "state."];
     let starts = prefixes.iter().flat_map(|prefix| {
         source.match_indices(&format!("\"{prefix}")).map(|(at, _)| at).collect::<Vec<_>>()
     });

@@ -20,6 +20,7 @@ mod bad_input;
 mod commands_dead_letters;
 mod commands_leader;
 mod commands_reading;
+mod commands_terminal;
 mod console;
 mod console_browser;
 mod console_catalogue;

@@ -122,6 +122,17 @@ async fn every_metric_that_a_process_shows_is_on_the_page_and_none_needs_a_colle
     assert_eq!(shown.sum("notification_route_attempts_total", &published), Some(16.0));
     let dead = [("result", "dead_letter"), ("channel", "push")];
     assert_eq!(shown.sum("notification_route_attempts_total", &dead), Some(0.0), "before the first one");
+    for source in ["stream", "http", "batch"] {
+        let none = [("outcome", "conflict"), ("producer", "game_lobby"), ("source", source)];
+        assert_eq!(shown.sum("notification_intents_total", &none), Some(0.0), "before the first one");
+    }
+    let code = [("code", "payload_schema_violation"), ("producer", "game_lobby")];
+    assert_eq!(shown.sum("notification_malformed_intents_total", &code), Some(0.0), "before the first one");
+    for gauge in ["notification_dead_letters_open", "notification_channel_failing_routes"] {
+        assert_eq!(shown.sum(gauge, &[("channel", "email")]), Some(0.0), "{gauge}");
+    }
+    assert!(shown.sum("process_memory_usage_bytes", &[]) > Some(1e6));
+    assert!(shown.sum("process_cpu_time_seconds_total", &[]) > Some(0.0));
     assert_eq!(shown.sum("notification_intake_leader", &[]), Some(1.0));
     for dependency in ["postgresql", "redis"] {
         let up = shown.sum("notification_dependency_up", &[("dependency", dependency)]);
@@ -196,8 +207,14 @@ async fn no_client_can_add_series() {
     assert!(!text.to_lowercase().contains("hostile"), "{text}");
     let shown = Scrape::parse(&text);
     check(&shown);
-    let intents = shown.series.iter().filter(|(name, ..)| name == "notification_intents_total").count();
+    let counted = |name: &str| {
+        let of_name = shown.series.iter().filter(|(found, _, value)| found == name && *value > 0.0);
+        of_name.count()
+    };
+    let intents = counted("notification_intents_total");
     assert_eq!(intents, 2, "malformed ones of the stream and of one token: {text}");
+    let codes = counted("notification_malformed_intents_total");
+    assert_eq!(codes, 3, "two codes of the stream and one of a token: {text}");
     let counts = |name: &str| shown.series.iter().filter(|(found, ..)| found == name).count();
     let answers = counts("http_server_request_duration_seconds_count");
     assert!((1..10).contains(&answers), "{text}");

@@ -159,6 +159,9 @@ async fn users_are_listed_by_their_bytes_and_deleted_once() {
     let listed: Vec<&str> = fine(&all).lines().collect();
     assert_eq!((listed.len(), &listed[..4], listed[1103]), (1104, &["Z", "a%", "ab", "n-0000"][..], "Ü\\n"));
     assert_eq!(fine(&files.run(&["list", "--prefix", "a%", "--json"]).await), "{\"user_id\":\"a%\"}\n");
+    assert_eq!(fine(&files.run(&["list", "--limit", "2"]).await), "Z\na%\n");
+    let many = files.run(&["list", "--prefix", "n-", "--limit", "1001"]).await;
+    assert_eq!((fine(&many).lines().count(), fine(&many).lines().last()), (1_001, Some("n-1000")));
     assert_eq!(fine(&files.run(&["delete", "a%"]).await), "the user a% is deleted\n");
     let long = "x".repeat(1_019);
     for missing in
@@ -247,6 +250,69 @@ async fn an_import_without_postgresql_says_how_far_it_came_and_may_be_run_again(
     std::fs::remove_file(&path).expect("the pipe is there");
     assert_eq!(fine(&files.import("users.jsonl", lines(0..3_000)).await), "imported 3000, refused 0\n");
     assert_eq!(world.number("SELECT count(*) FROM kv").await, 3_000);
+}
+
+#[tokio::test]
+async fn ctrl_c_ends_an_import_between_two_batches_and_it_says_how_many_are_stored() {
+    use tokio::io::AsyncWriteExt;
+
+    let world = World::new().await;
+    let files = Files::new(&world.database);
+    let path = files.path("users.jsonl");
+    let made = std::process::Command::new("mkfifo").arg(&path).status().expect("there is mkfifo");
+    assert!(made.success());
+    let mut import = files.users(&["import", text(&path)]).spawn();
+    let mut pipe = tokio::fs::OpenOptions::new().write(true).open(&path).await.expect("the import reads it");
+    let users = |range: std::ops::Range<u32>| {
+        range.map(|n| format!("{{\"user_id\":\"u-{n}\"}}\n")).collect::<String>()
+    };
+    pipe.write_all(users(0..1_000).as_bytes()).await.expect("it is read");
+    wait_for("a batch is stored", BOUND, async || {
+        (world.number("SELECT count(*) FROM kv").await == 1_000).then_some(())
+    })
+    .await;
+    import.signal("INT");
+    // The import looks for a signal when it begins a batch.
+    let mut next = 1_000;
+    wait_for("the import has ended", BOUND, async || {
+        drop(pipe.write_all(users(next..next + 1).as_bytes()).await);
+        drop(pipe.flush().await);
+        next += 1;
+        import.has_ended().then_some(())
+    })
+    .await;
+    assert_eq!(import.wait_exit(BOUND).await.code(), Some(1));
+    let (output, stored) = (import.output().join("\n"), world.number("SELECT count(*) FROM kv").await);
+    assert!(output.contains(&format!("is imported in part: {stored} users are stored")), "{output}");
+    assert!(output.contains("Run the command again"), "{output}");
+    assert!(output.contains("stopped by a signal before line"), "{output}");
+    assert_eq!(stored % 1_000, 0, "batches are whole");
+}
+
+#[tokio::test]
+async fn one_user_is_added_by_flags_or_by_a_document_under_the_rules_of_an_import() {
+    let files = Files::new(&TestDatabase::empty().await);
+    let flags = ["add", "u-1", "--email", "ada@example.com", "--preferred-language", "en"];
+    assert_eq!(fine(&files.run(&flags).await), "the user u-1 is stored\n");
+    let stored = "{\"email\": \"ada@example.com\", \"preferred_language\": \"en\"}\n";
+    assert_eq!(fine(&files.run(&["get", "u-1"]).await), stored);
+    let document = r#"{"user_id": "u-1", "plan": 1.50}"#;
+    let replaced = files.run(&["add", "--document", document, "--json"]).await;
+    assert_eq!(fine(&replaced), "{\"stored\":true,\"user_id\":\"u-1\"}\n");
+    assert_eq!(fine(&files.run(&["get", "u-1"]).await), "{\"plan\": 1.50}\n");
+    let long = "x".repeat(1_019);
+    for wrong in [
+        &["add"][..],
+        &["add", "u-1", "--document", "{}"],
+        &["add", "--email", "ada@example.com"],
+        &["add", "--document", "{}"],
+        &["add", "--document", r#"{"user_id":"u-1","email":7}"#],
+        &["add", &long],
+    ] {
+        let refused = files.run(wrong).await;
+        assert_eq!((refused.code, &*refused.stdout), (Some(2), ""), "{refused:?}");
+    }
+    assert_eq!(fine(&files.run(&["get", "u-1"]).await), "{\"plan\": 1.50}\n");
 }
 
 #[tokio::test]

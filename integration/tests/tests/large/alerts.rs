@@ -13,12 +13,13 @@ use std::time::Duration;
 use ambient::{Clock, SystemClock};
 use domain::record::NotificationId;
 use domain::route::RouteKey;
-use harness::{DirectoryLoad, Proxy, Service, ServiceBuilder, UserFault, wait_for};
+use harness::{DirectoryLoad, Proxy, Service, ServiceBuilder, UserFault, turn_ready, wait_for};
 use store_redis::Keyspace;
 
 use self::monitor::{Monitor, SERVICE};
 use crate::alert_rules::RULES;
 use crate::api_client::*;
+use crate::dead_letters::insert_dead_letters;
 use crate::world::*;
 
 /// The time for which other alerts are watched if they fire only after a wait of a minute.
@@ -203,6 +204,10 @@ async fn a_redis_that_is_gone_is_reported_and_so_is_its_return() {
 async fn a_stream_of_the_wrong_type_lets_dead_letters_rise() {
     let world = World::new().await;
     let (_service, monitor) = watched(world.service().env("NOTIFICATION_PUSH_MAX_ATTEMPTS", "1")).await;
+    // The channel has succeeded within the last minutes, so it is not the whole channel that fails.
+    world.send(20..21).await;
+    world.settled(1).await;
+    monitor.is_quiet("notification_route_attempts_total{channel=\"push\",result=\"published\"} > 0").await;
     redis::cmd("SET")
         .arg(PUSH)
         .arg("x")
@@ -211,6 +216,57 @@ async fn a_stream_of_the_wrong_type_lets_dead_letters_rise() {
         .expect("Redis is there");
     world.send(0..20).await;
     monitor.sees("NotificationDeadLettersRising").await;
+}
+
+#[tokio::test]
+async fn a_channel_whose_attempts_fail_without_success_is_reported_before_its_budgets_are_used_up() {
+    let world = World::new().await;
+    let (_service, monitor) = watched(world.service()).await;
+    redis::cmd("SET")
+        .arg(PUSH)
+        .arg("x")
+        .query_async::<()>(&mut world.redis().await)
+        .await
+        .expect("Redis is there");
+    world.send(0..20).await;
+    monitor.sees("NotificationChannelFailing").await;
+}
+
+#[tokio::test]
+async fn a_dead_letter_that_is_open_for_a_day_is_reported_until_it_is_discarded() {
+    let world = World::new().await;
+    insert_dead_letters(&world, 1).await;
+    world
+        .execute("UPDATE dead_letters SET created_at = now() - interval '25 hours' WHERE channel = 'email'")
+        .await;
+    let service = world.service().start().await;
+    let monitor = Monitor::start(&service.http_addr()).await;
+    monitor.sees("NotificationDeadLettersOld").await;
+    let discard = ["dead-letters", "discard", "--channel", "email", "--reason", "old", "--yes"];
+    assert_eq!(world.service().arguments(discard).run().await.code, Some(0));
+    monitor.calms_down().await;
+}
+
+#[tokio::test]
+async fn malformed_intents_of_a_producer_are_reported() {
+    let world = World::new().await;
+    let (_service, monitor) = watched(world.service()).await;
+    for _ in 0..20 {
+        world.add(&[(b"producer", b"game_master"), (b"colour", b"red")]).await;
+    }
+    monitor.sees("NotificationMalformedRising").await;
+    let of_producer = r#"ALERTS{alertname="NotificationMalformedRising",producer="game_master"}"#;
+    assert_eq!(monitor.query(of_producer).await.map(|series| series.len()), Some(1));
+}
+
+#[tokio::test]
+async fn intents_with_a_used_key_and_other_content_are_reported() {
+    let world = World::new().await;
+    let (_service, monitor) = watched(world.service()).await;
+    for n in 0..20 {
+        world.add_draft(turn_ready(["u-1"], "k-1", n)).await;
+    }
+    monitor.sees("NotificationConflictsRising").await;
 }
 
 #[tokio::test]

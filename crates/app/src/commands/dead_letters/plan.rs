@@ -11,7 +11,7 @@ use domain::query::Counted;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::commands::operators::{Style, print_rows, table};
+use crate::commands::operators::{Column, Style, print_rows, table};
 use crate::commands::output::{print_line, printable};
 
 /// The time limit for counting dead letters for the plan. The plan reports that there may be more if the
@@ -102,7 +102,8 @@ impl Planned {
         let row = |PlanGroup { channel, classification, count }: &PlanGroup| {
             [channel.as_str().into(), printable(classification).into(), count.to_string().into()]
         };
-        let rows = table(["CHANNEL", "CAUSE", "DEAD LETTERS"], plan.by.iter().map(row));
+        let columns = [Column::new("CHANNEL", 0), Column::new("CAUSE", 1), Column::new("DEAD LETTERS", 2)];
+        let rows = table(Style::PLAIN, columns, plan.by.iter().map(row));
         print_rows(out, Style::PLAIN, &rows)?;
         print_line(out, "\nThe first of them:")?;
         for key in &plan.first {

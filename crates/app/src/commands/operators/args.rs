@@ -19,6 +19,17 @@ pub(crate) struct Output {
     pub(crate) json: bool,
 }
 
+/// How to print tables.
+#[derive(Args, Debug, Clone, Copy)]
+pub(crate) struct TableOutput {
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Print whole tables, however narrow the terminal is
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) wide: bool,
+}
+
 /// A page of a list, and how to print it.
 #[derive(Args, Debug, Clone)]
 pub(crate) struct Paging {
@@ -29,7 +40,7 @@ pub(crate) struct Paging {
     #[arg(long, value_name = "CURSOR", value_parser = parse_text)]
     cursor: Option<String>,
     #[command(flatten)]
-    pub(super) output: Output,
+    pub(crate) output: TableOutput,
 }
 
 impl Paging {
@@ -119,6 +130,7 @@ impl CommandLine {
             let line = self
                 .option("--limit", (paging.limit != DEFAULT_PAGE_ITEMS).then_some(paging.limit))
                 .flag("--json", paging.output.json)
+                .flag("--wide", paging.output.wide)
                 .option("--cursor", cursor);
             eprintln!("next page: {}", line.0);
         }

@@ -4,15 +4,15 @@ use std::io::Write;
 
 use serde::Serialize;
 
-use super::{Cell, CommandLine, Paging, Style, print_rows, table};
+use super::{Cell, Column, CommandLine, Paging, Style, print_rows, table};
 use crate::commands::output::{print_json, print_line};
 
 /// The form of a list.
 pub(crate) struct Listing<'a, T, const N: usize> {
     /// The noun of an item, such as `dead letter`.
     pub(crate) what: &'static str,
-    /// The headings.
-    pub(crate) names: [&'static str; N],
+    /// The columns.
+    pub(crate) columns: [Column; N],
     /// The row of an item.
     pub(crate) row: fn(&T) -> [Cell; N],
     /// The requested page.
@@ -37,7 +37,7 @@ impl<T, const N: usize> Listing<'_, T, N> {
                 print_line(out, &format!("no {what} is found among the rows of this page"))?;
             }
             [] => print_line(out, &format!("no {what} is found"))?,
-            items => print_rows(out, style, &table(self.names, items.iter().map(self.row)))?,
+            items => print_rows(out, style, &table(style, self.columns, items.iter().map(self.row)))?,
         }
         command.print_next(self.paging, cursor);
         Ok(())
@@ -61,7 +61,8 @@ mod tests {
         let printed = |arguments: &[&str], items: Vec<u8>, cursor: Option<&str>| {
             let cli = Cli::parse_from([&["list"], arguments].concat());
             let row = |item: &u8| [item.to_string().into()];
-            let listing = Listing { what: "letter", names: ["ID"], row, paging: &cli.paging };
+            let listing =
+                Listing { what: "letter", columns: [Column::new("ID", 0)], row, paging: &cli.paging };
             let (page, line) = ((items, cursor.map(str::to_owned)), CommandLine::new("letters"));
             let mut out = Vec::new();
             let document = |items, cursor| (items, cursor);

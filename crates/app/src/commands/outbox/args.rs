@@ -4,7 +4,7 @@ use clap::{ArgGroup, Args, Subcommand};
 use outbox::{Age, ChannelName, MAX_LISTED};
 use uuid::Uuid;
 
-use crate::commands::operators::{Moment, parse_text};
+use crate::commands::operators::{Moment, TableOutput, parse_text};
 
 /// A subcommand of `outbox`.
 #[derive(Subcommand, Debug)]
@@ -69,7 +69,7 @@ pub struct ListArgs {
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_LISTED)))]
     pub limit: u32,
     #[command(flatten)]
-    pub output: Output,
+    pub(crate) output: TableOutput,
 }
 
 /// The event to show.
@@ -156,6 +156,7 @@ An age is a number and d, h or m. Events that are PENDING or DELIVERING are neve
 const DEAD_EXAMPLES: &str = "\
 Examples:
   notification outbox dead list --limit 10
+  notification outbox dead list --wide
   notification outbox dead list --json | jq -r .last_error | sort | uniq -c
   notification outbox dead show 0b1d0f8e-5c7e-4b58-9a9b-8e4f8a3c2d10
 

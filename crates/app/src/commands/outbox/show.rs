@@ -8,16 +8,19 @@ use base64::engine::general_purpose::STANDARD;
 use outbox::{EventDetail, StoredEvent};
 use serde_json::{Value, json};
 
-use crate::commands::operators::{Cell, Style, print_rows, table};
+use crate::commands::operators::{Cell, Column, Style, print_rows, table};
 use crate::commands::output::{print_json, print_line, printable};
 
-/// The most characters of an error shown in a list.
-const LISTED_ERROR_CHARS: usize = 100;
 /// A note that is shown with such events.
 const MAY_BE_ON_STREAM: &str = "An event that is DEAD by `lease expired` may be on the stream all the same.";
 
 /// Prints a list, as a table or as one JSON object a line.
-pub(super) fn print_events(out: &mut impl Write, events: &[StoredEvent], json: bool) -> anyhow::Result<()> {
+pub(super) fn print_events(
+    out: &mut impl Write,
+    style: Style,
+    events: &[StoredEvent],
+    json: bool,
+) -> anyhow::Result<()> {
     if json {
         return events.iter().try_for_each(|event| print_json(out, &event_json(event)));
     }
@@ -28,16 +31,21 @@ pub(super) fn print_events(out: &mut impl Write, events: &[StoredEvent], json: b
         if events.iter().any(|event| event.status == "DELIVERED") { "DELIVERED" } else { "DEAD SINCE" };
     let row = |event: &StoredEvent| {
         [
-            event.event_id.to_string(),
-            printable(&event.event_type),
-            event.attempts.to_string(),
-            time(event.updated_at),
-            printable(&event.last_error.chars().take(LISTED_ERROR_CHARS).collect::<String>()),
+            event.event_id.to_string().into(),
+            printable(&event.event_type).into(),
+            event.attempts.to_string().into(),
+            event.updated_at.map_or_else(|| time(None).into(), Cell::time),
+            printable(&event.last_error).into(),
         ]
-        .map(Cell::from)
     };
-    let rows = table(["EVENT_ID", "TYPE", "ATTEMPTS", since, "LAST ERROR"], events.iter().map(row));
-    print_rows(out, Style::PLAIN, &rows)?;
+    let columns = [
+        Column::new("EVENT_ID", 0),
+        Column::new("TYPE", 3).at_least(12),
+        Column::new("ATTEMPTS", 4),
+        Column::new(since, 2),
+        Column::new("LAST ERROR", 1).at_least(18),
+    ];
+    print_rows(out, style, &table(style, columns, events.iter().map(row)))?;
     match events.iter().any(StoredEvent::was_reaped) {
         true => print_line(out, &format!("\n{MAY_BE_ON_STREAM}")),
         false => Ok(()),

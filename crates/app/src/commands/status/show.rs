@@ -7,7 +7,7 @@ use domain::query::{
 };
 
 use crate::commands::holds::holds;
-use crate::commands::operators::{Cell, Style, Tone, print_members, print_section, table};
+use crate::commands::operators::{Cell, Column, Style, Tone, print_members, print_section, table};
 use crate::commands::output::{print_line, printable};
 
 /// Prints the status, with stuck parts first.
@@ -27,11 +27,11 @@ pub(super) fn print_status(out: &mut impl Write, style: Style, status: &Status) 
     ];
     print_members(out, style, members)?;
     let store = &status.store;
-    print_section(out, style, "channels", &channels(status))?;
-    print_section(out, style, "holds", &holds(&store.holds, store.at))?;
+    print_section(out, style, "channels", &channels(style.in_section(), status))?;
+    print_section(out, style, "holds", &holds(style.in_section(), &store.holds, store.at))?;
     print_section(out, style, "dead letters of the last 24 h", &causes(&store.dead_letters))?;
     print_section(out, style, "malformed intents of the last 24 h", &causes(&store.malformed_intents))?;
-    print_section(out, style, "replicas", &replicas(status))
+    print_section(out, style, "replicas", &replicas(style.in_section(), status))
 }
 
 fn leader(status: &Status) -> Cell {
@@ -64,7 +64,7 @@ fn waits(Waiting { entry_id, cause, age, .. }: &Waiting) -> String {
     format!("waits for {age}{at}: {}", printable(cause))
 }
 
-fn channels(status: &Status) -> Vec<[Cell; 5]> {
+fn channels(style: Style, status: &Status) -> Vec<Vec<Cell>> {
     let row = |channel: &ChannelStatus| {
         let tone = if channel.failing.count > 0 { Tone::Warning } else { Tone::Neutral };
         [
@@ -75,8 +75,14 @@ fn channels(status: &Status) -> Vec<[Cell; 5]> {
             channel.waiting.as_ref().map_or_else(|| "nothing".to_owned(), waits).into(),
         ]
     };
-    let names = ["CHANNEL", "DUE", "OLDEST DUE", "FAILING", "WAITS FOR"];
-    table(names, status.store.channels.iter().map(row))
+    let columns = [
+        Column::new("CHANNEL", 0),
+        Column::new("DUE", 2),
+        Column::new("OLDEST DUE", 4),
+        Column::new("FAILING", 3),
+        Column::new("WAITS FOR", 1).at_least(24),
+    ];
+    table(style, columns, status.store.channels.iter().map(row))
 }
 
 fn causes(causes: &CauseCounts) -> Vec<[Cell; 2]> {
@@ -87,19 +93,26 @@ fn causes(causes: &CauseCounts) -> Vec<[Cell; 2]> {
     causes.counts.iter().map(row).collect()
 }
 
-fn replicas(status: &Status) -> Vec<[Cell; 6]> {
+fn replicas(style: Style, status: &Status) -> Vec<Vec<Cell>> {
     let row = |replica: &ReplicaStatus| {
         [
             printable(&replica.replica).into(),
             printable(&replica.version).into(),
-            replica.started_at.to_string().into(),
+            Cell::time(replica.started_at),
             seen(replica, status),
             listed(&replica.leader_of.iter().map(String::as_str).collect::<Vec<_>>()),
             listed(&replica.blocked()),
         ]
     };
-    let names = ["REPLICA", "VERSION", "STARTED", "SEEN", "LEADER OF", "BLOCKED"];
-    table(names, status.store.replicas.iter().map(row))
+    let columns = [
+        Column::new("REPLICA", 0),
+        Column::new("VERSION", 4),
+        Column::new("STARTED", 5),
+        Column::new("SEEN", 1),
+        Column::new("LEADER OF", 2),
+        Column::new("BLOCKED", 3),
+    ];
+    table(style, columns, status.store.replicas.iter().map(row))
 }
 
 /// The time of a replica's last report, with a note if the replica counts as gone.

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand};
+use clap::{ArgGroup, Args, Subcommand};
 
 use crate::commands::operators::parse_text;
 
@@ -12,6 +12,9 @@ pub enum UsersCommand {
     /// Store the users of a file, in place of what is known of them
     #[command(after_help = IMPORT_EXAMPLES)]
     Import(ImportArgs),
+    /// Store one user, in place of what is known of them
+    #[command(after_help = ADD_EXAMPLES)]
+    Add(AddArgs),
     /// Show one user
     #[command(after_help = GET_EXAMPLES)]
     Get(UserArgs),
@@ -40,6 +43,26 @@ pub struct ImportArgs {
     pub output: Output,
 }
 
+/// The user to store.
+#[derive(Args, Debug)]
+#[command(group = ArgGroup::new("user").required(true))]
+pub struct AddArgs {
+    /// The id of the user
+    #[arg(group = "user", value_parser = parse_text)]
+    pub user_id: Option<String>,
+    /// The address for e-mails
+    #[arg(long, requires = "user_id", value_parser = parse_text)]
+    pub email: Option<String>,
+    /// The language, such as en
+    #[arg(long, value_name = "LANGUAGE", requires = "user_id", value_parser = parse_text)]
+    pub preferred_language: Option<String>,
+    /// The whole user as a JSON object, like a line of a file for `users import`
+    #[arg(long, value_name = "JSON", group = "user")]
+    pub document: Option<String>,
+    #[command(flatten)]
+    pub output: Output,
+}
+
 /// The user.
 #[derive(Args, Debug)]
 pub struct UserArgs {
@@ -56,6 +79,9 @@ pub struct ListArgs {
     /// Only ids that begin like this
     #[arg(long, default_value = "", hide_default_value = true)]
     pub prefix: String,
+    /// The most ids [default: all]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub limit: Option<u64>,
     #[command(flatten)]
     pub output: Output,
 }
@@ -64,6 +90,7 @@ pub struct ListArgs {
 pub const EXAMPLES: &str = "\
 Examples:
   notification users import users.jsonl
+  notification users add u-1 --email ada@example.com --preferred-language en
   notification users get u-1
   notification users list --prefix u-
   notification users delete u-1
@@ -77,8 +104,17 @@ Examples:
   notification users import users.csv --json
 
 A user that is known already is replaced; users that are not in the file stay. Further members and columns are stored too.
-Records that cannot be taken are written to FILE.refused.jsonl with line, reason and text; the others are imported, and the
+Ctrl-C ends it after the batch in progress and says how many are stored. Records that cannot be taken are written to FILE.refused.jsonl with line, reason and text; the others are imported, and the
 exit code is 1. It applies the migrations first, and may be run again at any time.";
+
+const ADD_EXAMPLES: &str = "\
+Examples:
+  notification users add u-1 --email ada@example.com --preferred-language en
+  notification users add u-1                 a user without an address: only push events reach them
+  notification users add --document '{\"user_id\":\"u-1\",\"email\":\"ada@example.com\",\"plan\":\"gold\"}'
+
+The rules are those of `users import`: a user that is known already is replaced, further members are stored too, and the migrations are
+applied first. The exit code is 2 if the user cannot be taken.";
 
 const GET_EXAMPLES: &str = "\
 Examples:
@@ -89,7 +125,7 @@ The exit code is 1 if there is no such user.";
 
 const LIST_EXAMPLES: &str = "\
 Examples:
-  notification users list
+  notification users list --limit 20
   notification users list --prefix u- --json | jq -r .user_id
 
 The exit code is 1 if there is no such user.";

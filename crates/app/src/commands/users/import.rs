@@ -12,13 +12,15 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, anyhow};
 use serde_json::json;
 use state::{Key, StateError, Value};
+use tokio_util::sync::CancellationToken;
 
 use super::args::Output;
 use super::records::{NoRecords, Record, Records};
 use super::refusals::Refusals;
 use super::{Failure, Users};
-use crate::commands::operators::draws_on_stderr;
+use crate::commands::operators::StatusLine;
 use crate::commands::output::{print_json, print_line};
+use crate::shutdown;
 
 /// The most users of one batch.
 const MAX_BATCH_USERS: usize = 1_000;
@@ -63,6 +65,8 @@ struct Import<'a> {
     batch: Vec<Taken>,
     batch_bytes: usize,
     imported: u64,
+    /// Cancelled by a signal.
+    stop: CancellationToken,
 }
 
 /// A record of the batch.
@@ -81,17 +85,19 @@ impl Users {
         out: &mut impl Write,
     ) -> Result<(), Failure> {
         let refusals = Refusals::new(&input.path)?;
-        let mut import = Import { users: self, refusals, batch: Vec::new(), batch_bytes: 0, imported: 0 };
+        let stop = shutdown::listen().context("signals cannot be listened to")?;
+        let mut import =
+            Import { users: self, refusals, batch: Vec::new(), batch_bytes: 0, imported: 0, stop };
         let mut progress = Progress::new(input.bytes);
         let outcome = import.run(&mut input, &mut progress).await;
-        progress.clear();
+        progress.line.clear();
         let refused = import.refusals.count();
         let written = import.refusals.finish().map(|path| path.map(Path::to_owned));
         outcome.with_context(|| {
             let (path, imported) = (input.path.display(), import.imported);
             format!(
                 "{path} is imported in part: {imported} users are stored and {refused} records refused, in the order of \
-                 the file; run it again, which is safe"
+                 the file. Run the command again: it begins with the first line, and what is stored already stays the same"
             )
         })?;
         let written = written?;
@@ -110,6 +116,10 @@ impl Import<'_> {
     async fn run(&mut self, input: &mut Input, progress: &mut Progress) -> anyhow::Result<()> {
         let cannot_read = "the file could not be read";
         while let Some(Record { line, text, document }) = input.records.next().context(cannot_read)? {
+            // A batch that is full is stored; the next one is not begun.
+            if self.batch.is_empty() && self.stop.is_cancelled() {
+                return Err(anyhow!("stopped by a signal before line {line}"));
+            }
             match document {
                 Err(reason) => self.refusals.add(line, &reason, &text)?,
                 Ok((key, value)) => {
@@ -158,26 +168,19 @@ impl Import<'_> {
 /// The progress of an import, shown on terminals only.
 struct Progress {
     bytes: u64,
-    is_shown: bool,
+    line: StatusLine,
     last: Instant,
 }
 
 impl Progress {
     fn new(bytes: u64) -> Self {
-        Self { bytes, is_shown: draws_on_stderr(), last: Instant::now() }
+        Self { bytes, line: StatusLine::on_stderr(), last: Instant::now() }
     }
 
     fn show(&mut self, imported: u64, refused: u64, bytes_read: u64) {
-        if !self.is_shown || self.last.elapsed() < PROGRESS_INTERVAL {
-            return;
-        }
-        self.last = Instant::now();
-        eprint!("\r\x1b[K{}", progress_line(imported, refused, bytes_read, self.bytes));
-    }
-
-    fn clear(&self) {
-        if self.is_shown {
-            eprint!("\r\x1b[K");
+        if self.last.elapsed() >= PROGRESS_INTERVAL {
+            self.last = Instant::now();
+            self.line.show(|_| progress_line(imported, refused, bytes_read, self.bytes));
         }
     }
 }

@@ -12,8 +12,9 @@ use super::csv::Rows;
 use super::lines::{Line, Lines, too_long};
 
 /// The member or column with the user's id.
-const USER_ID: &str = "user_id";
-const EMAIL: &str = "email";
+pub(super) const USER_ID: &str = "user_id";
+pub(super) const EMAIL: &str = "email";
+pub(super) const PREFERRED_LANGUAGE: &str = "preferred_language";
 
 /// A record of the file.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -83,7 +84,7 @@ impl<R: BufRead> Records<R> {
             Self::Jsonl(lines) => Ok(lines.next_record()?.map(|line| Record {
                 line: line.number,
                 text: line.text(),
-                document: of_json(&line),
+                document: of_line(&line),
             })),
             Self::Csv(lines, rows, names) => {
                 let Some(first) = lines.next_record()? else { return Ok(None) };
@@ -96,11 +97,13 @@ impl<R: BufRead> Records<R> {
     }
 }
 
-fn of_json(line: &Line) -> Result<(Key, Value), String> {
-    if line.is_too_long {
-        return Err(too_long());
-    }
-    let json = Json::parse(line.bytes.trim_ascii()).map_err(|error| {
+fn of_line(line: &Line) -> Result<(Key, Value), String> {
+    if line.is_too_long { Err(too_long()) } else { of_json(&line.bytes) }
+}
+
+/// The document of a user in JSON, or the reason why it is invalid.
+pub(super) fn of_json(text: &[u8]) -> Result<(Key, Value), String> {
+    let json = Json::parse(text.trim_ascii()).map_err(|error| {
         format!("it is no JSON that can be stored: {} at column {}", error.reason, error.column)
     })?;
     let Json::Object(mut members) = json else { return Err("it is no JSON object".to_owned()) };

@@ -37,6 +37,9 @@ pub(super) async fn report<P: Ports>(
             Outcome::Conflict(_) => activity.conflicts += 1,
             Outcome::Malformed(_) => activity.malformed += 1,
         }
+        if let Some(row) = outcome.malformed_row() {
+            metrics.malformed(&row.producer, row.rejection.code, 1);
+        }
         report_malformed(log, outcome);
     }
     metrics.outcomes(STREAM, &counts);
