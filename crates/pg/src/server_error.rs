@@ -7,7 +7,7 @@
 use std::error::Error;
 use std::fmt;
 
-use tokio_postgres::error::{DbError, SqlState};
+use tokio_postgres::error::{DbError, Severity, SqlState};
 
 /// The error of the server without values: SQLSTATE, constraint, table and column, and the message if it can
 /// contain only names.
@@ -23,6 +23,8 @@ struct ServerMessage {
     table: Option<String>,
     column: Option<String>,
     raised: Raised,
+    /// True if the server ended the session.
+    is_fatal: bool,
     /// The name of the statement, or empty.
     statement: &'static str,
 }
@@ -94,6 +96,7 @@ impl ServerError {
             table: error.table().map(str::to_owned),
             column: error.column().map(str::to_owned),
             raised: Raised::of(error),
+            is_fatal: matches!(error.parsed_severity(), Some(Severity::Fatal | Severity::Panic)),
             statement,
         }))
     }
@@ -139,8 +142,10 @@ impl ServerError {
     }
 
     /// True if the server serves nobody at present, or not on this connection, so that other rows fail, too.
+    /// Within a function, the code may be that of another server, which the function uses.
     pub(crate) fn is_about_server(&self) -> bool {
-        !self.is_of_raise() && OF_SERVER.iter().any(|start| self.code().starts_with(start))
+        let is_code = || OF_SERVER.iter().any(|start| self.code().starts_with(start));
+        self.0.is_fatal || !self.is_of_function() && is_code()
     }
 }
 

@@ -53,6 +53,16 @@ impl PostgresStorage {
         let early: Vec<Uuid> = early.into_iter().collect();
         let statement = |part: &[_]| statements::begin_again(&self.table, part);
         let changed = self.change_in_parts(&early, |id| *id, statement, &mut reaped).await?;
+        let unchanged: Vec<Uuid> = early
+            .iter()
+            .filter(|id| !changed.contains(*id) && !reaped.refused.contains(id))
+            .copied()
+            .collect();
+        if !unchanged.is_empty() {
+            let session = self.pool.session("reap leases of the outbox").await?;
+            let still = statements::early_among(&self.table, &unchanged);
+            reaped.refused.extend(ids(&session.query(still).await?)?);
+        }
         if !changed.is_empty() {
             tracing::warn!(
                 events = changed.len(),
@@ -63,8 +73,8 @@ impl PostgresStorage {
     }
 
     /// Changes rows, in halves if that fails, and returns those that were changed. A row that fails alone is
-    /// added to `reaped.refused`; after [`MAX_UNCLEAR`] rows that fail for a cause that may be the server, the
-    /// others are left.
+    /// added to `reaped.refused`; after [`MAX_UNCLEAR`] rows that fail for a cause that may be the server,
+    /// the others are left.
     async fn change_in_parts<T>(
         &self,
         rows: &[T],

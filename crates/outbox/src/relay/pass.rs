@@ -31,6 +31,10 @@ use crate::{
 
 /// The time for which claims give up soon after one that took too long.
 const HURRIED_FOR: Duration = Duration::from_secs(10);
+/// The duration of a claim from which on the table counts as slow: the limit of hurried claims.
+const SLOW_CLAIM: Duration = Duration::from_millis(250);
+/// The time for which claims of a slow table are not hurried.
+const PATIENT_FOR: Duration = Duration::from_secs(60);
 /// The fraction of a lease after which no further chunk is published.
 const PUBLISHING_PART: f64 = 0.7;
 
@@ -75,8 +79,9 @@ pub(super) struct LoopState {
     unclear: Option<OutboxError>,
     /// The time until which claims give up soon.
     hurried_until: Option<Instant>,
-    /// True if claims have their usual time, because hurried ones failed in a row.
-    is_patient: bool,
+    /// The time until which claims have their usual time nevertheless: hurried ones failed in a row, or the
+    /// table is slow for every event.
+    patient_until: Option<Instant>,
     rejections: UnloggedRejections,
     /// The comparison of DELIVERED events with the publisher's entries.
     pub(super) comparing: Comparing,
@@ -95,7 +100,7 @@ impl LoopState {
             suspects: Suspects::default(),
             unclear: None,
             hurried_until: None,
-            is_patient: false,
+            patient_until: None,
             rejections: UnloggedRejections::default(),
             marks: Marks::default(),
             marks_tried: now,
@@ -112,16 +117,27 @@ impl LoopState {
     }
 
     fn hurries(&self, now: Instant) -> bool {
-        !self.is_patient && self.hurried_until.is_some_and(|until| now < until)
+        let is_before = |until: Option<Instant>| until.is_some_and(|until| now < until);
+        is_before(self.hurried_until) && !is_before(self.patient_until)
     }
 
-    /// Notes that events were claimed, so that the server serves others than the suspects.
-    fn claimed(&mut self, events: &[Event]) {
+    /// Notes that a claim that began at `begun` found these events: the server serves others than the
+    /// suspects.
+    fn claimed(&mut self, events: &[Event], begun: Instant) {
         if !events.is_empty() {
-            self.is_patient = false;
+            if begun.elapsed() > SLOW_CLAIM {
+                self.patient_until = Some(Instant::now() + PATIENT_FOR);
+            }
             if self.suspects.others_succeeded(events.iter().map(|event| event.event_id)) {
                 self.scan = QueueScan::new(Instant::now());
             }
+        }
+    }
+
+    /// Gives the next claims their usual time if the last ones were hurried.
+    fn be_patient(&mut self, now: Instant) {
+        if self.hurries(now) {
+            self.patient_until = Some(now + HURRIED_FOR);
         }
     }
 
@@ -130,7 +146,7 @@ impl LoopState {
         let error = self.unclear.take();
         match (self.suspects.end_round(), error) {
             (true, Some(error)) => {
-                self.is_patient = !self.is_patient;
+                self.be_patient(Instant::now());
                 Err(error)
             }
             _ => Ok(()),
@@ -280,7 +296,7 @@ impl<S: Storage, P: Publisher, O: RelayObserver> Relay<S, P, O> {
             claim => claim?,
         };
         work.was_locked = false;
-        work.claimed(&claim.events);
+        work.claimed(&claim.events, begun);
         work.limit = work.limit.saturating_mul(2).min(self.settings.batch_size);
         work.passes_reaped = claim.of_reaped;
         let (is_followed, found) = (claim.next.is_some(), claim.events.len() + claim.unchanged.len());
@@ -317,7 +333,7 @@ impl<S: Storage, P: Publisher, O: RelayObserver> Relay<S, P, O> {
         let Some(event_id) = self.storage.first_claimable(request).await? else { return Err(error) };
         if blame == Blame::Unclear && !work.suspects.failed(event_id) {
             if work.suspects.are_many() {
-                work.is_patient = !work.is_patient;
+                work.be_patient(now);
                 return Err(error);
             }
             work.unclear = Some(error);

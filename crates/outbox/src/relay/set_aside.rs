@@ -109,8 +109,9 @@ impl UnloggedRejections {
         self.by_error.entry(error).or_default().push(event_id);
     }
 
-    /// Removes what is to be logged now, as lines with an error and some events: everything if no further rejection is expected
-    /// (`ends`) or the first has waited for [`MAX_LOG_DELAY`], otherwise the errors with a full line.
+    /// Removes what is to be logged now, as lines with an error and some events: everything if no further
+    /// rejection is expected (`ends`) or the first has waited for [`MAX_LOG_DELAY`], otherwise the errors
+    /// with a full line.
     pub(super) fn take_due(&mut self, ends: bool, now: Instant) -> Vec<(String, Vec<Uuid>)> {
         let is_due = ends || self.since.is_some_and(|since| now.duration_since(since) >= MAX_LOG_DELAY);
         let due = self.by_error.extract_if(.., |_, event_ids| is_due || event_ids.len() >= IDS_PER_LINE);

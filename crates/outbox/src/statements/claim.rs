@@ -38,7 +38,7 @@ pub(crate) enum Purpose {
 const KEY_SCAN_PARAMETERS: &str = "SET LOCAL enable_hashjoin = on;";
 
 /// The limits of the statement of a claim that gives up soon.
-const HURRIED: &str = "SET LOCAL lock_timeout = 200; SET LOCAL statement_timeout = 500";
+const HURRIED: &str = "SET LOCAL lock_timeout = 100; SET LOCAL statement_timeout = 250";
 
 /// Opens a transaction that claims: one at a time for each table, so that the next statement sees the events
 /// that all earlier claims have taken. The lock ends with the transaction. Without READ COMMITTED the

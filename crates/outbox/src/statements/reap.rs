@@ -113,6 +113,23 @@ pub(crate) fn early_leases(table: &TableName, request: &ReapRequest) -> BoundSta
     Statement::composed("outbox.early_leases", &["idx_openoutbox_stuck_leases"], text).bind(parameters)
 }
 
+/// Returns those of these events whose lease begins in the future and that no other transaction has locked.
+///
+/// Plan: the primary key.
+pub(crate) fn early_among(table: &TableName, event_ids: &[Uuid]) -> BoundStatement {
+    let mut parameters = Parameters::default();
+    let event_ids = parameters.add(parameter::uuids(event_ids.iter().map(|id| id.into_bytes())));
+    let text = format!(
+        "SELECT e.event_id FROM {} e
+         WHERE e.event_id = ANY ({event_ids}) AND e.status || '' = 'DELIVERING'
+           AND e.locked_at > now() + interval '{} seconds'
+         FOR UPDATE SKIP LOCKED",
+        table.quoted(),
+        CLOCK_TOLERANCE.as_secs(),
+    );
+    Statement::composed("outbox.early_among", &["openoutbox_events_pkey"], text).bind(parameters)
+}
+
 /// Restarts those of these leases that begin in the future and are not locked: they begin now. Returns the
 /// ids of their events.
 ///

@@ -314,6 +314,12 @@ async fn a_lease_from_the_future_that_the_table_refuses_to_change_is_named_and_t
         ReapRequest { types: EventTypes::All, lease_timeout: LEASE, limit: 1_000, except: Vec::new() };
     let reaped = db.storage().reap_expired_leases(&request, &kind).await.expect("no failure");
     assert_eq!((reaped.count, &reaped.refused), (0, &ids([3])));
+    db.execute(
+        "CREATE OR REPLACE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'",
+    )
+    .await;
+    let skipped = db.storage().reap_expired_leases(&request, &kind).await.expect("no failure");
+    assert_eq!(skipped.refused, ids([3]));
     let early = "SELECT count(*) FROM openoutbox_events WHERE locked_at > now() + interval '1 minute'";
     assert_eq!(db.value::<i64>(early).await, 1);
 }

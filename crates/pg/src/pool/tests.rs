@@ -58,7 +58,7 @@ async fn a_connection_whose_plan_is_dead_takes_those_in_use_with_it_when_they_ar
 async fn an_error_of_a_trigger_refuses_the_row_whatever_its_code_and_closes_no_connection() {
     let server = Postgres::start(PostgresOptions::default()).await.expect("PostgreSQL starts");
     let dsn = Dsn::parse(&server.superuser_dsn("postgres")).expect("a connection string");
-    let pool = PgPool::new(&dsn, settings(2, TIMEOUT)).expect("a pool");
+    let pool = PgPool::new(&dsn, settings(3, TIMEOUT)).expect("a pool");
     let (one, two) = tokio::join!(pool.session("one"), pool.session("two"));
     let (one, two) = (one.expect("opens"), two.expect("opens"));
     // The first is the code of a plan that is out of date.
@@ -84,9 +84,14 @@ async fn an_error_of_a_trigger_refuses_the_row_whatever_its_code_and_closes_no_c
     .expect("a function of the language SQL");
     let in_sql = one.query(Statement::new("test.two", &[], "SELECT two()").bind([])).await;
     assert!(matches!(in_sql, Err(PgError::TimedOut { .. })), "{in_sql:?}");
-    let in_function = "DO $$ BEGIN SET LOCAL transaction_read_only = on; CREATE TABLE t (); END $$";
-    let read_only = one.execute_batch(in_function).await.expect_err("the server refuses");
+    let read_only = "BEGIN READ ONLY; CREATE TABLE t (); COMMIT";
+    let read_only = one.execute_batch(read_only).await.expect_err("the server refuses");
     assert!(matches!(read_only, PgError::Unavailable { .. }), "{read_only:?}");
+    let ended = "DO $$ BEGIN PERFORM pg_terminate_backend(pg_backend_pid()); PERFORM pg_sleep(1); END $$";
+    let own = pool.session("ended").await.expect("opens");
+    let ended = own.execute_batch(ended).await.expect_err("the session ends");
+    assert!(matches!(ended, PgError::Unavailable { .. }), "{ended:?}");
+    drop(own);
     drop(one);
     let one = pool.session("one").await.expect("opens");
     let missing = two.execute_batch("SELECT FROM missing_table").await.expect_err("there is no such table");

@@ -125,9 +125,9 @@ impl<S: Storage, P: Publisher, O: RelayObserver> Relay<S, P, O> {
         Ok(())
     }
 
-    /// Makes lost events PENDING, and halves them if the table rejects some. Events that are locked, that fail
-    /// for a cause that may be the server, or that are rejected together with too many others, are held for
-    /// the next round.
+    /// Makes lost events PENDING, and halves them if the table rejects some. Events that are locked, that
+    /// fail for a cause that may be the server, or that are rejected together with too many others, are held
+    /// for the next round.
     async fn requeue(&self, comparison: &mut Comparison, lost: &[DeliveredEvent]) -> Result<(), Outage> {
         let Comparison { held, round: Some(round), .. } = comparison else { return Ok(()) };
         let tally = &mut round.tally;
