@@ -1,4 +1,5 @@
-//! `GET /v1/holds`, `POST /v1/holds:hold` and `POST /v1/holds:release`: what operators keep from being published.
+//! `GET /v1/holds`, `POST /v1/holds:hold` and `POST /v1/holds:release`: what operators keep from being
+//! published.
 
 use std::sync::Arc;
 

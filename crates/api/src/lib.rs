@@ -11,6 +11,7 @@
 //! `view.rs` renders values. `openapi.rs` describes all of it in the document that `GET /openapi.json`
 //! returns.
 
+mod actions;
 mod at_most;
 mod batch;
 mod changes;
@@ -62,6 +63,7 @@ pub fn router<P: Ports>(api: Api<P>, guard: &TokenGuard) -> Router {
         .route("/v1/dead-letters", operator(get(dead_letters::list::<P>)))
         .route("/v1/dead-letters:replay", operator(post(changes::replay::<P>)))
         .route("/v1/dead-letters:discard", operator(post(changes::discard::<P>)))
+        .route("/v1/actions", operator(get(actions::list::<P>)))
         .route("/v1/holds", operator(get(holds::list::<P>)))
         .route("/v1/holds:hold", operator(post(holds::hold::<P>)))
         .route("/v1/holds:release", operator(post(holds::release::<P>)))

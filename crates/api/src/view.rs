@@ -18,5 +18,5 @@ pub(crate) use changes::{Discarded, Replayed};
 pub(crate) use holds::ChangedHold;
 pub use holds::Holds;
 pub(crate) use intent_outcome::{IntentState, KeyOutcome};
-pub use lists::{DeadLetters, MalformedIntents, MalformedIntentsPage, Notifications};
+pub use lists::{Actions, DeadLetters, MalformedIntents, MalformedIntentsPage, Notifications};
 pub(crate) use receipts::{OUTCOME_INVALID, ReceiptResult, ReceiptResults};

@@ -7,6 +7,7 @@ use anyhow::Context;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::allocator;
+use crate::commands::actions::{self, ActionsArgs};
 use crate::commands::audit::{self, AuditArgs};
 use crate::commands::capacity::{self, CapacityArgs};
 use crate::commands::catalogue::{self, CatalogueArgs};
@@ -106,6 +107,9 @@ enum Command {
     /// Look after dead letters: list, show, replay, discard
     #[command(subcommand, after_help = dead_letters::EXAMPLES)]
     DeadLetters(DeadLettersCommand),
+    /// List what operators changed, newest first
+    #[command(after_help = actions::EXAMPLES)]
+    Actions(Box<ActionsArgs>),
     /// Keep the routes of a channel, a type or a producer from being published
     #[command(after_help = holds::HOLD_EXAMPLES)]
     Hold(HoldArgs),
@@ -237,6 +241,7 @@ impl Cli {
             Command::Outbox(command) => block_on(outbox::run(command, vars, &mut StandardOutput)),
             Command::Users(command) => block_on(users::run(command, vars, &mut StandardOutput)),
             Command::DeadLetters(command) => block_on(dead_letters::run(command, vars, &mut StandardOutput)),
+            Command::Actions(args) => block_on(actions::run(*args, vars, &mut StandardOutput)),
             Command::Hold(args) => block_on(holds::hold(args, vars, &mut StandardOutput)),
             Command::Release(args) => block_on(holds::release(args, vars, &mut StandardOutput)),
             Command::Holds(command) => block_on(holds::run(command, vars, &mut StandardOutput)),
@@ -302,6 +307,7 @@ mod tests {
             "explain k --producer p --json",
             "malformed list --code c --producer p --key k --since 7d --until 1h --limit 1",
             "malformed show 1-0 --raw --field payload_json",
+            "actions --actor a --action hold --request r --since 1d --limit 5 --json",
             "hold --producer p --reason r --dry-run --json",
             "release --channel email --yes",
             "holds list --json",

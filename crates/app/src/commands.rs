@@ -2,6 +2,7 @@
 
 use crate::config::{self, ConfigErrors, Loaded, Section};
 
+pub mod actions;
 mod actor;
 pub mod audit;
 pub mod capacity;

@@ -23,18 +23,20 @@ pub(crate) enum Section {
     DeadLetters,
     Malformed,
     Holds,
+    Actions,
     Catalogue,
     /// No entry, for errors and the sign-in.
     None,
 }
 
 /// The navigation: section, path, label.
-const NAVIGATION: [(Section, &str, &str); 6] = [
+const NAVIGATION: [(Section, &str, &str); 7] = [
     (Section::Overview, "/console/", "Overview"),
     (Section::Notifications, "/console/notifications", "Notifications"),
     (Section::DeadLetters, "/console/dead-letters", "Dead letters"),
     (Section::Malformed, "/console/malformed", "Malformed"),
     (Section::Holds, "/console/holds", "Holds"),
+    (Section::Actions, "/console/actions", "Actions"),
     (Section::Catalogue, "/console/catalogue", "Catalogue"),
 ];
 

@@ -1,5 +1,6 @@
 //! The pages. Each consists of a handler that reads ports and a pure function that renders the values.
 
+pub(crate) mod actions;
 pub(crate) mod catalogue;
 pub(crate) mod dead_letters;
 pub(crate) mod holds;

@@ -5,6 +5,7 @@
 //! not shift the pages. A page may be short or empty and still have a next one: no request examines more than
 //! a bounded number of rows.
 
+mod actions;
 mod activity;
 mod causes;
 mod cursor;
@@ -20,6 +21,7 @@ mod stream;
 mod stuck;
 
 pub use crate::document::{COUNT_CAP, Counted};
+pub use actions::{ActionFilter, ActionPlace, RecordedAction};
 pub use activity::{ACTIVITY_MINUTES, ActivityHistory, MinuteActivity};
 pub use causes::{Causes, DeadLetterCause, MAX_CAUSES, MalformedCause};
 pub use cursor::{InvalidCursor, Place};

@@ -5,6 +5,7 @@
 //! [`MAX_EXAMINED`] rows (ADR 0029). Frequent searches have an index that returns all matches at once:
 //! `candidates.rs`. An operator's search by a filter (`search.rs`) is limited by its time instead.
 
+mod actions;
 mod activity;
 mod candidates;
 mod causes;
@@ -20,9 +21,10 @@ mod status;
 use ambient::Timestamp;
 use domain::ports::{ActivityQueries, Queries, StoreError};
 use domain::query::{
-    ActivityHistory, Causes, DeadLetter, DeadLetterCause, DeadLetterFilter, DeadLetterPlace, IntentTrace,
-    MalformedCause, MalformedFilter, MalformedPlace, MalformedSummary, Notification, NotificationFilter,
-    NotificationSummary, Page, PageLimit, SearchFilter, SearchOutcome, StoreStatus, StoredMalformedIntent,
+    ActionFilter, ActionPlace, ActivityHistory, Causes, DeadLetter, DeadLetterCause, DeadLetterFilter,
+    DeadLetterPlace, IntentTrace, MalformedCause, MalformedFilter, MalformedPlace, MalformedSummary,
+    Notification, NotificationFilter, NotificationSummary, Page, PageLimit, RecordedAction, SearchFilter,
+    SearchOutcome, StoreStatus, StoredMalformedIntent,
 };
 use domain::record::{IdempotencyKey, NotificationId, Record, RecordCursor};
 use pg::{PgPool, Session, Statement};
@@ -94,6 +96,15 @@ impl Queries for PgQueries {
         search::search(&self.pool, filter, after, limit).await
     }
 
+    async fn list_actions(
+        &self,
+        filter: &ActionFilter,
+        after: Option<&ActionPlace>,
+        limit: PageLimit,
+    ) -> Result<Page<RecordedAction, ActionPlace>, StoreError> {
+        actions::list(&self.session("list the actions of operators").await?, filter, after, limit).await
+    }
+
     async fn list_dead_letters(
         &self,
         filter: &DeadLetterFilter,
@@ -146,6 +157,7 @@ impl ActivityQueries for PgQueries {
 /// All statements of the queries, those of the query builder with any parameters.
 pub(crate) fn statements() -> Vec<Statement> {
     let texts = [
+        actions::STATEMENTS,
         activity::STATEMENTS,
         candidates::STATEMENTS,
         causes::STATEMENTS,

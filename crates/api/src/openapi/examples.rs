@@ -24,7 +24,7 @@ use crate::view::{
 };
 
 pub(super) use operators::{
-    changed_hold, dead_letters, discard_requests, discarded, hold_requests, holds, malformed,
+    actions, changed_hold, dead_letters, discard_requests, discarded, hold_requests, holds, malformed,
     malformed_intents, malformed_intents_page, release_requests, replay_requests, replayed, status,
 };
 

@@ -19,10 +19,10 @@ use crate::ports::ApiSettings;
 use crate::receipts::ReceiptsRequest;
 use crate::search::SearchRequest;
 use crate::view::{
-    Accepted, ChangedHold, DeadLetters, Discarded, Holds, KeyOutcome, MalformedIntents, MalformedIntentsPage,
-    Notifications, ReceiptResults, Replayed, Results,
+    Accepted, Actions, ChangedHold, DeadLetters, Discarded, Holds, KeyOutcome, MalformedIntents,
+    MalformedIntentsPage, Notifications, ReceiptResults, Replayed, Results,
 };
-use crate::{dead_letters, intent_outcome, malformed_intents, notifications};
+use crate::{actions, dead_letters, intent_outcome, malformed_intents, notifications};
 
 /// The path items of the document.
 pub(super) fn paths(settings: &ApiSettings, schemas: &mut Schemas) -> Value {
@@ -36,6 +36,7 @@ pub(super) fn paths(settings: &ApiSettings, schemas: &mut Schemas) -> Value {
         "/v1/dead-letters": {"get": list_dead_letters(schemas).render()},
         "/v1/dead-letters:replay": {"post": replay(settings, schemas).render()},
         "/v1/dead-letters:discard": {"post": discard(settings, schemas).render()},
+        "/v1/actions": {"get": list_actions(schemas).render()},
         "/v1/holds": {"get": list_holds(schemas).render()},
         "/v1/holds:hold": {"post": hold(settings, schemas).render()},
         "/v1/holds:release": {"post": release(settings, schemas).render()},
@@ -224,6 +225,19 @@ fn discard(settings: &ApiSettings, schemas: &mut Schemas) -> Operation {
         },
         success,
     )
+}
+
+fn list_actions(schemas: &mut Schemas) -> Operation {
+    Operation {
+        description: "A request that changes much has an action for each of its transactions.".to_owned(),
+        ..list(
+            "listActions",
+            "operations",
+            "Lists what operators changed, newest first.",
+            &actions::PARAMS,
+            answer("A page.", schemas.answer::<Actions>(), examples::actions(), &[]),
+        )
+    }
 }
 
 fn list_holds(schemas: &mut Schemas) -> Operation {

@@ -1,6 +1,8 @@
 //! Pages of lists.
 
-use domain::query::{DeadLetter, MalformedSummary, NotificationSummary, StoredMalformedIntent};
+use domain::query::{
+    DeadLetter, MalformedSummary, NotificationSummary, RecordedAction, StoredMalformedIntent,
+};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -18,6 +20,15 @@ pub struct Notifications {
 pub struct DeadLetters {
     /// At most `limit`; a page may be short or empty and still have a next one.
     pub dead_letters: Vec<DeadLetter>,
+    /// The parameter `cursor` of the next page; `null` if the end of the list is reached.
+    pub next_cursor: Option<String>,
+}
+
+/// A page of operators' actions, newest first.
+#[derive(Serialize, JsonSchema)]
+pub struct Actions {
+    /// At most `limit`; a page may be short or empty and still have a next one.
+    pub actions: Vec<RecordedAction>,
     /// The parameter `cursor` of the next page; `null` if the end of the list is reached.
     pub next_cursor: Option<String>,
 }

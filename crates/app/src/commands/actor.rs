@@ -1,27 +1,47 @@
 //! The actor of a command that changes something, for `operator_actions`.
 
 use ambient::{RandomTokens, Tokens};
+use clap::Args;
 use uuid::Uuid;
 
+use super::operators::parse_text;
 use crate::config::host_name;
 
 /// The most characters kept of a user or host name.
 const MAX_NAME_CHARS: usize = 64;
 
-/// The actor in the form `$USER@host`; `unknown` replaces a missing part.
-pub(crate) fn actor(vars: &[(String, String)]) -> String {
-    // If the host name cannot be read, the user is still recorded.
-    actor_on(vars, &host_name())
+/// The name under which a change is recorded.
+#[derive(Args, Debug, Clone, Default)]
+pub(crate) struct ActorArgs {
+    /// Record the change under this name, in place of the user's
+    #[arg(long = "as", value_name = "NAME", value_parser = parse_text)]
+    name: Option<String>,
 }
 
-fn actor_on(vars: &[(String, String)], host: &str) -> String {
-    let user = ["USER", "LOGNAME"].iter().find_map(|name| {
-        let value = vars.iter().find(|(other, _)| other == name).map(|(_, value)| name_of(value));
-        value.filter(|value| !value.is_empty())
-    });
-    let host = name_of(host);
-    let host = if host.is_empty() { "unknown" } else { &host };
-    format!("{}@{host}", user.as_deref().unwrap_or("unknown"))
+impl ActorArgs {
+    /// The name that was given.
+    pub(crate) fn name(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
+
+    /// The actor in the form `user@host`: the name that was given, the user who called `sudo`, the user of
+    /// the environment, or the number of the process's user.
+    pub(crate) fn actor(&self, vars: &[(String, String)]) -> String {
+        // If the host name cannot be read, the user is still recorded.
+        self.on(vars, &host_name(), rustix::process::getuid().as_raw())
+    }
+
+    fn on(&self, vars: &[(String, String)], host: &str, uid: u32) -> String {
+        let of_variable = |name: &str| {
+            let value = vars.iter().find(|(other, _)| other == name);
+            value.map(|(_, value)| name_of(value)).filter(|value| !value.is_empty())
+        };
+        let given = self.name.as_deref().map(name_of).filter(|name| !name.is_empty());
+        let user = given.or_else(|| ["SUDO_USER", "USER", "LOGNAME"].into_iter().find_map(of_variable));
+        let host = name_of(host);
+        let host = if host.is_empty() { "localhost" } else { &host };
+        format!("{}@{host}", user.unwrap_or_else(|| format!("uid-{uid}")))
+    }
 }
 
 fn name_of(text: &str) -> String {
@@ -40,10 +60,15 @@ mod tests {
     #[test]
     fn an_actor_is_a_user_and_a_host_whatever_the_environment_lacks() {
         let vars = |name: &str, value: &str| vec![(name.to_owned(), value.to_owned())];
-        assert_eq!(actor_on(&vars("USER", "ada"), "ops-1\n"), "ada@ops-1");
-        assert_eq!(actor_on(&vars("LOGNAME", "ada"), "ops-1"), "ada@ops-1");
-        assert_eq!(actor_on(&vars("USER", ""), ""), "unknown@unknown");
-        assert_eq!(actor_on(&vars("USER", "a\u{1b}[31mb"), "h"), "a[31mb@h");
-        assert_eq!(actor_on(&vars("USER", &"x".repeat(300)), "h").len(), MAX_NAME_CHARS + 2);
+        let actor = |vars: &[(String, String)], host| ActorArgs::default().on(vars, host, 999);
+        assert_eq!(actor(&vars("USER", "ada"), "ops-1\n"), "ada@ops-1");
+        assert_eq!(actor(&vars("LOGNAME", "ada"), "ops-1"), "ada@ops-1");
+        assert_eq!(actor(&vars("USER", ""), ""), "uid-999@localhost");
+        assert_eq!(actor(&vars("USER", "a\u{1b}[31mb"), "h"), "a[31mb@h");
+        assert_eq!(actor(&vars("USER", &"x".repeat(300)), "h").len(), MAX_NAME_CHARS + 2);
+        let sudo = [vars("USER", "root"), vars("SUDO_USER", "ada")].concat();
+        assert_eq!(actor(&sudo, "h"), "ada@h", "who called sudo, and not root");
+        let named = ActorArgs { name: Some("grace".to_owned()) };
+        assert_eq!(named.on(&sudo, "h", 0), "grace@h");
     }
 }

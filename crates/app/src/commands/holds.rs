@@ -10,7 +10,7 @@ use domain::hold::{Hold, HoldActor, HoldChange, HoldKey, HoldPlan, HoldScope, ch
 use domain::ports::{HoldChanges, HoldStore};
 use serde_json::json;
 
-use super::actor::{actor, request_id};
+use super::actor::{ActorArgs, request_id};
 use super::operators::{
     Cell, Column, CommandLine, Output, Style, TableOutput, Tables, Tone, parse_text, print_rows, table,
 };
@@ -47,7 +47,7 @@ impl KeyArgs {
 }
 
 /// How to carry out a change.
-#[derive(Args, Debug, Clone, Copy)]
+#[derive(Args, Debug, Clone)]
 struct ChangeArgs {
     /// Print what would be done, and change nothing
     #[arg(long)]
@@ -55,6 +55,8 @@ struct ChangeArgs {
     /// Do not ask
     #[arg(long)]
     yes: bool,
+    #[command(flatten)]
+    actor: ActorArgs,
     #[command(flatten)]
     output: Output,
 }
@@ -192,7 +194,7 @@ async fn change(
     vars: Vars,
     out: &mut (impl Write + Send),
 ) -> Result<(), Failure> {
-    let (key, actor) = (key.key()?, actor(&vars));
+    let (key, actor) = (key.key()?, args.actor.actor(&vars));
     let tables = Tables::load(vars).await?;
     let store = tables.store()?;
     let plan = tables.explained(store.plan_hold(&key, &change).await)?;

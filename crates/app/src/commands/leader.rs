@@ -19,7 +19,7 @@ use store_postgres::PgStore;
 use tokio::time::{Instant, sleep};
 
 use self::outcome::Outcome;
-use super::actor::{actor, request_id};
+use super::actor::{ActorArgs, request_id};
 use super::operators::{Cell, Column, Style, TableOutput, Tables, print_rows, table};
 use super::output::{print_json, print_line, printable};
 use super::status::seen;
@@ -42,6 +42,8 @@ pub struct LeaderArgs {
     #[arg(long)]
     step_down: bool,
     #[command(flatten)]
+    actor: ActorArgs,
+    #[command(flatten)]
     output: TableOutput,
 }
 
@@ -61,7 +63,7 @@ another follows when its term has expired. The command ends within 50 s.
 
 /// Runs the command with these variables, and prints to `out`.
 pub async fn run(args: LeaderArgs, vars: Vars, out: &mut impl Write) -> Result<(), Failure> {
-    let (style, actor) = (Style::of_stdout(&vars, args.output.wide), actor(&vars));
+    let (style, actor) = (Style::of_stdout(&vars, args.output.wide), args.actor.actor(&vars));
     let tables = Tables::load(vars).await?;
     let (lookup, store) = (tables.leader()?, tables.store()?);
     let command = Command { tables, lookup, store, json: args.output.json };

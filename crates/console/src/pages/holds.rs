@@ -1,7 +1,8 @@
-//! What operators hold: the list, with the plan of a change, and the change.
+//! Holds: the list, the plan of a change, and the change.
 //!
 //! A change is one transaction: sent twice, the second finds nothing to change.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use ambient::{Clock, Timestamp};
@@ -10,12 +11,14 @@ use axum::extract::{RawQuery, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{get, post};
+use domain::catalog::Catalog;
 use domain::document::Age;
 use domain::hold::{
     Hold, HoldActor, HoldChange, HoldKey, HoldPlan, HoldScope, MAX_NAME_BYTES, MAX_REASON_BYTES,
     checked_reason,
 };
 use domain::ports::{HoldChanges, HoldStore};
+use domain::route::Channel;
 use maud::{Markup, html};
 
 use super::parts::notification_path;
@@ -58,7 +61,7 @@ async fn list<P: Ports>(
     let content = html! {
         @if let Some(done) = &done { (notice(Tone::Good, &html! { p { (visible(done)) } })) }
         (listed(&operator, &holds, console.clock.now()))
-        (new_hold(&operator, &Given::default()))
+        (new_hold(&operator, &names(&console.settings.catalog), &Given::default()))
     };
     Ok(Page::new(Section::Holds, "Holds", content))
 }
@@ -114,8 +117,15 @@ fn key_fields(key: &HoldKey) -> Markup {
     }
 }
 
-/// The form of a new hold, filled with what was given.
-fn new_hold(operator: &Operator, given: &Given<'_>) -> Markup {
+/// The names that can be held, as far as the catalogue has them.
+fn names(catalog: &Catalog) -> BTreeSet<&str> {
+    let types = catalog.types();
+    let of_types = types.flat_map(|known| known.producers().iter().map(String::as_str).chain([known.name()]));
+    of_types.chain(Channel::ALL.map(Channel::as_str)).collect()
+}
+
+/// The form of a new hold, filled with what was given. `names` are suggested.
+fn new_hold(operator: &Operator, names: &BTreeSet<&str>, given: &Given<'_>) -> Markup {
     html! {
         form.card method="post" action=(PLAN_PATH) aria-label="Hold" {
             h2 { "Hold something" }
@@ -133,7 +143,8 @@ fn new_hold(operator: &Operator, given: &Given<'_>) -> Markup {
                 }
                 div {
                     label for="name" { "Name" }
-                    input #name name="name" maxlength=(MAX_NAME_BYTES) required value=(given.name);
+                    input #name name="name" list="names" autocomplete="off" maxlength=(MAX_NAME_BYTES) required value=(given.name);
+                    datalist #names { @for name in names { option value=(name) {} } }
                 }
                 div.wide {
                     label for="reason" { "Reason" }
@@ -184,7 +195,11 @@ async fn plan<P: Ports>(
                 reason: text("reason"),
                 problem: Some(&problem),
             };
-            let page = Page::new(Section::Holds, "Holds", new_hold(&operator, &given));
+            let page = Page::new(
+                Section::Holds,
+                "Holds",
+                new_hold(&operator, &names(&console.settings.catalog), &given),
+            );
             return Ok(page.with_status(StatusCode::BAD_REQUEST));
         }
     };

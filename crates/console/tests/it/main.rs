@@ -1,6 +1,7 @@
 //! Tests of the console, each on a PostgreSQL database of its own and on the other ports in memory, through a
 //! simulated browser: sign-in, forms, headers, pages.
 
+mod actions;
 mod changes;
 mod forms;
 mod headers;

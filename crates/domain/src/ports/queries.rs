@@ -8,10 +8,10 @@ use ambient::Timestamp;
 use super::StoreError;
 use crate::entry::EntryId;
 use crate::query::{
-    Causes, DeadLetter, DeadLetterCause, DeadLetterFilter, DeadLetterPlace, EntryLook, IntentTrace,
-    LeaderTerm, MalformedCause, MalformedFilter, MalformedPlace, MalformedSummary, Notification,
-    NotificationFilter, NotificationSummary, Page, PageLimit, SearchFilter, SearchOutcome, StoreStatus,
-    StoredMalformedIntent, StreamBacklog, UnreadEntries,
+    ActionFilter, ActionPlace, Causes, DeadLetter, DeadLetterCause, DeadLetterFilter, DeadLetterPlace,
+    EntryLook, IntentTrace, LeaderTerm, MalformedCause, MalformedFilter, MalformedPlace, MalformedSummary,
+    Notification, NotificationFilter, NotificationSummary, Page, PageLimit, RecordedAction, SearchFilter,
+    SearchOutcome, StoreStatus, StoredMalformedIntent, StreamBacklog, UnreadEntries,
 };
 use crate::record::{IdempotencyKey, NotificationId, Record, RecordCursor};
 
@@ -48,6 +48,14 @@ pub trait Queries: Send + Sync {
         after: Option<&RecordCursor>,
         limit: PageLimit,
     ) -> impl Future<Output = Result<SearchOutcome, StoreError>> + Send;
+
+    /// Returns operators' actions that `filter` selects, the newest first, starting after `after`.
+    fn list_actions(
+        &self,
+        filter: &ActionFilter,
+        after: Option<&ActionPlace>,
+        limit: PageLimit,
+    ) -> impl Future<Output = Result<Page<RecordedAction, ActionPlace>, StoreError>> + Send;
 
     /// Returns dead letters that `filter` selects, the newest first, starting after `after`.
     fn list_dead_letters(

@@ -248,6 +248,20 @@ async fn a_dead_letter_that_is_open_for_a_day_is_reported_until_it_is_discarded(
 }
 
 #[tokio::test]
+async fn what_is_held_for_a_day_is_reported_until_it_is_released() {
+    let world = World::new().await;
+    world
+        .execute("INSERT INTO holds VALUES ('producer', 'game_master', now() - interval '25 hours', 'me', 'a test')")
+        .await;
+    let service = world.service().start().await;
+    let monitor = Monitor::start(&service.http_addr()).await;
+    monitor.sees("NotificationHoldOld").await;
+    let release = ["release", "--producer", "game_master", "--yes"];
+    assert_eq!(world.service().arguments(release).run().await.code, Some(0));
+    monitor.calms_down().await;
+}
+
+#[tokio::test]
 async fn malformed_intents_of_a_producer_are_reported() {
     let world = World::new().await;
     let (_service, monitor) = watched(world.service()).await;

@@ -2,12 +2,12 @@
 
 use domain::dead_letter::recovery_hint;
 use domain::entry::EntryId;
-use domain::hold::{Hold, HoldKey, HoldPlan, HoldScope};
+use domain::hold::{Hold, HoldChange, HoldKey, HoldPlan, HoldScope};
 use domain::malformed::{FailureCode, MalformedKey};
-use domain::operations::{ChangeReport, Plan, PlanGroup};
+use domain::operations::{ChangeReport, OperatorActionId, Plan, PlanGroup};
 use domain::query::{
-    self, CauseCounts, ChannelStatus, Counted, DeadLetter, LeaderTerm, MalformedSummary, ReplicaStatus,
-    Route, Status, StoreStatus, StoredMalformedIntent, StreamBacklog,
+    self, CauseCounts, ChannelStatus, Counted, DeadLetter, LeaderTerm, MalformedSummary, RecordedAction,
+    ReplicaStatus, Route, Status, StoreStatus, StoredMalformedIntent, StreamBacklog,
 };
 use domain::replica::{ReplicaReport, WorkerReport};
 use domain::route::Channel;
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::{OCCURRED_AT_MS, PRODUCER, after, key, rendered, route};
 use crate::view::{
-    ChangedHold, DeadLetters, Discarded, Holds, MalformedIntents, MalformedIntentsPage, Replayed,
+    Actions, ChangedHold, DeadLetters, Discarded, Holds, MalformedIntents, MalformedIntentsPage, Replayed,
 };
 
 const ENTRY_ID: &str = "1775121700000-0";
@@ -125,6 +125,21 @@ fn hold() -> Hold {
         released_at: None,
         routes: Counted { count: 1, capped: false },
     }
+}
+
+pub(in crate::openapi) fn actions() -> Value {
+    let Hold { key, since, actor, reason, .. } = hold();
+    let change = HoldChange::Hold { reason };
+    let action = RecordedAction {
+        id: OperatorActionId(7),
+        at: since,
+        actor,
+        action: change.action().to_owned(),
+        arguments: change.arguments(&key, Some("incident-17")),
+        affected: 1,
+        request_id: "c1f7a1a2c5d94c1c8f2e6a7f0f8f9b11".to_owned(),
+    };
+    rendered(Actions { actions: vec![action], next_cursor: None })
 }
 
 pub(in crate::openapi) fn holds() -> Value {

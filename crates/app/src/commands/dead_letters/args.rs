@@ -8,6 +8,7 @@ use domain::query::DeadLetterFilter;
 use domain::route::{Channel, RouteKey};
 
 use crate::commands::Failure;
+use crate::commands::actor::ActorArgs;
 use crate::commands::operators::{Output, Paging, TimeRange, parse_text};
 
 /// A subcommand of `dead-letters`.
@@ -98,6 +99,8 @@ pub(super) struct SelectionArgs {
     /// Do not ask
     #[arg(long)]
     pub(super) yes: bool,
+    #[command(flatten)]
+    pub(super) actor: ActorArgs,
     #[command(flatten)]
     pub(super) output: Output,
 }

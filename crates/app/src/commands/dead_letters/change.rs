@@ -13,7 +13,7 @@ use workers::{BulkChange, BulkEnd, BulkReport};
 use super::args::{DiscardArgs, ReplayArgs, SelectionArgs};
 use super::plan::{Planned, Words, letters_are};
 use super::with_filter;
-use crate::commands::actor::{actor, request_id};
+use crate::commands::actor::request_id;
 use crate::commands::operators::{CommandLine, Progress, StoreClock, Tables};
 use crate::commands::output::{confirm, print_json, print_line};
 use crate::commands::{Failure, Vars, load};
@@ -25,7 +25,7 @@ pub(super) async fn replay(
     vars: Vars,
     out: &mut (impl Write + Send),
 ) -> Result<(), Failure> {
-    let actor = actor(&vars);
+    let actor = args.selection.actor.actor(&vars);
     let (tables, budgets) = load(vars)?;
     let words = Words { command: "replay", done: "replayed" };
     let change = DeadLetterChange::Replay(budgets);
@@ -37,7 +37,7 @@ pub(super) async fn discard(
     vars: Vars,
     out: &mut (impl Write + Send),
 ) -> Result<(), Failure> {
-    let actor = actor(&vars);
+    let actor = args.selection.actor.actor(&vars);
     let words = Words { command: "discard", done: "discarded" };
     Command::open(load(vars)?, &args.selection, args.change.clone(), actor, words)
         .await?
@@ -207,6 +207,7 @@ impl<'a> Command<'a> {
             DeadLetterChange::Replay(_) => None,
         };
         line.option("--reason", reason)
+            .option("--as", self.args.actor.name())
             .flag("--no-wait", no_wait)
             .flag("--yes", self.args.yes)
             .flag("--json", self.args.output.json)

@@ -29,6 +29,7 @@ pub(super) async fn ten_rows(world: &World, service: &Service) {
         accept(service, &format!("dead-{turn}"), &body(turn)).await;
     }
     malformed(world).await;
+    hold(service).await;
     wait_for("dead letters and malformed intents", BOUND, async || {
         let letters = world.number("SELECT count(*) FROM dead_letters").await;
         let malformed = world.number("SELECT count(*) FROM malformed_intents").await;
@@ -58,6 +59,13 @@ async fn receipts(world: &World, service: &Service) {
                 .await;
         assert_eq!(answer.status, 200, "{}", answer.body);
     }
+}
+
+/// A hold of a type that no other data has, for a hostile reason.
+async fn hold(service: &Service) {
+    let hold = json!({"scope": "type", "name": "lobby.application.submitted", "reason": HOSTILE});
+    let made = ask(service, OPERATOR, "POST", "/v1/holds:hold", Some("hold"), &hold.to_string()).await;
+    assert_eq!(made.status, 200, "{}", made.body);
 }
 
 /// An unknown field with a hostile name, bytes that are not text, a missing field, a payload that violates

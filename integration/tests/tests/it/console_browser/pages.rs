@@ -7,12 +7,13 @@ use super::*;
 use crate::console_browser::data;
 
 /// The pages that need no data.
-const ALWAYS: [(&str, &str); 7] = [
+const ALWAYS: [(&str, &str); 8] = [
     ("overview", "/console/"),
     ("notifications", "/console/notifications"),
     ("dead-letters", "/console/dead-letters"),
     ("malformed", "/console/malformed"),
     ("holds", "/console/holds"),
+    ("actions", "/console/actions"),
     ("catalogue", "/console/catalogue"),
     ("catalogue-type", "/console/catalogue/lobby.application.submitted"),
 ];
