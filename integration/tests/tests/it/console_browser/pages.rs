@@ -74,6 +74,7 @@ async fn every_page_is_sound_with_no_data_ten_rows_and_many_in_both_themes_on_a_
     visit.always("none").await;
 
     data::ten_rows(&world, &service).await;
+    data::hold(&service).await;
     visit.always("ten").await;
     ten_rows_in_detail(&mut visit, &world).await;
 
