@@ -1,6 +1,9 @@
 //! Errors of the outbox itself.
 
+use std::time::Duration;
+
 use pg::PgError;
+use tokio::time::Instant;
 
 /// The error of a failed operation on the outbox.
 #[derive(Debug, thiserror::Error)]
@@ -55,9 +58,33 @@ impl OutboxError {
     }
 }
 
-/// The largest number of rows that fail alone, for a cause that may be the server, before the others of an
-/// operation are left.
-pub(crate) const MAX_UNCLEAR: usize = 3;
+/// The number of rows that fail alone, for a cause that may be the server, and the time spent, before the
+/// others of an operation are left.
+const MAX_UNCLEAR: usize = 3;
+const MAX_UNCLEAR_TIME: Duration = Duration::from_secs(2);
+
+/// The rows of an operation that failed alone, for a cause that may be the server.
+#[derive(Debug)]
+pub(crate) struct UnclearRows {
+    begun: Instant,
+    count: usize,
+}
+
+impl UnclearRows {
+    pub(crate) fn new() -> Self {
+        Self { begun: Instant::now(), count: 0 }
+    }
+
+    /// Counts a row that failed alone.
+    pub(crate) fn add(&mut self, blame: Blame) {
+        self.count += usize::from(blame == Blame::Unclear);
+    }
+
+    /// True if the others of the operation are to be left, because they would probably take as long.
+    pub(crate) fn are_too_many(&self) -> bool {
+        self.count >= MAX_UNCLEAR && self.begun.elapsed() >= MAX_UNCLEAR_TIME
+    }
+}
 
 /// The cause of a failed operation on several rows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -6,7 +6,7 @@ use pg::BoundStatement;
 use uuid::Uuid;
 
 use super::{PostgresStorage, column, ids, read_attempts};
-use crate::error::{Blame, MAX_UNCLEAR};
+use crate::error::{Blame, UnclearRows};
 use crate::row_id::RowId;
 use crate::{FailureKind, OutboxError, ReapRequest, Reaped, statements};
 
@@ -73,8 +73,7 @@ impl PostgresStorage {
     }
 
     /// Changes rows, in halves if that fails, and returns those that were changed. A row that fails alone is
-    /// added to `reaped.refused`; after [`MAX_UNCLEAR`] rows that fail for a cause that may be the server,
-    /// the others are left.
+    /// added to `reaped.refused`; if too many do, the others are left.
     async fn change_in_parts<T>(
         &self,
         rows: &[T],
@@ -82,8 +81,8 @@ impl PostgresStorage {
         statement: impl Fn(&[T]) -> BoundStatement,
         reaped: &mut Reaped,
     ) -> Result<HashSet<Uuid>, OutboxError> {
-        let (mut parts, mut changed, mut unclear) = (vec![rows], HashSet::new(), 0);
-        while let Some(part) = parts.pop().filter(|_| unclear < MAX_UNCLEAR) {
+        let (mut parts, mut changed, mut unclear) = (vec![rows], HashSet::new(), UnclearRows::new());
+        while let Some(part) = parts.pop().filter(|_| !unclear.are_too_many()) {
             if part.is_empty() {
                 continue;
             }
@@ -98,7 +97,7 @@ impl PostgresStorage {
             match (error.blame(), part) {
                 (Blame::Server, _) => return Err(error),
                 (blame, [row]) => {
-                    unclear += usize::from(blame == Blame::Unclear);
+                    unclear.add(blame);
                     reaped.refused.push(id(row));
                 }
                 _ => {
@@ -107,7 +106,7 @@ impl PostgresStorage {
                 }
             }
         }
-        if unclear >= MAX_UNCLEAR {
+        if unclear.are_too_many() {
             reaped.is_followed = false;
         }
         Ok(changed)

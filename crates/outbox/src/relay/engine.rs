@@ -113,6 +113,7 @@ impl<S: Storage, P: Publisher, O: RelayObserver> Relay<S, P, O> {
                     self.running();
                     outage_pause = OUTAGE_PAUSE_MIN;
                 }
+                Ok(PassEnd::Trying) => {}
                 Ok(PassEnd::Idle { due_in }) => {
                     self.running();
                     outage_pause = OUTAGE_PAUSE_MIN;

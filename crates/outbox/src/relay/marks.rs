@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::chunk::Outcomes;
-use crate::error::{Blame, MAX_UNCLEAR};
+use crate::error::{Blame, UnclearRows};
 use crate::{ClaimToken, FailedEvent, FailureKind, Marked, OutboxError, RelayObserver, Storage};
 
 /// The largest number of waiting marks; while there are more, nothing is claimed.
@@ -177,7 +177,7 @@ impl MarksOfKind<'_> {
 }
 
 /// Makes marks, and halves them if they fail. Returns one outcome for each mark reached, `None` for one that
-/// failed alone. After [`MAX_UNCLEAR`] of those, the others are left for the next time.
+/// failed alone. If too many do, the others are left for the next time.
 async fn mark_parts(
     storage: &impl Storage,
     token: &ClaimToken,
@@ -186,8 +186,8 @@ async fn mark_parts(
     refused: &mut Vec<(Uuid, OutboxError)>,
 ) -> (Vec<Option<Marked>>, Result<(), OutboxError>) {
     let (mut marked, mut parts) = (Vec::with_capacity(whole.len()), vec![whole]);
-    let mut unclear = 0;
-    while let Some(part) = parts.pop().filter(|_| unclear < MAX_UNCLEAR) {
+    let mut unclear = UnclearRows::new();
+    while let Some(part) = parts.pop().filter(|_| !unclear.are_too_many()) {
         let Some(first) = part.first() else { continue };
         let error = match part.make(storage, token).await {
             Ok(outcomes) => {
@@ -198,7 +198,7 @@ async fn mark_parts(
             Err(error) => return (marked, Err(error)),
         };
         if part.len() == 1 {
-            unclear += usize::from(error.blame() == Blame::Unclear);
+            unclear.add(error.blame());
             refused.push((first, error));
             marked.push(None);
         } else {

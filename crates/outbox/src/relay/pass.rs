@@ -52,6 +52,8 @@ pub(super) enum Outage {
 pub(super) enum PassEnd {
     /// More events may be due at once.
     Busy,
+    /// A claim failed, and another one may succeed.
+    Trying,
     /// Nothing could be claimed. `due_in` is zero if an event is due nevertheless, otherwise the time until
     /// the next is due.
     Idle { due_in: Option<Duration> },
@@ -146,7 +148,9 @@ impl LoopState {
         let error = self.unclear.take();
         match (self.suspects.end_round(), error) {
             (true, Some(error)) => {
-                self.be_patient(Instant::now());
+                let now = Instant::now();
+                self.be_patient(now);
+                (self.scan, self.looks_first) = (QueueScan::new(now), false);
                 Err(error)
             }
             _ => Ok(()),
@@ -220,7 +224,10 @@ impl<S: Storage, P: Publisher, O: RelayObserver> Relay<S, P, O> {
             Some(claimed) => claimed,
             None => {
                 let outcome = self.claim(work).await;
-                self.log_rejections(work, !matches!(outcome, Ok(ClaimOutcome::Nothing(PassEnd::Busy))));
+                self.log_rejections(
+                    work,
+                    !matches!(outcome, Ok(ClaimOutcome::Nothing(PassEnd::Busy | PassEnd::Trying))),
+                );
                 match outcome? {
                     ClaimOutcome::Claimed(claimed) => claimed,
                     ClaimOutcome::Nothing(pass) => return Ok(pass),
@@ -291,7 +298,7 @@ impl<S: Storage, P: Publisher, O: RelayObserver> Relay<S, P, O> {
             Err(error) if error.blame() != Blame::Server => {
                 work.looks_first = false;
                 self.narrow(work, &request, error).await?;
-                return Ok(ClaimOutcome::Nothing(PassEnd::Busy));
+                return Ok(ClaimOutcome::Nothing(PassEnd::Trying));
             }
             claim => claim?,
         };
@@ -306,7 +313,8 @@ impl<S: Storage, P: Publisher, O: RelayObserver> Relay<S, P, O> {
             return Ok(ClaimOutcome::Claimed(self.claimed(request.token, begun, deadline, claim)));
         }
         if is_followed || starts_over || passes_reaped {
-            return Ok(ClaimOutcome::Nothing(PassEnd::Busy));
+            let is_trying = work.suspects.event_ids().next().is_some();
+            return Ok(ClaimOutcome::Nothing(if is_trying { PassEnd::Trying } else { PassEnd::Busy }));
         }
         let due_in = self.storage.due_in(types, work.scan.next(Instant::now())).await?;
         work.end_round()?;

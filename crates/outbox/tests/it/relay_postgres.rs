@@ -274,7 +274,14 @@ async fn a_table_that_fails_for_every_event_sets_none_aside() {
     let relay = Relay::new(db.storage().clone(), stand.clone(), (), settings(Duration::from_millis(20)));
     let (status, until_stop) = (relay.status(), stop.clone());
     let task = tokio::spawn(async move { relay.run(until_stop).await });
-    until("it is paused", async || matches!(status.state(), RelayState::Paused { .. })).await;
+    let is_paused = || matches!(status.state(), RelayState::Paused { .. });
+    until("it is paused", async || is_paused()).await;
+    let paused = Instant::now();
+    until("it is still paused a second later", async || {
+        assert!(is_paused(), "it says that it runs although every claim fails");
+        paused.elapsed() >= Duration::from_secs(1)
+    })
+    .await;
     db.execute("DROP TRIGGER fail ON openoutbox_events").await;
     let begun = Instant::now();
     until("all are published", async || stand.published().len() >= 30).await;

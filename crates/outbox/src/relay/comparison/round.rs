@@ -5,7 +5,7 @@ use tokio::time::Instant;
 
 use super::tally::{RoundTally, report_given_up};
 use super::{Comparison, MAX_ROUNDS, REPEAT_INTERVAL};
-use crate::error::{Blame, MAX_UNCLEAR};
+use crate::error::{Blame, UnclearRows};
 use crate::relay::engine::Relay;
 use crate::relay::pass::Outage;
 use crate::{
@@ -132,7 +132,7 @@ impl<S: Storage, P: Publisher, O: RelayObserver> Relay<S, P, O> {
         let Comparison { held, round: Some(round), .. } = comparison else { return Ok(()) };
         let tally = &mut round.tally;
         let mut parts: Vec<&[DeliveredEvent]> = lost.chunks(REQUEUE_EVENTS).rev().collect();
-        let mut unclear = 0;
+        let mut unclear = UnclearRows::new();
         while let Some(part) = parts.pop() {
             let error = match self.storage.requeue_delivered(part).await {
                 Ok(outcome) => {
@@ -145,9 +145,9 @@ impl<S: Storage, P: Publisher, O: RelayObserver> Relay<S, P, O> {
             match (error.blame(), part) {
                 (Blame::Server, _) => return Err(error.into()),
                 // A table that rejects so many events rejects the others, too.
-                _ if tally.refused.len() >= MAX_REFUSED || unclear >= MAX_UNCLEAR => held.add(part.iter()),
-                (Blame::Unclear, [_]) => {
-                    unclear += 1;
+                _ if tally.refused.len() >= MAX_REFUSED || unclear.are_too_many() => held.add(part.iter()),
+                (blame @ Blame::Unclear, [_]) => {
+                    unclear.add(blame);
                     held.add(part.iter());
                 }
                 (Blame::Row, [event]) => tally.refused.push(event.event_id),
