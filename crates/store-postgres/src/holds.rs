@@ -267,8 +267,8 @@ fn plan(key: &HoldKey) -> BoundStatement {
     let [scope, name] = parameters(key);
     let every = domain::route::Channel::ALL.map(domain::route::Channel::as_str);
     let channels = match key.scope {
-        HoldScope::Channel => texts([key.name.as_str()].into_iter()),
-        HoldScope::Type | HoldScope::Producer => texts(every.into_iter()),
+        HoldScope::Channel => texts([key.name.as_str()]),
+        HoldScope::Type | HoldScope::Producer => texts(every),
     };
     PLAN.bind([scope, name, channels, rows(MAX_PLANNED), rows(PLAN_IDS)])
 }

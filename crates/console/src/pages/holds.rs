@@ -272,5 +272,5 @@ async fn change<P: Ports>(
         (HoldChange::Release, true) => format!("The {key} is released."),
         (HoldChange::Release, false) => format!("The {key} was not held."),
     };
-    Ok(Redirect::to(&address(LIST_PATH, [(DONE, done.as_str())].into_iter())).into_response())
+    Ok(Redirect::to(&address(LIST_PATH, [(DONE, done.as_str())])).into_response())
 }
