@@ -42,6 +42,15 @@ pub enum OutboxError {
     /// A trigger or a rule of the table skips the change of a row, without an error.
     #[error("the table leaves the row unchanged: a trigger or a rule skips its update")]
     Unchanged,
+    /// Claims of these events failed one by one, and that of no other event succeeded.
+    #[error("no event can be claimed; those tried one by one are {events}")]
+    NoneClaimed {
+        /// The first of their ids.
+        events: String,
+        /// The error of the last one.
+        #[source]
+        source: Box<OutboxError>,
+    },
     /// The role may not execute the function that returns the identity of the outbox.
     #[error("the role lacks the right EXECUTE on the function {0}")]
     NoFunctionRight(&'static str),

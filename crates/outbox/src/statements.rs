@@ -25,7 +25,7 @@ pub(crate) use delivered::{
     oldest_claim_until, requeue_as_read, still_as_read,
 };
 pub(crate) use mark::{LockedRows, deliver, fail, mark_begin, release, still_held};
-pub(crate) use reap::{begin_again, early_among, early_leases, expired_among, expired_leases, reap};
+pub(crate) use reap::{begin_again, early_leases, expired_leases, reap};
 pub(crate) use stats::{count_dead_of_blocks, stats, stats_capped};
 
 use std::time::Duration;
@@ -80,9 +80,7 @@ pub(crate) fn registry(table: &TableName) -> Vec<Statement> {
         still_held(table, &token, &[]),
         expired_leases(table, &reaping),
         reap(table, &reaping, &[]),
-        expired_among(table, &reaping, &[]),
         early_leases(table, &reaping),
-        early_among(table, &[]),
         begin_again(table, &[]),
         identity(table),
         newest_delivered(table, &types, Some(at), 1),

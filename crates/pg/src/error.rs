@@ -24,7 +24,7 @@ pub enum PgError {
     },
     /// A statement exceeded its deadline, or a function that it calls failed. It may or may not have been
     /// executed; with fewer rows it may succeed.
-    #[error("could not {operation} in time")]
+    #[error("could not {operation}")]
     TimedOut {
         /// The operation that failed.
         operation: &'static str,

@@ -14,9 +14,9 @@ pub enum StoreError {
         #[source]
         source: BoxError,
     },
-    /// The dependency responds, but took too long for this input. The call may or may not have been carried
-    /// out. A smaller input may succeed.
-    #[error("could not {operation} in time")]
+    /// The dependency responds, but took too long for this input, or a function of the database failed with
+    /// it. The call may or may not have been carried out. A smaller input may succeed.
+    #[error("could not {operation}")]
     TimedOut {
         /// The operation that failed.
         operation: &'static str,

@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use pg::BoundStatement;
 use uuid::Uuid;
 
+use super::delivered::one;
 use super::{PostgresStorage, column, ids, read_attempts};
 use crate::error::{Blame, UnclearRows};
 use crate::row_id::RowId;
@@ -28,19 +29,7 @@ impl PostgresStorage {
         reaped.is_followed |= expired.len() as u64 >= u64::from(request.limit);
         let id = |row: &(Uuid, u32, FailureKind)| row.0;
         let statement = |part: &[_]| statements::reap(&self.table, request, part);
-        let changed = self.change_in_parts(&expired, id, statement, &mut reaped).await?;
-        reaped.count = changed.len() as u64;
-        let unchanged: Vec<Uuid> = expired
-            .iter()
-            .map(id)
-            .filter(|id| !changed.contains(id) && !reaped.refused.contains(id))
-            .collect();
-        if !unchanged.is_empty() {
-            // A row that is neither changed nor locked was kept as it is by a trigger.
-            let session = self.pool.session("reap leases of the outbox").await?;
-            let still = statements::expired_among(&self.table, request, &unchanged);
-            reaped.refused.extend(ids(&session.query(still).await?)?);
-        }
+        reaped.count = self.change_in_parts(&expired, id, statement, &mut reaped).await?;
         Ok(reaped)
     }
 
@@ -52,36 +41,24 @@ impl PostgresStorage {
         drop(session);
         let early: Vec<Uuid> = early.into_iter().collect();
         let statement = |part: &[_]| statements::begin_again(&self.table, part);
-        let changed = self.change_in_parts(&early, |id| *id, statement, &mut reaped).await?;
-        let unchanged: Vec<Uuid> = early
-            .iter()
-            .filter(|id| !changed.contains(*id) && !reaped.refused.contains(id))
-            .copied()
-            .collect();
-        if !unchanged.is_empty() {
-            let session = self.pool.session("reap leases of the outbox").await?;
-            let still = statements::early_among(&self.table, &unchanged);
-            reaped.refused.extend(ids(&session.query(still).await?)?);
-        }
-        if !changed.is_empty() {
-            tracing::warn!(
-                events = changed.len(),
-                "leases of outbox events began in the future; they begin now"
-            );
+        let begun = self.change_in_parts(&early, |id| *id, statement, &mut reaped).await?;
+        if begun > 0 {
+            tracing::warn!(events = begun, "leases of outbox events began in the future; they begin now");
         }
         Ok(reaped)
     }
 
-    /// Changes rows, in halves if that fails, and returns those that were changed. A row that fails alone is
-    /// added to `reaped.refused`; if too many do, the others are left.
+    /// Changes rows, in halves if that fails, and returns the number of those that were changed. Rows that
+    /// fail alone, and rows that a trigger keeps as they are, are added to `reaped.refused`. If too many fail,
+    /// the rows not tried yet are left as they are.
     async fn change_in_parts<T>(
         &self,
         rows: &[T],
         id: fn(&T) -> Uuid,
         statement: impl Fn(&[T]) -> BoundStatement,
         reaped: &mut Reaped,
-    ) -> Result<HashSet<Uuid>, OutboxError> {
-        let (mut parts, mut changed, mut unclear) = (vec![rows], HashSet::new(), UnclearRows::new());
+    ) -> Result<u64, OutboxError> {
+        let (mut parts, mut changed, mut unclear) = (vec![rows], 0, UnclearRows::new());
         while let Some(part) = parts.pop().filter(|_| !unclear.are_too_many()) {
             if part.is_empty() {
                 continue;
@@ -89,7 +66,13 @@ impl PostgresStorage {
             let session = self.pool.session("reap leases of the outbox").await?;
             let error = match session.query(statement(part)).await {
                 Ok(rows) => {
-                    changed.extend(ids(&rows)?);
+                    let row = one(&session, &rows)?;
+                    let locked: Vec<RowId> = column(row, "locked")?;
+                    let ended: HashSet<Uuid> =
+                        column::<Vec<RowId>>(row, "changed")?.into_iter().map(|RowId(id)| id).collect();
+                    changed += ended.len() as u64;
+                    let kept = locked.into_iter().map(|RowId(id)| id).filter(|id| !ended.contains(id));
+                    reaped.refused.extend(kept);
                     continue;
                 }
                 Err(error) => OutboxError::from(error),

@@ -145,16 +145,20 @@ impl LoopState {
 
     /// Notes that nothing more is due. Fails if claims have failed and none has succeeded.
     fn end_round(&mut self) -> Result<(), OutboxError> {
-        let error = self.unclear.take();
+        let (events, error) = (self.suspected(), self.unclear.take());
         match (self.suspects.end_round(), error) {
             (true, Some(error)) => {
                 let now = Instant::now();
                 self.be_patient(now);
                 (self.scan, self.looks_first) = (QueueScan::new(now), false);
-                Err(error)
+                Err(OutboxError::NoneClaimed { events, source: error.into() })
             }
             _ => Ok(()),
         }
+    }
+
+    fn suspected(&self) -> String {
+        list_ids(self.suspects.event_ids())
     }
 
     /// Adds the events claimed ahead to the next marks, to be released.
@@ -342,7 +346,7 @@ impl<S: Storage, P: Publisher, O: RelayObserver> Relay<S, P, O> {
         if blame == Blame::Unclear && !work.suspects.failed(event_id) {
             if work.suspects.are_many() {
                 work.be_patient(now);
-                return Err(error);
+                return Err(OutboxError::NoneClaimed { events: work.suspected(), source: error.into() });
             }
             work.unclear = Some(error);
             return Ok(());

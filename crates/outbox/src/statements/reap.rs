@@ -43,9 +43,7 @@ pub(crate) fn expired_leases(table: &TableName, request: &ReapRequest) -> BoundS
 }
 
 /// Changes those of these events whose lease has expired, whose attempts are as read, and that no other
-/// transaction has locked. Returns their ids.
-///
-/// Plan: the primary key, to lock and to change.
+/// transaction has locked.
 pub(crate) fn reap(
     table: &TableName,
     request: &ReapRequest,
@@ -59,37 +57,15 @@ pub(crate) fn reap(
     parameters.add(parameter::bigints(expired.iter().map(|(.., kind)| delay_ms(*kind))));
     parameters.add(parameter::texts(expired.iter().map(|_| REAPED)));
     let lease = lease(&mut parameters, request);
-    let text = format!(
-        "UPDATE {t} e SET {}, locked_by = NULL, locked_at = NULL, updated_at = now()
-         WHERE e.event_id = ANY (ARRAY(
-            SELECT e.event_id FROM {t} e
-            WHERE e.event_id = ANY ($1::uuid[]) AND e.status || '' = 'DELIVERING'
-              AND (e.locked_at IS NULL OR e.locked_at < now() - {lease})
-              AND least(greatest(e.attempts, 0), {}) < ($2::bigint[])[array_position($1::uuid[], e.event_id)]
-            FOR UPDATE SKIP LOCKED))
-         RETURNING e.event_id",
-        outcome("NULL::text"),
+    let condition = format!(
+        "e.event_id = ANY ($1::uuid[]) AND (e.locked_at IS NULL OR e.locked_at < now() - {lease})
+         AND least(greatest(e.attempts, 0), {}) < ($2::bigint[])[array_position($1::uuid[], e.event_id)]",
         // One below the largest number, so that no failure can exceed it.
         i32::MAX - 1,
     );
+    let set = format!("{}, locked_by = NULL, locked_at = NULL, updated_at = now()", outcome("NULL::text"));
+    let text = change_unlocked(&t, &condition, &set);
     Statement::composed("outbox.reap", &["openoutbox_events_pkey"], text).bind(parameters)
-}
-
-/// Returns those of these events whose lease has expired and that no other transaction has locked.
-///
-/// Plan: the primary key.
-pub(crate) fn expired_among(table: &TableName, request: &ReapRequest, event_ids: &[Uuid]) -> BoundStatement {
-    let mut parameters = Parameters::default();
-    let event_ids = parameters.add(parameter::uuids(event_ids.iter().map(|id| id.into_bytes())));
-    let lease = lease(&mut parameters, request);
-    let text = format!(
-        "SELECT e.event_id FROM {} e
-         WHERE e.event_id = ANY ({event_ids}) AND e.status || '' = 'DELIVERING'
-           AND (e.locked_at IS NULL OR e.locked_at < now() - {lease})
-         FOR UPDATE SKIP LOCKED",
-        table.quoted()
-    );
-    Statement::composed("outbox.expired_among", &["openoutbox_events_pkey"], text).bind(parameters)
 }
 
 /// Returns the events whose lease begins in the future, because a clock was ahead or a person wrote them.
@@ -113,40 +89,31 @@ pub(crate) fn early_leases(table: &TableName, request: &ReapRequest) -> BoundSta
     Statement::composed("outbox.early_leases", &["idx_openoutbox_stuck_leases"], text).bind(parameters)
 }
 
-/// Returns those of these events whose lease begins in the future and that no other transaction has locked.
-///
-/// Plan: the primary key.
-pub(crate) fn early_among(table: &TableName, event_ids: &[Uuid]) -> BoundStatement {
-    let mut parameters = Parameters::default();
-    let event_ids = parameters.add(parameter::uuids(event_ids.iter().map(|id| id.into_bytes())));
-    let text = format!(
-        "SELECT e.event_id FROM {} e
-         WHERE e.event_id = ANY ({event_ids}) AND e.status || '' = 'DELIVERING'
-           AND e.locked_at > now() + interval '{} seconds'
-         FOR UPDATE SKIP LOCKED",
-        table.quoted(),
-        CLOCK_TOLERANCE.as_secs(),
-    );
-    Statement::composed("outbox.early_among", &["openoutbox_events_pkey"], text).bind(parameters)
-}
-
-/// Restarts those of these leases that begin in the future and are not locked: they begin now. Returns the
-/// ids of their events.
-///
-/// Plan: the primary key.
+/// Restarts those of these leases that begin in the future and are not locked: they begin now.
 pub(crate) fn begin_again(table: &TableName, event_ids: &[Uuid]) -> BoundStatement {
     let t = table.quoted();
     let mut parameters = Parameters::default();
     let event_ids = parameters.add(parameter::uuids(event_ids.iter().map(|id| id.into_bytes())));
-    let text = format!(
-        "UPDATE {t} e SET locked_at = now()
-         WHERE e.event_id = ANY (ARRAY(
-            SELECT e.event_id FROM {t} e
-            WHERE e.event_id = ANY ({event_ids}) AND e.status || '' = 'DELIVERING'
-              AND e.locked_at > now() + interval '{} seconds'
-            FOR UPDATE SKIP LOCKED))
-         RETURNING e.event_id",
+    let condition = format!(
+        "e.event_id = ANY ({event_ids}) AND e.locked_at > now() + interval '{} seconds'",
         CLOCK_TOLERANCE.as_secs(),
     );
+    let text = change_unlocked(&t, &condition, "locked_at = now()");
     Statement::composed("outbox.begin_again", &["openoutbox_events_pkey"], text).bind(parameters)
+}
+
+/// Builds a change of claimed events. Returns one row: the events that were changed, and those that no other
+/// transaction had locked. A trigger keeps the others of these as they are.
+///
+/// Plan: the primary key, to lock and to change.
+fn change_unlocked(table: &str, condition: &str, set: &str) -> String {
+    format!(
+        "WITH locked AS MATERIALIZED (
+            SELECT e.event_id FROM {table} e WHERE {condition} AND e.status || '' = 'DELIVERING'
+            FOR UPDATE SKIP LOCKED),
+        changed AS (
+            UPDATE {table} e SET {set} WHERE e.event_id = ANY (ARRAY(SELECT event_id FROM locked))
+            RETURNING e.event_id)
+        SELECT ARRAY(SELECT event_id FROM changed) AS changed, ARRAY(SELECT event_id FROM locked) AS locked"
+    )
 }

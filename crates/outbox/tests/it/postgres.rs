@@ -302,6 +302,34 @@ async fn a_lease_whose_end_a_trigger_skips_or_a_function_fails_is_named_and_the_
 }
 
 #[tokio::test]
+async fn leases_that_were_not_tried_because_others_fail_slowly_are_not_named_and_end_with_the_next_look() {
+    let db = Db::new().await;
+    for number in 1..=20 {
+        db.add(number, "").await;
+    }
+    assert_eq!(db.claim(20).await.1.len(), 20);
+    db.execute(&format!(
+        "CREATE FUNCTION fail_slowly() RETURNS trigger LANGUAGE plpgsql AS
+         $$ BEGIN PERFORM pg_sleep(0.3); PERFORM lastval(); END $$;
+         CREATE TRIGGER fail_slowly BEFORE UPDATE ON openoutbox_events FOR EACH ROW
+         WHEN (OLD.event_id <= '{}') EXECUTE FUNCTION fail_slowly()",
+        id(4)
+    ))
+    .await;
+    db.pass(LEASE + TICK).await;
+    let request =
+        ReapRequest { types: EventTypes::All, lease_timeout: LEASE, limit: 1_000, except: Vec::new() };
+    let first = db.storage().reap_expired_leases(&request, &kind).await.expect("no failure");
+    assert_eq!((first.refused.len(), first.count), (3, 0), "it ends after three and two seconds");
+    let except = ReapRequest { except: first.refused.clone(), ..request };
+    let second = db.storage().reap_expired_leases(&except, &kind).await.expect("no failure");
+    assert_eq!(second.count, 16, "the others end");
+    let mut named = [first.refused, second.refused].concat();
+    named.sort_unstable();
+    assert_eq!(named, ids([1, 2, 3, 4]));
+}
+
+#[tokio::test]
 async fn a_lease_from_the_future_that_the_table_refuses_to_change_is_named_and_the_others_begin_now() {
     let db = Db::new().await;
     for number in 1..=20 {

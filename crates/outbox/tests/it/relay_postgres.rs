@@ -277,6 +277,8 @@ async fn a_table_that_fails_for_every_event_sets_none_aside() {
     let is_paused = || matches!(status.state(), RelayState::Paused { .. });
     until("it is paused", async || is_paused()).await;
     let paused = Instant::now();
+    let RelayState::Paused { waiting_for } = status.state() else { panic!("it is paused") };
+    assert!(waiting_for.contains(&id(7).to_string()), "{waiting_for}");
     until("it is still paused a second later", async || {
         assert!(is_paused(), "it says that it runs although every claim fails");
         paused.elapsed() >= Duration::from_secs(1)

@@ -207,8 +207,8 @@ impl<P: Ports> RoutePublisher<P> {
                     shared.pause_after(&error).await?;
                     parts.push_front((part, confirmed_at));
                 }
-                Some(cause @ (Cause::TimedOut | Cause::Locked)) => {
-                    if cause == Cause::TimedOut {
+                Some(cause @ (Cause::TimedOut(_) | Cause::Locked)) => {
+                    if matches!(cause, Cause::TimedOut(_)) {
                         shared.batch_limit().failed(part.len());
                     }
                     shared.mark_failed(&error);

@@ -42,8 +42,8 @@ impl DeferredChange {
 pub(super) enum Cause {
     /// Another transaction has locked the row.
     Locked,
-    /// The completion takes too long by itself.
-    TimedOut,
+    /// The completion takes too long by itself, or a function that it calls fails, with this message.
+    TimedOut(String),
     /// PostgreSQL refuses the completion, with this message.
     Refused(String),
 }
@@ -54,7 +54,7 @@ impl Cause {
     pub(super) fn of(error: &StoreError) -> Option<Self> {
         match error {
             StoreError::Unavailable { .. } => None,
-            StoreError::TimedOut { .. } => Some(Self::TimedOut),
+            StoreError::TimedOut { .. } => Some(Self::TimedOut(error_chain(error))),
             StoreError::Locked { .. } => Some(Self::Locked),
             StoreError::Refused { .. } | StoreError::Corrupt { .. } => {
                 Some(Self::Refused(error_chain(error)))

@@ -51,7 +51,7 @@ impl RouteLog {
         self.report_suppressed(false);
         let kind = match cause {
             Cause::Locked => DeferredKind::Locked,
-            Cause::TimedOut => DeferredKind::TimedOut,
+            Cause::TimedOut(_) => DeferredKind::TimedOut,
             Cause::Refused(_) => DeferredKind::Refused,
         };
         if !self.deferred.admits(kind) {
@@ -65,11 +65,12 @@ impl RouteLog {
                 route_id = route,
                 "another transaction has locked a route; its completion is deferred and retried every second"
             ),
-            Cause::TimedOut => tracing::warn!(
+            Cause::TimedOut(error) => tracing::warn!(
                 channel,
                 notification_id = id,
                 route_id = route,
-                "a completion took too long; deferred and retried in the background"
+                error,
+                "the completion of a route failed or took too long; deferred and retried in the background"
             ),
             Cause::Refused(error) => tracing::error!(
                 channel,
@@ -123,7 +124,7 @@ impl RouteLog {
                 DeferredKind::TimedOut => tracing::warn!(
                     channel,
                     suppressed,
-                    "completing more routes takes too long; their completions are deferred"
+                    "the completions of more routes fail or take too long; they are deferred"
                 ),
                 DeferredKind::Refused => tracing::error!(
                     channel,

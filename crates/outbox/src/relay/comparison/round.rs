@@ -146,9 +146,9 @@ impl<S: Storage, P: Publisher, O: RelayObserver> Relay<S, P, O> {
                 (Blame::Server, _) => return Err(error.into()),
                 // A table that rejects so many events rejects the others, too.
                 _ if tally.refused.len() >= MAX_REFUSED || unclear.are_too_many() => held.add(part.iter()),
-                (blame @ Blame::Unclear, [_]) => {
+                (blame @ Blame::Unclear, [event]) => {
                     unclear.add(blame);
-                    held.add(part.iter());
+                    held.add_failed(event);
                 }
                 (Blame::Row, [event]) => tally.refused.push(event.event_id),
                 (_, []) => {}

@@ -1,6 +1,6 @@
 //! The results of a round, and the lost events that are left for the next round.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use pg::RawTimestamp;
 use uuid::Uuid;
@@ -47,6 +47,8 @@ impl RoundTally {
 #[derive(Debug, Default)]
 pub(super) struct HeldEvents {
     events: BTreeMap<Uuid, DeliveredEvent>,
+    /// Those that failed alone.
+    failed: BTreeSet<Uuid>,
     /// True if some events were dropped because the limit was reached.
     is_full: bool,
 }
@@ -62,9 +64,19 @@ impl HeldEvents {
         }
     }
 
-    /// Takes all events, to be tried again.
+    /// Adds an event that failed alone.
+    pub(super) fn add_failed(&mut self, event: &DeliveredEvent) {
+        self.failed.insert(event.event_id);
+        self.add(std::iter::once(event));
+    }
+
+    /// Takes all events, to be tried again: last those that failed alone, because a round ends after some of
+    /// them and leaves the others.
     pub(super) fn take(&mut self) -> Vec<DeliveredEvent> {
-        std::mem::take(self).events.into_values().collect()
+        self.is_full = false;
+        let mut events: Vec<_> = std::mem::take(&mut self.events).into_values().collect();
+        events.sort_by_key(|event| self.failed.contains(&event.event_id));
+        events
     }
 
     pub(super) fn len(&self) -> usize {
@@ -139,5 +151,30 @@ impl<S: Storage, P: Publisher, O: RelayObserver> Relay<S, P, O> {
             held,
             "delivered outbox events were compared with the entries on their server"
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_that_failed_alone_are_tried_last_in_every_later_round() {
+        let event = |number: u128| DeliveredEvent {
+            event_id: Uuid::from_u128(number),
+            event_type: String::new(),
+            delivered_at: RawTimestamp::NEG_INFINITY,
+        };
+        let numbers = |events: Vec<DeliveredEvent>| -> Vec<u128> {
+            events.iter().map(|event| event.event_id.as_u128()).collect()
+        };
+        let all: Vec<DeliveredEvent> = (1..=4).map(event).collect();
+        let mut held = HeldEvents::default();
+        held.add_failed(&all[0]);
+        held.add(all[1..].iter());
+        assert_eq!(numbers(held.take()), [2, 3, 4, 1]);
+        held.add_failed(&all[1]);
+        held.add([&all[0], &all[3]].into_iter());
+        assert_eq!(numbers(held.take()), [4, 1, 2], "the first failed in the round before");
     }
 }
