@@ -10,8 +10,8 @@ const HEAD: &str = "\
 # Remove the # in front of what differs. Required are NOTIFICATION_REDIS_MASTER_ADDR, NOTIFICATION_POSTGRES_PRIMARY_DSN and a user
 # directory: NOTIFICATION_USER_SERVICE_BASE_URL, or NOTIFICATION_USER_DIRECTORY=state. Write a value with other characters than letters,
 # digits and : / . , _ - within single quotes; systemd and shells read it alike then. Secrets may be in files of their own, which the
-# group notification may read. docs/config.md, in /usr/share/doc/notification, explains more; docs/deployment.md beside it has the
-# command that checks this file.
+# group notification may read. docs/config.md, below /usr/share/doc/notification, explains more; docs/deployment.md beside it has
+# the command that checks this file.
 ";
 
 /// The maximum length of a comment line, in characters. A longer word exceeds it.

@@ -49,8 +49,8 @@ impl PostgresStorage {
     }
 
     /// Changes rows, in halves if that fails, and returns the number of those that were changed. Rows that
-    /// fail alone, and rows that a trigger keeps as they are, are added to `reaped.refused`. If too many fail,
-    /// the rows not tried yet are left as they are.
+    /// fail alone, and rows that a trigger keeps as they are, are added to `reaped.refused`. If too many
+    /// fail, the rows not tried yet are left as they are.
     async fn change_in_parts<T>(
         &self,
         rows: &[T],

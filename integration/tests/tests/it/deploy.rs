@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
+use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
 use app::config::{self, Config, ConfigErrors, Loaded, Postgres as PostgresConfig, RelayProcessConfig};
@@ -207,6 +207,69 @@ fn versions_are_those_of_the_workspace() {
 fn without_variable(path: &str) -> &str {
     let default = path.strip_suffix('}').and_then(|path| path.split_once(":-"));
     default.map_or(path, |(_, default)| default)
+}
+
+#[test]
+fn the_component_with_the_console_is_a_valid_configuration_of_the_service() {
+    let (folder, mut all, workload) = workloads().remove(0);
+    let patch = documents("deploy/kubernetes/console/config.yaml").remove(0);
+    let config = all.iter_mut().find(|one| one["kind"] == "ConfigMap").expect("a ConfigMap");
+    assert_eq!(config["metadata"]["name"], patch["metadata"]["name"]);
+    for (name, value) in patch["data"].as_object().expect("variables") {
+        config["data"][name] = value.clone();
+    }
+    for container in containers(&workload) {
+        let command = text(&container["args"][0]).to_owned();
+        check_config(&format!("{folder} with the console"), &command, variables(container, &all));
+    }
+}
+
+/// True if the Debian package has this file of the source, at its place below the folder of documents.
+fn is_packaged(path: &Path, assets: &[toml::Value]) -> bool {
+    let is_in = |asset: &toml::Value| {
+        let from = Path::new(asset[0].as_str().expect("a path"));
+        let Ok(from) = from.strip_prefix("../..") else { return false };
+        let to = Path::new(asset[1].as_str().expect("a folder"));
+        let file = from.file_name().and_then(|name| name.to_str()).expect("a name");
+        let fits = file
+            .strip_prefix('*')
+            .map_or(path.ends_with(file), |end| path.to_str().is_some_and(|path| path.ends_with(end)));
+        fits && from.parent() == path.parent()
+            && Path::new("usr/share/doc/notification").join(path.parent().expect("a folder")) == to
+    };
+    assets.iter().any(is_in)
+}
+
+#[test]
+fn every_link_between_pages_leads_to_a_file_of_the_debian_package() {
+    let manifest: toml::Value = toml::from_str(&read("crates/app/Cargo.toml")).expect("a manifest");
+    let assets = manifest["package"]["metadata"]["deb"]["assets"].as_array().expect("assets");
+    let mut pages: Vec<PathBuf> =
+        ["README.md", "CHANGELOG.md", "ARCHITECTURE.md"].map(PathBuf::from).to_vec();
+    for folder in ["docs", "docs/adr"] {
+        let entries = fs::read_dir(Path::new(ROOT).join(folder)).expect("a folder");
+        let names = entries.map(|entry| Path::new(folder).join(entry.expect("an entry").file_name()));
+        pages.extend(names.filter(|path| path.extension().is_some_and(|end| end == "md")));
+    }
+    let mut links = 0;
+    for page in &pages {
+        assert!(is_packaged(page, assets), "{}", page.display());
+        let text = read(page.to_str().expect("a path"));
+        for rest in text.split("](").skip(1) {
+            let link = rest.split([')', '#']).next().unwrap_or_default();
+            if link.is_empty() || link.contains(':') || link.contains(char::is_whitespace) {
+                continue;
+            }
+            let target = page.parent().expect("a folder").join(link);
+            let mut path = PathBuf::new();
+            for part in target.components() {
+                if part == Component::ParentDir { assert!(path.pop()) } else { path.push(part) }
+            }
+            links += 1;
+            assert!(is_packaged(&path, assets), "{}: {link}", page.display());
+        }
+    }
+    assert!(links > 200, "{links}");
 }
 
 #[test]

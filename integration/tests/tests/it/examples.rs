@@ -41,7 +41,7 @@ impl Example {
             installed(name);
         }
         let folder = TempDir::new().expect("a temporary folder");
-        std::fs::write(folder.path().join(file), code(name)).expect("the file is written");
+        std::fs::write(folder.path().join(file), code(PAGE, name)).expect("the file is written");
         Self { name, program, folder, file }
     }
 
@@ -57,10 +57,10 @@ impl Example {
     }
 }
 
-/// The code block that follows the mark of an example.
-fn code(name: &str) -> &'static str {
+/// The code block of a page that follows the mark of an example.
+pub(crate) fn code<'a>(page: &'a str, name: &str) -> &'a str {
     let mark = format!("<!-- example: {name} -->\n```");
-    let (_, rest) = PAGE.split_once(&mark).unwrap_or_else(|| panic!("the page has no example {name}"));
+    let (_, rest) = page.split_once(&mark).unwrap_or_else(|| panic!("the page has no example {name}"));
     let (_language, rest) = rest.split_once('\n').expect("a block has lines");
     rest.split("```").next().unwrap_or_default()
 }
@@ -73,7 +73,7 @@ fn installed(program: &str) -> PathBuf {
 }
 
 /// The program that runs TypeScript on Node.js.
-fn tsx() -> PathBuf {
+pub(crate) fn tsx() -> PathBuf {
     installed("node");
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("it is in the target folder");
     let tsx = target.join("page-examples/node_modules/.bin/tsx");
@@ -262,6 +262,6 @@ tests_of!(curl python typescript);
 #[test]
 fn every_example_of_the_page_is_run() {
     let marked = PAGE.matches("<!-- example: ").count();
-    assert_eq!(marked, ["redis-cli", "curl", "python", "typescript"].map(code).len());
+    assert_eq!(marked, ["redis-cli", "curl", "python", "typescript"].map(|name| code(PAGE, name)).len());
     assert!(!PAGE.contains("<!-- example: curl -->\n\n"), "a mark stands directly above its block");
 }

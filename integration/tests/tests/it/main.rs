@@ -24,6 +24,7 @@ mod commands_terminal;
 mod console;
 mod console_browser;
 mod console_catalogue;
+mod consumers;
 mod crash;
 mod dead_letters;
 mod deploy;

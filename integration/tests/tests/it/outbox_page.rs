@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::LazyLock;
 
 use crate::outbox::*;
 use crate::world::*;
@@ -33,8 +34,13 @@ fn run(command: &mut Command, install: &str) -> String {
     out
 }
 
-/// The interpreter of a virtual environment that has the packages.
-fn python() -> PathBuf {
+/// The interpreter of a virtual environment that has the packages, which the first call installs.
+pub(crate) fn python() -> PathBuf {
+    static INSTALLED_ONCE: LazyLock<PathBuf> = LazyLock::new(install_python);
+    INSTALLED_ONCE.clone()
+}
+
+fn install_python() -> PathBuf {
     let environment = Path::new(INSTALLED).join("python");
     let python = environment.join("bin/python");
     if !python.is_file() {

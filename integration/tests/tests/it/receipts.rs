@@ -12,8 +12,8 @@ use sha2::{Digest, Sha256};
 use crate::api::*;
 use crate::world::*;
 
-const MAIL_TOKEN: &str = "mail-token";
-const GATEWAY_TOKEN: &str = "gateway-token";
+pub(crate) const MAIL_TOKEN: &str = "mail-token";
+pub(crate) const GATEWAY_TOKEN: &str = "gateway-token";
 const PAGE: &str = include_str!("../../../../docs/consumers.md");
 const PATH: &str = "/v1/receipts";
 const AT: &str = "2026-04-02T09:21:40.5+02:00";
@@ -24,7 +24,7 @@ const STATUSES: [&str; 5] = ["failed", "delivered", "opened", "complained", "bou
 const SEED: u64 = 20_261_122;
 
 /// The tokens of the tests, and one of each consumer.
-fn with_consumers(world: &World) -> TokensFile {
+pub(crate) fn with_consumers(world: &World) -> TokensFile {
     let tokens = TokensFile::new(world);
     let mut text = TOKENS.to_owned();
     for (consumer, token) in [("mail", MAIL_TOKEN), ("gateway", GATEWAY_TOKEN)] {
@@ -56,7 +56,7 @@ async fn outcomes(service: &Service, token: &str, reports: &[Value]) -> Vec<Stri
 
 /// Sends an intent for two users and returns the ids of its routes: two of the mail service, then two of the
 /// gateway.
-async fn published(world: &World, service: &Service) -> Vec<String> {
+pub(crate) async fn published(world: &World, service: &Service) -> Vec<String> {
     assert_eq!(send(service, "k-1", &body(54)).await.status, 202);
     world.settled(1).await;
     let mut ids: Vec<String> = world.outbound().await.into_keys().collect();

@@ -225,7 +225,11 @@ fn check_documentation(root: &Root) {
         "/usr/share/zsh/vendor-completions/_notification",
         "/usr/share/fish/vendor_completions.d/notification.fish",
         "/usr/share/doc/notification/copyright",
-        "/usr/share/doc/notification/deployment.md",
+        "/usr/share/doc/notification/docs/deployment.md",
+        "/usr/share/doc/notification/docs/adr/README.md",
+        "/usr/share/doc/notification/deploy/prometheus/alerts.yml",
+        "/usr/share/doc/notification/deploy/grafana/notification.json",
+        "/usr/share/doc/notification/examples/catalog.toml",
     ] {
         assert!(root.path(file).metadata().is_ok_and(|file| file.len() > 0), "{file}");
     }
