@@ -72,6 +72,7 @@ pub(crate) async fn show<P: Ports>(
     let found = api.queries.get_notification(&id).await.map_err(|error| read_failed(&error))?;
     let own = principal.producer.as_deref();
     let found = found.filter(|found| principal.operator || own == Some(found.producer.as_str()));
-    let found = found.ok_or_else(|| not_found("notification"))?.explained(api.clock.now());
-    Ok(Json(if principal.operator { found } else { found.without_addresses() }).into_response())
+    let found = found.ok_or_else(|| not_found("notification"))?;
+    let found = if principal.operator { found } else { found.without_addresses() };
+    Ok(Json(found.explained(api.clock.now())).into_response())
 }

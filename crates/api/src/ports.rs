@@ -10,6 +10,7 @@ use domain::operations::Budgets;
 use domain::ports::{
     HoldChanges, LeaderLookup, Operations, Queries, ReceiptStore, StreamQueries, Submissions,
 };
+use domain::query::Leaderless;
 use idempotency::{Idempotency, Store};
 
 /// The types of the ports of an API.
@@ -51,6 +52,8 @@ pub struct Api<P: Ports> {
     pub stream: P::Stream,
     /// Looks up the leader.
     pub leader: P::Leader,
+    /// The observations of the leader by this replica.
+    pub leaderless: Leaderless,
     /// Guards batches and operators' changes.
     pub keys: Idempotency<P::Keys>,
     /// The clock, for schedules and explanations.

@@ -22,7 +22,12 @@ pub(crate) async fn show<P: Ports>(
     let store = api.queries.status(&api.settings.stream, api.clock.now()).await;
     let store = store.map_err(|error| store_failed(&error))?;
     let term = api.leader.leader().await.map_err(|error| store_failed(&error))?;
+    let seen_since = api.leaderless.look(term.is_some(), store.at);
+    let last_term_end = match term {
+        Some(_) => None,
+        None => api.leader.last_term_end().await.map_err(|error| store_failed(&error))?,
+    };
     // If Redis is unavailable, the rest is still returned.
     let backlog = api.stream.backlog(store.processed_up_to()).await.ok();
-    Ok(Json(Status::new(store, term, None, backlog)).into_response())
+    Ok(Json(Status::new(store, term, last_term_end.or(seen_since), backlog)).into_response())
 }

@@ -264,7 +264,7 @@ fn block_on(work: impl Future<Output = Result<(), Failure>>) -> Result<(), Failu
 /// Returns the exit code of an outcome. Prints the error to standard error unless it was logged.
 pub fn report(outcome: Result<(), Failure>) -> ExitCode {
     let Err(failure) = outcome else { return ExitCode::SUCCESS };
-    if !matches!(failure, Failure::Logged { .. } | Failure::Reported) {
+    if !matches!(failure, Failure::Logged { .. } | Failure::Reported | Failure::Failing) {
         eprintln!("{failure}");
     }
     failure.exit_code().into()

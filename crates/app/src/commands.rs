@@ -48,6 +48,9 @@ pub enum Failure {
     /// The command found what it exists to report, and has printed it.
     #[error("error: see above")]
     Reported,
+    /// The service is failing, which the command has printed.
+    #[error("error: see above")]
+    Failing,
     /// The command failed, and its log contains the cause.
     #[error("error: see the log")]
     Logged {
@@ -62,6 +65,7 @@ impl Failure {
         match self {
             Self::Config(_) | Self::Usage(_) => 2,
             Self::Run(_) | Self::Reported => 1,
+            Self::Failing => 3,
             Self::Logged { exit_code } => *exit_code,
         }
     }

@@ -126,11 +126,13 @@ fn text_of(panic: &(dyn Any + Send)) -> &str {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
     use std::sync::{Arc, Mutex};
     use std::time::Duration;
 
     use ambient::SystemClock;
     use domain::ports::{Activity, ReplicaReport, ReplicaStore, StoreError};
+    use domain::replica::{ActivityPart, PartActivity};
     use workers::{Health, ReplicaHealth, Reporter};
 
     use super::*;
@@ -181,6 +183,14 @@ mod tests {
         }
 
         async fn add_activity(&self, _: &str, _: &Activity) -> Result<(), StoreError> {
+            Ok(())
+        }
+
+        async fn add_part_activity(
+            &self,
+            _: &str,
+            _: &BTreeMap<ActivityPart, PartActivity>,
+        ) -> Result<(), StoreError> {
             Ok(())
         }
 

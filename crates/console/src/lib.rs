@@ -18,7 +18,6 @@ mod error;
 mod forms;
 mod headers;
 mod layout;
-mod leaderless;
 mod operator;
 mod pages;
 mod params;
@@ -35,7 +34,6 @@ use axum::response::Redirect;
 use axum::routing::{any, get};
 
 pub use attempts::Attempts;
-pub use leaderless::Leaderless;
 pub use ports::{Console, ConsoleSettings, Ports};
 
 /// Builds the routes below `/console/`. They do not have a fallback, so that they can be merged with the

@@ -15,7 +15,7 @@ use http_server::tokens::AccessTokens;
 use idempotency::{Idempotency, Store};
 
 use crate::attempts::Attempts;
-use crate::leaderless::Leaderless;
+use domain::query::Leaderless;
 
 /// The types of the ports of a console.
 pub trait Ports: Send + Sync + 'static {

@@ -1,19 +1,19 @@
 //! Explanation of a route in one sentence for a person: the reason for its state, and its next step and time.
 //!
-//! A function of the row alone: the status of the service shows what the channel's publisher waits for.
+//! A function of the row and of the obstacle of its channel's publisher.
 
 pub mod intent;
 
 use ambient::Timestamp;
 
 use crate::hold::RouteHold;
-use crate::query::Route;
+use crate::query::{Route, Waiting};
 use crate::receipt::{Receipt, ReceiptStatus, Report};
 use crate::route::{RouteStatus, SkipReason};
 
-/// The sentence for `route` at `now`. It contains no address, and ends without a full stop.
-pub fn explain(route: &Route, now: Timestamp) -> String {
-    let state = state(route, now);
+/// The sentence for `route` at `now`, while the publisher of its channel has this obstacle. It contains no address, and ends without a full stop.
+pub fn explain(route: &Route, now: Timestamp, obstacle: Option<&Waiting>) -> String {
+    let state = state(route, now, obstacle);
     match &route.receipt {
         // The detail is left out: it may contain an address.
         Some(Receipt { highest: Report { status, at, .. }, .. }) => {
@@ -33,10 +33,10 @@ fn what_happened(status: ReceiptStatus) -> &'static str {
     }
 }
 
-fn state(route: &Route, now: Timestamp) -> String {
+fn state(route: &Route, now: Timestamp, obstacle: Option<&Waiting>) -> String {
     match route.status {
-        RouteStatus::Pending => format!("{}; {}", why_pending(route), next_attempt(route, now)),
-        RouteStatus::Failed => format!("{}; {}", failures(route), next_attempt(route, now)),
+        RouteStatus::Pending => format!("{}; {}", why_pending(route), next_attempt(route, now, obstacle)),
+        RouteStatus::Failed => format!("{}; {}", failures(route), next_attempt(route, now, obstacle)),
         RouteStatus::Published => format!(
             "Published{} as entry {} of the outbound stream; final, consumers deliver it from there",
             at(route.published_at),
@@ -61,7 +61,7 @@ fn failures(route: &Route) -> String {
 }
 
 /// The next step of a live route.
-fn next_attempt(route: &Route, now: Timestamp) -> String {
+fn next_attempt(route: &Route, now: Timestamp, obstacle: Option<&Waiting>) -> String {
     let attempt = u64::from(route.attempt_count) + 1;
     let of = format!("{attempt} of {}", route.max_attempts);
     let is_new = route.status == RouteStatus::Pending && route.updated_at == route.created_at;
@@ -77,6 +77,10 @@ fn next_attempt(route: &Route, now: Timestamp) -> String {
             );
         }
         None => {}
+    }
+    let is_next = |due: Timestamp| due <= now || (is_new && due < Timestamp::MAX);
+    if let (Some(obstacle), Some(_)) = (obstacle, route.next_attempt_at.filter(|due| is_next(*due))) {
+        return format!("waits: {}; next attempt ({of}) as soon as that is over", obstacle.meaning());
     }
     match route.next_attempt_at {
         // The service does not write such a row: live routes have a time.

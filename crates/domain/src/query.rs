@@ -10,7 +10,9 @@ mod activity;
 mod causes;
 mod cursor;
 mod dead_letters;
+mod findings;
 mod intent_trace;
+mod leaderless;
 mod malformed;
 mod notification;
 mod notifications;
@@ -18,7 +20,6 @@ mod search;
 mod status;
 mod store_status;
 mod stream;
-mod stuck;
 
 pub use crate::document::{COUNT_CAP, Counted};
 pub use actions::{ActionFilter, ActionPlace, RecordedAction};
@@ -26,17 +27,22 @@ pub use activity::{ACTIVITY_MINUTES, ActivityHistory, MinuteActivity};
 pub use causes::{Causes, DeadLetterCause, MAX_CAUSES, MalformedCause};
 pub use cursor::{InvalidCursor, Place};
 pub use dead_letters::{DeadLetter, DeadLetterFilter, DeadLetterPlace, Discarded};
+pub use findings::{
+    BLOCKED_LIMIT, DEFERRED_LIMIT, Finding, NO_LEADER_LIMIT, OLDEST_DUE_LIMIT, RECENT, RUNBOOK_SECTIONS,
+    ServiceState,
+};
 pub use intent_trace::{IntentOutcome, IntentTrace};
+pub use leaderless::Leaderless;
 pub use malformed::{MalformedFilter, MalformedPlace, MalformedSummary, StoredMalformedIntent};
 pub use notification::{Notification, Route};
 pub use notifications::{NotificationFilter, NotificationSummary, RouteCounts};
 pub use search::{FilterFault, SEARCH_NAMES, SearchFilter, SearchName, SearchOutcome, SearchPlace};
-pub use status::{IntakeStatus, Leader, LeaderTerm, Status, StreamBacklog};
+pub use status::{IntakeStatus, Leader, LeaderTerm, Status, StreamBacklog, blocked_workers};
 pub use store_status::{
-    CauseCounts, ChannelStatus, INTAKE, REPLICA_FRESH_FOR, ReplicaStatus, StoreStatus, Waiting,
+    CauseCounts, ChannelStatus, INTAKE, REPLICA_FRESH_FOR, RecentFailure, RecentFailures, ReplicaStatus,
+    StoreStatus, Waiting,
 };
 pub use stream::{EntryLook, FoundEntry, MAX_UNREAD_BYTES, MAX_UNREAD_ENTRIES, UnreadEntries};
-pub use stuck::{BLOCKED_LIMIT, NO_LEADER_LIMIT, OLDEST_DUE_LIMIT, Stuck};
 
 /// The most items of a page.
 pub const MAX_PAGE_ITEMS: usize = 200;

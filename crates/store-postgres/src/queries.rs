@@ -15,6 +15,7 @@ mod detail;
 mod intent_trace;
 mod malformed;
 mod notifications;
+mod replicas;
 mod search;
 mod status;
 
@@ -71,7 +72,12 @@ impl PgQueries {
 
 impl Queries for PgQueries {
     async fn get_notification(&self, id: &NotificationId) -> Result<Option<Notification>, StoreError> {
-        detail::get(&self.lookup("get a notification").await?, id).await
+        let session = self.lookup("get a notification").await?;
+        let Some(mut found) = detail::get(&session, id).await? else { return Ok(None) };
+        if found.routes.iter().any(|route| route.status.is_live()) {
+            found.obstacles = replicas::obstacles(&session).await?;
+        }
+        Ok(Some(found))
     }
 
     async fn list_records(&self, ids: &[NotificationId]) -> Result<Vec<Record>, StoreError> {
@@ -165,6 +171,7 @@ pub(crate) fn statements() -> Vec<Statement> {
         detail::STATEMENTS,
         malformed::STATEMENTS,
         notifications::STATEMENTS,
+        replicas::STATEMENTS,
         status::STATEMENTS,
     ];
     let id = NotificationId::from(String::new());
@@ -176,7 +183,7 @@ pub(crate) fn statements() -> Vec<Statement> {
         candidates::with_record_ids(&[]),
         detail::record_of(&id),
         detail::records_of(&[]),
-        status::replicas(),
+        replicas::replicas(),
     ];
     let built = built.iter().map(|bound| bound.statement().clone());
     [texts.concat(), built.chain(search::statements()).collect()].concat()

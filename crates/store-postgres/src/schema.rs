@@ -40,6 +40,7 @@ pub(crate) enum Replicas {
     Version,
     StartedAt,
     SeenAt,
+    StoppedAt,
     LeaderOf,
     Workers,
 }
@@ -51,7 +52,7 @@ pub(crate) fn required_rights() -> Vec<RequiredRights<'static>> {
 }
 
 /// The names of the tables.
-pub(crate) const TABLES: [&str; 14] = [
+pub(crate) const TABLES: [&str; 15] = [
     "records",
     "routes",
     "dead_letters",
@@ -62,6 +63,7 @@ pub(crate) const TABLES: [&str; 14] = [
     "outbound_names",
     "replicas",
     "activity",
+    "activity_parts",
     "operator_actions",
     "console_sessions",
     "holds",

@@ -121,6 +121,15 @@ impl StreamReader for RedisStreamReader {
         let call = ScriptCall::new(&self.observe, [stream].into_iter());
         parse_state(OPERATION, &self.client.script(OPERATION, &call).await?)
     }
+
+    async fn key_type(&self, key: &str) -> Result<Option<String>, StoreError> {
+        const OPERATION: &str = "ask for the type of a key";
+        let mut command = cmd("TYPE");
+        match self.client.command(OPERATION, command.arg(key)).await? {
+            Value::SimpleString(kind) => Ok(Some(kind).filter(|kind| kind != "none")),
+            other => Err(unexpected(OPERATION, &other)),
+        }
+    }
 }
 
 /// True if the time limit of the read passed, rather than that the server refused or ended the connection.

@@ -311,6 +311,22 @@ fn said(error: &RedisError) -> Option<String> {
     error.code().map(|code| format!("{code} {}", error.detail().unwrap_or_default()))
 }
 
+/// An error that the server returned.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Answered(String);
+
+/// An error text of Redis without the places in scripts that it names: before Redis 7 they come first, and
+/// since then last.
+pub(crate) fn without_script(text: &str) -> String {
+    let text = text.find(" script: ").map_or(text, |end| &text[..end]);
+    let begin = match (text.contains("@user_script:"), text.rfind(": -")) {
+        (true, Some(place)) => place + 3,
+        _ => 0,
+    };
+    text[begin..].trim().to_owned()
+}
+
 /// True if the connection is usable after this error: any error that the server returned except `READONLY`,
 /// after which the server is no longer the primary.
 fn leaves_connection_usable(error: &RedisError) -> bool {
@@ -323,16 +339,17 @@ fn is_demotion(text: &str) -> bool {
 
 /// True if the server rejected the command, so that nothing was carried out: it is full, for example.
 pub fn is_rejected(error: &StoreError) -> bool {
-    let source = std::error::Error::source(error).and_then(|source| source.downcast_ref::<RedisError>());
-    source.is_some_and(|error| error.code().is_some())
+    std::error::Error::source(error).is_some_and(|source| source.is::<Answered>())
 }
 
 pub(crate) fn redis_error(operation: &'static str, error: RedisError) -> StoreError {
     let answered = matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension);
-    if answered && !said(&error).is_some_and(|text| is_outage(&text)) {
-        return StoreError::Refused { operation, source: error.into() };
+    let Some(text) = said(&error) else { return unavailable(operation, error) };
+    let source = Answered(without_script(&text));
+    if answered && !is_outage(&text) {
+        return StoreError::Refused { operation, source: source.into() };
     }
-    unavailable(operation, error)
+    unavailable(operation, source)
 }
 
 pub(crate) fn unavailable(
@@ -379,6 +396,26 @@ mod tests {
             "ERR Protocol error: unauthenticated bulk length",
         ] {
             assert!(is_outage(text), "{text}");
+        }
+    }
+
+    #[test]
+    fn an_error_text_names_no_place_in_a_script() {
+        let wrong = "WRONGTYPE Operation against a key holding the wrong kind of value";
+        let full = "OOM command not allowed when used memory > 'maxmemory'.";
+        for (text, expected) in [
+            (format!("{wrong} script: 6399c2ab, on @user_script:7."), wrong),
+            (wrong.to_owned(), wrong),
+            (format!("{full} script: 1f, on @user_script:5."), full),
+            (format!("@user_script: 11: -{full}\r\n"), full),
+            (
+                format!(
+                    "ERR Error running script (call to f_1f): @user_script:23: @user_script: 23: -{full}"
+                ),
+                full,
+            ),
+        ] {
+            assert_eq!(without_script(&text), expected);
         }
     }
 

@@ -9,7 +9,7 @@ use domain::ports::{Acknowledged, Append, LeaseToken, Outbound, ServerId, StoreE
 use domain::route::{Channel, RouteKey};
 use redis::{Script, Value};
 
-use crate::connect::{RedisClient, ScriptCall, millis, unavailable, unexpected};
+use crate::connect::{RedisClient, ScriptCall, millis, unavailable, unexpected, without_script};
 use crate::keyspace::{Keyspace, server_changes};
 use crate::{marker, server, stream_state};
 use inspection::InspectionScripts;
@@ -113,9 +113,9 @@ impl RedisOutbound {
                 Some(Value::BulkString(error)) => {
                     let error = String::from_utf8_lossy(error).into_owned();
                     Ok(if self.client.is_outage(&error) {
-                        Append::Outage(error)
+                        Append::Outage(without_script(&error))
                     } else {
-                        Append::Refused(error)
+                        Append::Refused(without_script(&error))
                     })
                 }
                 _ => Err(unavailable(operation, "Redis returned a reply without an error")),

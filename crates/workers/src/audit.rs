@@ -13,7 +13,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ambient::{Clock, Timestamp};
-use domain::audit::{Checkpoints, Discrepancy, Figures, RetentionCutoffs, judge_checkpoints};
+use domain::audit::{
+    Checkpoints, Discrepancy, DiscrepancyKind, Figures, RetentionCutoffs, Subject, judge_checkpoints,
+};
 use domain::catalog::Catalog;
 use domain::checkpoint::StreamState;
 use domain::ports::{
@@ -152,8 +154,26 @@ where
             let again = judge_checkpoints(&stream, &found);
             wrong = still_found(&wrong, again);
         }
+        let wrong = self.with_types(wrong).await?;
         self.report_all(&wrong);
         Ok(found)
+    }
+
+    /// Tells streams that do not exist from keys that hold something else.
+    async fn with_types(&self, mut wrong: Vec<Discrepancy>) -> Result<Vec<Discrepancy>, StoreError> {
+        const ABSENT: [DiscrepancyKind; 2] =
+            [DiscrepancyKind::IntentsStreamAbsent, DiscrepancyKind::OutboundStreamAbsent];
+        for found in wrong.iter_mut().filter(|found| ABSENT.contains(&found.kind)) {
+            let Subject::Stream(stream) = &found.subject else { continue };
+            if let Some(kind) = retry(async || self.stores.streams.key_type(stream).await).await? {
+                *found = Discrepancy::new(
+                    DiscrepancyKind::StreamOfWrongType,
+                    found.subject.clone(),
+                    format!("the key is not a stream: its type is {kind}"),
+                );
+            }
+        }
+        Ok(wrong)
     }
 
     /// Reads the checkpoints in the order that [`Checkpoints`] requires.

@@ -7,13 +7,15 @@ use std::time::Duration;
 use ambient::{Episode, Recovery};
 use domain::accept::Wait;
 use domain::entry::EntryId;
-use domain::ports::Activity;
-use domain::ports::{StoreError, error_chain};
+use domain::ports::{Activity, StoreError, error_chain};
+use domain::replica::{ActivityPart, PartActivity};
+use domain::route::RouteKey;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::activity::ActivityCounts;
+use crate::activity::{ActivityCounts, Parts};
+use crate::attempts::{AttemptWindow, RecentAttempts};
 use crate::dispatch::Backpressure;
 use crate::pause::pause;
 
@@ -38,6 +40,21 @@ pub struct WorkerStatus {
     pub leases: (u64, u64),
     /// The deferred completions of a publisher, which cannot be committed for now.
     pub deferred: usize,
+    /// The completion that has been deferred longest.
+    pub first_deferred: Option<FirstDeferred>,
+}
+
+/// The completion of a publisher that has been deferred longest.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FirstDeferred {
+    /// Its route.
+    pub route: RouteKey,
+    /// The time at which it was deferred.
+    pub since: Instant,
+    /// True if the entry of the route is in its stream; false if the attempt failed.
+    pub is_published: bool,
+    /// The reason.
+    pub cause: String,
 }
 
 /// The reason why a worker is blocked.
@@ -73,6 +90,7 @@ struct HealthState {
     /// The number of times that the worker has recovered from a failure.
     recoveries: u64,
     status: WorkerStatus,
+    attempts: AttemptWindow,
 }
 
 impl Health {
@@ -90,8 +108,10 @@ impl Health {
             position: None,
             leases: (0, 0),
             deferred: 0,
+            first_deferred: None,
         };
-        let state = HealthState { failures: Episode::default(), recoveries: 0, status };
+        let attempts = AttemptWindow::default();
+        let state = HealthState { failures: Episode::default(), recoveries: 0, status, attempts };
         let (state, backpressure) = (Arc::new(Mutex::new(state)), Backpressure::default());
         Self { worker, state, backpressure, activity, changed }
     }
@@ -209,6 +229,36 @@ impl Health {
         self.activity.add(activity);
     }
 
+    /// Counts what became of intents of a producer.
+    pub(crate) fn count_intents(&self, producer: &str, activity: Activity) {
+        self.count(&activity);
+        let of_producer = PartActivity { activity, ..PartActivity::default() };
+        self.count_parts([(ActivityPart::Producer(producer.to_owned()), of_producer)].into());
+    }
+
+    /// Counts what the worker did, by part.
+    pub(crate) fn count_parts(&self, parts: Parts) {
+        self.activity.add_parts(parts);
+    }
+
+    /// Counts attempts of a publisher, with the message of a failure among them.
+    pub(crate) fn count_attempts(&self, succeeded: u64, failed: u64, cause: Option<&str>) {
+        self.state().attempts.add(succeeded, failed, cause, Instant::now());
+    }
+
+    /// Returns the attempts of the last minute.
+    pub(crate) fn recent_attempts(&self) -> Option<RecentAttempts> {
+        self.state().attempts.recent(Instant::now())
+    }
+
+    /// Records the state of work that another crate does and logs: the cause if it is blocked.
+    pub fn set_blocked(&self, cause: Option<&str>) {
+        match cause {
+            Some(cause) => self.mark_full(cause),
+            None => self.mark_progress(),
+        }
+    }
+
     /// Counts the leases that were requested, and those of them that were not acquired or expired before the
     /// append.
     pub(crate) fn count_leases(&self, asked: usize, held: usize) {
@@ -217,9 +267,10 @@ impl Health {
         state.status.leases.1 += held as u64;
     }
 
-    /// Records the number of deferred completions.
-    pub(crate) fn set_deferred(&self, completions: usize) {
-        self.state().status.deferred = completions;
+    /// Records the deferred completions: their number and the first of them.
+    pub(crate) fn set_deferred(&self, completions: usize, first: Option<FirstDeferred>) {
+        let mut state = self.state();
+        (state.status.deferred, state.status.first_deferred) = (completions, first);
     }
 
     /// Repeats the call, with growing pauses, until it succeeds. Returns `Err` if the service stops first.

@@ -6,6 +6,7 @@
 
 mod accept;
 mod activity;
+mod attempts;
 mod audit;
 mod batch_limit;
 mod bulk_change;
@@ -29,11 +30,12 @@ mod step_down;
 mod submissions;
 mod traces;
 
+pub use attempts::RecentAttempts;
 pub use audit::{Audit, AuditReport, AuditSettings, AuditStores};
 pub use bulk_change::{BulkChange, BulkEnd, BulkReport};
 pub use dispatch::{Dispatcher, Receiver, dispatch};
 pub use gauges::{GaugeStore, Gauges};
-pub use health::{BlockedWorker, Health, WorkerStatus};
+pub use health::{BlockedWorker, FirstDeferred, Health, WorkerStatus};
 pub use intake::{Intake, IntakeSettings};
 pub use metrics::Metrics;
 pub use ports::Ports;

@@ -20,6 +20,7 @@ mod markers;
 mod next_due;
 mod scan;
 mod state;
+mod tally;
 mod unreadable;
 
 use std::fmt;

@@ -12,12 +12,14 @@ use std::time::Duration;
 use ambient::{Clock, Timestamp};
 use domain::ports::{Activity, BlockedReport, ReplicaReport, ReplicaStore, WorkerReport};
 use domain::ports::{StoreError, error_chain};
+use domain::replica::{AttemptsReport, DeferredReport};
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::activity::ActivityCounts;
-use crate::health::{Health, WorkerStatus};
+use crate::activity::{ActivityCounts, Parts};
+use crate::attempts::RecentAttempts;
+use crate::health::{BlockedWorker, FirstDeferred, Health, WorkerStatus};
 use crate::passes::{Pass, Passes, run_passes};
 
 /// The interval of reports while nothing changes.
@@ -96,10 +98,12 @@ impl<S: ReplicaStore, C: Clock> Reporter<S, C> {
             started_at: self.clock.now(),
             reported_at: None,
             cleaned_up_at: None,
-            unreported: Activity::default(),
+            unreported: (Activity::default(), Parts::new()),
+            is_stopped: false,
             reported: Vec::new(),
         };
         run_passes(&self.health, &stop, MIN_REPORT_INTERVAL, &mut reports).await;
+        reports.is_stopped = true;
         match timeout(LAST_REPORT_TIMEOUT, reports.report()).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
@@ -112,33 +116,47 @@ impl<S: ReplicaStore, C: Clock> Reporter<S, C> {
         }
     }
 
-    fn report(&self, started_at: Timestamp) -> ReplicaReport {
+    fn report(&self, started_at: Timestamp, stopped: bool) -> ReplicaReport {
         let (now, instant) = (self.clock.now(), Instant::now());
         let at = |then: Instant| now - instant.saturating_duration_since(then);
-        let statuses = self.workers.workers().into_iter().map(|health| (health.worker(), health.status()));
         let (mut leader_of, mut workers) = (Vec::new(), Vec::new());
-        for (worker, status) in statuses {
-            if status.leader {
-                leader_of.push(worker.to_owned());
+        for health in self.workers.workers() {
+            if health.status().leader {
+                leader_of.push(health.worker().to_owned());
             }
-            let WorkerStatus { last_pass, blocked, position, deferred, .. } = status;
-            let blocked = blocked.map(|blocked| BlockedReport {
-                entry_id: blocked.entry_id,
-                cause: blocked.cause.chars().take(MAX_CAUSE_CHARS).collect(),
-                since: at(blocked.since),
-            });
-            let last_pass_at = at(last_pass);
-            workers.push(WorkerReport {
-                worker: worker.to_owned(),
-                last_pass_at,
-                blocked,
-                position,
-                deferred,
-            });
+            workers.push(worker_report(&health, at));
         }
         let (replica, version) = (self.replica.clone(), self.version.to_owned());
-        ReplicaReport { replica, version, started_at, leader_of, workers }
+        ReplicaReport { replica, version, started_at, leader_of, workers, stopped }
     }
+}
+
+/// The report about one worker. `at` returns the time of an instant by the clock.
+fn worker_report(health: &Health, at: impl Fn(Instant) -> Timestamp) -> WorkerReport {
+    let WorkerStatus { last_pass, blocked, position, deferred, first_deferred, .. } = health.status();
+    let blocked = blocked.map(|BlockedWorker { entry_id, cause, since }| BlockedReport {
+        entry_id,
+        cause: cut(&cause),
+        since: at(since),
+    });
+    let deferred = first_deferred.map(|FirstDeferred { route, since, is_published, cause }| DeferredReport {
+        completions: deferred as u64,
+        since: at(since),
+        first: route,
+        is_published,
+        cause: cut(&cause),
+        held_by: None,
+    });
+    let attempts = health.recent_attempts();
+    let attempts = attempts.map(|RecentAttempts { succeeded, failed, failing_since, cause }| {
+        AttemptsReport { succeeded, failed, failing_since: failing_since.map(&at), cause: cut(&cause) }
+    });
+    let (worker, last_pass_at) = (health.worker().to_owned(), at(last_pass));
+    WorkerReport { worker, last_pass_at, blocked, position, deferred, attempts }
+}
+
+fn cut(cause: &str) -> String {
+    cause.chars().take(MAX_CAUSE_CHARS).collect()
 }
 
 /// The passes of [`Reporter::run`].
@@ -149,7 +167,9 @@ struct Reports<'a, S, C> {
     reported_at: Option<Instant>,
     cleaned_up_at: Option<Instant>,
     /// The activity of the replica that the store has not confirmed.
-    unreported: Activity,
+    unreported: (Activity, Parts),
+    /// True if the next report is the last one.
+    is_stopped: bool,
     /// The conditions of the workers in the last report.
     reported: Vec<(bool, bool)>,
 }
@@ -192,11 +212,19 @@ impl<S: ReplicaStore, C: Clock> Reports<'_, S, C> {
     async fn report(&mut self) -> Result<(), StoreError> {
         let Reporter { store, replica, workers, .. } = self.reporter;
         self.reported = workers.conditions();
-        store.save_replica(&self.reporter.report(self.started_at)).await?;
-        self.unreported += workers.0.activity.take();
-        if self.unreported != Activity::default() {
-            store.add_activity(replica, &self.unreported).await?;
-            self.unreported = Activity::default();
+        store.save_replica(&self.reporter.report(self.started_at, self.is_stopped)).await?;
+        let (activity, parts) = workers.0.activity.take();
+        self.unreported.0 += activity;
+        for (part, activity) in parts {
+            *self.unreported.1.entry(part).or_default() += activity;
+        }
+        if self.unreported.0 != Activity::default() {
+            store.add_activity(replica, &self.unreported.0).await?;
+            self.unreported.0 = Activity::default();
+        }
+        if !self.unreported.1.is_empty() {
+            store.add_part_activity(replica, &self.unreported.1).await?;
+            self.unreported.1.clear();
         }
         Ok(())
     }

@@ -181,6 +181,7 @@ mod tests {
             started_at: now(),
             leader_of: Vec::new(),
             workers: Vec::new(),
+            stopped: false,
         };
         world.replicas.save_replica(&report).await.expect("the store is there");
     }

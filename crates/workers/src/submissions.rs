@@ -170,7 +170,7 @@ impl Submissions for SubmissionQueue {
         if count > 0 {
             let source = if is_batch { BATCH } else { HTTP };
             self.metrics.outcomes(source, &BTreeMap::from([(("malformed", "", producer), count)]));
-            self.health.count(&Activity { malformed: count, ..Activity::default() });
+            self.health.count_intents(producer, Activity { malformed: count, ..Activity::default() });
         }
     }
 }
@@ -304,7 +304,7 @@ impl<P: Ports> SubmissionIntake<P> {
             if let Some(code) = code {
                 self.metrics.malformed(&intent.producer, code, 1);
             }
-            self.health.count(&activity);
+            self.health.count_intents(&intent.producer, activity);
         }
         if self.traces.is_on() {
             self.trace(&waiting, &outcome);

@@ -7,6 +7,7 @@ use std::time::Duration;
 use ambient::{Clock, ManualClock, Timestamp};
 use domain::ports::{Activity, ActivityQueries, ReplicaReport, ReplicaStore, StepDownStore, StoreError};
 use domain::query::{ACTIVITY_MINUTES, ActivityHistory, MinuteActivity, REPLICA_FRESH_FOR};
+use domain::replica::{ActivityPart, PartActivity};
 use domain::step_down::{StepDown, StepDownState};
 
 use super::lock;
@@ -25,6 +26,8 @@ struct ReplicaTables {
     replicas: BTreeMap<String, (Timestamp, ReplicaReport)>,
     /// The activity by minute and replica.
     activity: BTreeMap<(Timestamp, String), Activity>,
+    /// The activity by minute, replica and part.
+    parts: BTreeMap<(Timestamp, String, ActivityPart), PartActivity>,
     /// The time of the last request to each to step down.
     step_downs: BTreeMap<String, Timestamp>,
     actions: Vec<RecordedAction>,
@@ -51,6 +54,15 @@ impl MemoryReplicas {
         let mut sums: BTreeMap<String, Activity> = BTreeMap::new();
         for ((_, replica), activity) in &lock(&self.tables).activity {
             *sums.entry(replica.clone()).or_default() += *activity;
+        }
+        sums
+    }
+
+    /// The total activity of each part.
+    pub fn parts(&self) -> BTreeMap<ActivityPart, PartActivity> {
+        let mut sums: BTreeMap<ActivityPart, PartActivity> = BTreeMap::new();
+        for ((.., part), activity) in &lock(&self.tables).parts {
+            *sums.entry(part.clone()).or_default() += *activity;
         }
         sums
     }
@@ -89,6 +101,19 @@ impl ReplicaStore for MemoryReplicas {
         Ok(())
     }
 
+    async fn add_part_activity(
+        &self,
+        replica: &str,
+        parts: &BTreeMap<ActivityPart, PartActivity>,
+    ) -> Result<(), StoreError> {
+        let minute = minute(self.clock.now());
+        let mut tables = lock(&self.tables);
+        for (part, activity) in parts {
+            *tables.parts.entry((minute, replica.to_owned(), part.clone())).or_default() += *activity;
+        }
+        Ok(())
+    }
+
     async fn delete_replicas(&self, age: Duration, limit: usize) -> Result<u64, StoreError> {
         let before = self.clock.now() - age;
         Ok(remove(&mut lock(&self.tables).replicas, limit, |_, (seen_at, _)| *seen_at < before))
@@ -96,7 +121,9 @@ impl ReplicaStore for MemoryReplicas {
 
     async fn delete_activity(&self, age: Duration, limit: usize) -> Result<u64, StoreError> {
         let before = self.clock.now() - age;
-        Ok(remove(&mut lock(&self.tables).activity, limit, |(minute, _), _| *minute < before))
+        let mut tables = lock(&self.tables);
+        let rows = remove(&mut tables.activity, limit, |(minute, _), _| *minute < before);
+        Ok(rows + remove(&mut tables.parts, limit, |(minute, ..), _| *minute < before))
     }
 }
 

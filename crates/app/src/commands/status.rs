@@ -8,8 +8,7 @@ use std::time::Duration;
 use ambient::Timestamp;
 use clap::Args;
 use domain::ports::{LeaderLookup, Queries, StoreError, StreamQueries};
-use domain::query::{LeaderTerm, NO_LEADER_LIMIT, Status, StreamBacklog, Stuck};
-use serde::Serialize;
+use domain::query::{LeaderTerm, NO_LEADER_LIMIT, ServiceState, Status, StreamBacklog};
 use store_redis::RedisIntentStream;
 
 use self::show::print_status;
@@ -32,21 +31,15 @@ pub struct StatusArgs {
 pub const EXAMPLES: &str = "\
 Examples:
   notification status
-  notification status --json | jq -r '.stuck[].sentence'
-  notification status >/dev/null || echo 'intake or a channel is stuck'
+  notification status --json | jq -r '.findings[].sentence'
+  notification status >/dev/null || echo 'it is failing or stuck'
 
-The exit code is 1 if intake or a channel is stuck: its worker has been blocked for 30 s, no replica has led for 15 s, or a route has
-been due for more than 60 s; also if Redis cannot be asked, because then nothing is known of the stream: the rest is shown all the same.
+The state is well (exit code 0), stuck (1) or failing (3). Stuck: a worker has been blocked for 30 s, no replica has led for 15 s, or a
+route has been due for more than 60 s. Failing: fewer than one attempt in ten of a channel succeeded in the last minute; within the last 5
+minutes routes became dead letters, or a producer sent only malformed intents; or a completion has been deferred for more than 10 s. The
+exit code is 1 also if the stream cannot be read, because then nothing is known of it: the rest is shown all the same.
 After a crash the lock has the time at which the last term ended. After an orderly stop it has none: then the command asks for up to
-15 s whether a replica leads. --json prints what GET /v1/status answers, with one more member, `stuck`.";
-
-/// The document of `--json`.
-#[derive(Serialize)]
-struct Document<'a> {
-    #[serde(flatten)]
-    status: &'a Status,
-    stuck: &'a [Stuck],
-}
+15 s whether a replica leads. --json prints what GET /v1/status answers.";
 
 /// Runs the command with these variables, and prints to `out`.
 pub async fn run(args: StatusArgs, vars: Vars, out: &mut impl Write) -> Result<(), Failure> {
@@ -60,20 +53,24 @@ pub async fn run(args: StatusArgs, vars: Vars, out: &mut impl Write) -> Result<(
     let backlog = RedisIntentStream::new(&redis, stream.clone()).backlog(store.processed_up_to()).await;
     let status = Status::new(store, term, leaderless_since, backlog.as_ref().ok().copied());
     match args.output.json {
-        true => print_json(out, &Document { status: &status, stuck: &status.stuck })?,
+        true => print_json(out, &status)?,
         false => print_status(out, style, &status)?,
     }
-    outcome(&status.stuck, backlog)
+    outcome(status.state, backlog)
 }
 
-/// The exit status: an error if traffic is stuck or the stream could not be read.
-fn outcome(stuck: &[Stuck], backlog: Result<StreamBacklog, StoreError>) -> Result<(), Failure> {
+/// The exit status: an error unless the service is well and the stream could be read.
+fn outcome(state: ServiceState, backlog: Result<StreamBacklog, StoreError>) -> Result<(), Failure> {
     if let Err(error) = backlog {
         let error = printable(&domain::ports::error_chain(&error));
-        eprintln!("error: Redis could not be asked, so the entries of the stream are not known: {error}");
+        eprintln!("error: the entries of the stream are not known: {error}");
         return Err(Failure::Reported);
     }
-    if stuck.iter().any(|stuck| stuck.stops_traffic) { Err(Failure::Reported) } else { Ok(()) }
+    match state {
+        ServiceState::Well => Ok(()),
+        ServiceState::Failing => Err(Failure::Failing),
+        ServiceState::Stuck => Err(Failure::Reported),
+    }
 }
 
 /// Returns the leader's term, or a time since when at least no replica has led. If neither is known, repeats

@@ -10,6 +10,7 @@ use anyhow::Context;
 use axum::Router;
 use axum::body::Bytes;
 use axum::http::response::Parts;
+use domain::query::Leaderless;
 use http_server::tokens::{AccessTokens, TokenGuard};
 use http_server::{Answered, ListenerSettings, Tls, problem};
 use idempotency::{
@@ -199,6 +200,7 @@ impl ApiParts {
             count_receipts: Arc::new(move |outcome, count| receipts.receipts(outcome, count)),
             stream: self.stream,
             leader: self.leader,
+            leaderless: Leaderless::new(),
             keys: self.keys.clone(),
             clock: SystemClock,
             settings: self.settings,

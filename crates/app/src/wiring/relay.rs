@@ -6,12 +6,14 @@
 
 mod metrics;
 
+use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use ambient::{Episode, RandomTokens, Recovery, error_chain};
 use anyhow::Context;
+use domain::replica::OUTBOX_RELAY;
 use outbox::{
     Administration, EventTypes, OutboxError, PostgresStorage, Publisher, Relay, RelayId, RelayObserver,
     RelaySettings, RelayState, RelayStatus, Stats, TableName,
@@ -21,6 +23,7 @@ use serde_json::{Value, json};
 use store_redis::{KeyUse, RedisClient, RedisOutboxStreams};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
+use workers::{Health, ReplicaHealth};
 
 use self::metrics::RelayMetrics;
 use super::{StoppedProcess, redis_settings, run_until_stopped, spawn_probes};
@@ -41,6 +44,8 @@ const START_TIMEOUT: Duration = Duration::from_secs(28);
 const CHECK_RETRY_MIN: Duration = Duration::from_millis(500);
 /// The maximum pause before the table is checked again.
 const CHECK_RETRY_MAX: Duration = Duration::from_secs(10);
+/// The interval at which the state of a relay inside the service is reported.
+const STATE_INTERVAL: Duration = Duration::from_secs(1);
 /// The maximum size of all payloads of one claim, in bytes.
 const MAX_CLAIM_BYTES: u64 = 16 << 20;
 /// The maximum size of a payload that can be an intent, in bytes: twice the limit of an entry, because
@@ -106,15 +111,34 @@ impl ServiceRelay {
         Ok(Self(WiredRelay::new(config, config.relay_id(&RandomTokens), &redis, &pool)?))
     }
 
-    /// Runs the relay beside the service, and shows it as the member `outbox_relay` of `/readyz`.
-    pub(super) fn spawn(self, supervisor: &mut Supervisor, ready: &ReadyState) {
+    /// Runs the relay beside the service, shows it as the member `outbox_relay` of `/readyz`, and reports it
+    /// as a worker of the replica.
+    pub(super) fn spawn(self, supervisor: &mut Supervisor, ready: &ReadyState, workers: &ReplicaHealth) {
         let Self(relay) = self;
         relay.show_member(ready);
+        let (status, health) = (relay.status.clone(), workers.add_worker(OUTBOX_RELAY));
         supervisor.spawn(Stage::Background, "outbox relay", |stop| async move {
-            if stop.run_until_cancelled(relay.until_usable()).await.is_some() {
-                (relay.run)(stop).await;
+            let run = async {
+                if stop.run_until_cancelled(relay.until_usable()).await.is_some() {
+                    (relay.run)(stop).await;
+                }
+            };
+            tokio::select! {
+                () = run => {}
+                never = report_state(&status, &health) => match never {},
             }
         });
+    }
+}
+
+/// Reports the state of a relay as that of a worker, for as long as it is polled.
+async fn report_state(status: &RelayStatus, health: &Health) -> Infallible {
+    loop {
+        match status.state() {
+            RelayState::Running => health.set_blocked(None),
+            RelayState::Paused { waiting_for } => health.set_blocked(Some(&waiting_for)),
+        }
+        tokio::time::sleep(STATE_INTERVAL).await;
     }
 }
 

@@ -64,8 +64,9 @@ pub async fn serve(
         Some(api) => Some(api::prepare(&config, api, &stores, metrics.clone()).await?),
         None => None,
     };
+    let workers = ReplicaHealth::default();
     if let Some(relay) = &config.relay {
-        ServiceRelay::prepare(relay, &config.redis)?.spawn(&mut supervisor, &ready);
+        ServiceRelay::prepare(relay, &config.redis)?.spawn(&mut supervisor, &ready, &workers);
     }
     WorkerWiring {
         config: &config,
@@ -74,7 +75,7 @@ pub async fn serve(
         ready: &ready,
         metrics,
         traces: traces(&config),
-        workers: ReplicaHealth::default(),
+        workers,
         exposition,
     }
     .spawn_workers(&mut supervisor, directory, api)?;

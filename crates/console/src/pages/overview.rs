@@ -11,8 +11,8 @@ use axum::routing::get;
 use domain::document::Age;
 use domain::ports::{Activity, ActivityQueries, LeaderLookup, Queries, StoreError, StreamQueries};
 use domain::query::{
-    ActivityHistory, CauseCounts, ChannelStatus, IntakeStatus, LeaderTerm, MinuteActivity, ReplicaStatus,
-    Status, StoreStatus, StreamBacklog, Waiting,
+    ActivityHistory, CauseCounts, ChannelStatus, IntakeStatus, LeaderTerm, Leaderless, MinuteActivity,
+    ReplicaStatus, Status, StoreStatus, StreamBacklog, Waiting,
 };
 use futures_util::future::join3;
 use maud::{Markup, html};
@@ -20,7 +20,6 @@ use maud::{Markup, html};
 use crate::chart::{Chart, Line};
 use crate::error::PageError;
 use crate::layout::{Page, Section};
-use crate::leaderless::Leaderless;
 use crate::params::{Params, address};
 use crate::ports::{Console, Ports};
 use crate::widgets::{Tone, badge, callout, column, failed, id, number, numbers, table, time, visible};
@@ -80,12 +79,12 @@ fn status(
 fn render(overview: &Overview) -> Markup {
     let status = &overview.status;
     html! {
-        section #stuck data-live aria-label="What is stuck" { (findings::show(status)) }
+        section #findings data-live aria-label="What is stuck or fails" { (findings::show(status)) }
         section #traffic.grid.two data-live aria-label="Traffic of the last hour" { (charts(overview.activity.as_ref())) }
         section #backlog.grid.four data-live aria-label="Leader and backlogs" {
             (leader(status))
             (intake(&status.intake))
-            @for channel in &status.store.channels { (channel_card(channel)) }
+            @for channel in &status.store.channels { (channel_card(channel, status)) }
         }
         section #causes.grid.two data-live aria-label="What failed in the last 24 hours" {
             (causes("Dead letters by cause", "/console/dead-letters", "classification", &status.store.dead_letters,
@@ -136,7 +135,7 @@ fn leader(status: &Status) -> Markup {
                     p.figure.name { (visible(leader.replica.as_deref().unwrap_or("not reported yet"))) }
                     dl {
                         div { dt { "Since" } dd { (time(leader.term.since)) } }
-                        div { dt { "For" } dd { (age(status.age(leader.term.since))) } }
+                        div { dt { "For" } dd { (status.age(leader.term.since)) } }
                         div { dt { "Fence" } dd { (leader.term.fence) } }
                     }
                 }
@@ -155,7 +154,7 @@ fn intake(intake: &IntakeStatus) -> Markup {
             h2 { "Intake" }
             @match &intake.backlog {
                 Some(backlog) => p.figure { (format!("{:#}", backlog.entries)) " " small { "not read yet" } },
-                None => p { (badge(Tone::Warning, "Redis cannot be asked")) },
+                None => p { (badge(Tone::Warning, "the stream cannot be read")) },
             }
             dl {
                 div { dt { "Oldest" } dd { (oldest(intake.oldest)) } }
@@ -167,10 +166,11 @@ fn intake(intake: &IntakeStatus) -> Markup {
     }
 }
 
-fn channel_card(channel: &ChannelStatus) -> Markup {
+fn channel_card(channel: &ChannelStatus, status: &Status) -> Markup {
+    let state = status.findings_of(channel.channel.as_str()).map(|finding| finding.state).max();
     html! {
         div.card {
-            h2 { "Channel " (channel.channel.as_str()) }
+            h2 { "Channel " (channel.channel.as_str()) @if let Some(state) = state { " " (badge(state.tone(), state.as_str())) } }
             p.figure { (format!("{:#}", channel.due)) " " small { "due" } }
             dl {
                 div { dt { "Oldest" } dd { (oldest(channel.oldest_due)) } }
@@ -181,14 +181,10 @@ fn channel_card(channel: &ChannelStatus) -> Markup {
     }
 }
 
-fn age(age: Age) -> String {
-    format!("{age:#}")
-}
-
 fn oldest(oldest: Option<Age>) -> Markup {
     html! {
         @match oldest {
-            Some(oldest) => { (age(oldest)) " old" },
+            Some(oldest) => { (oldest) " old" },
             None => span.soft { "none" },
         }
     }
@@ -199,7 +195,7 @@ fn waiting(waiting: Option<&Waiting>) -> Markup {
         @if let Some(waiting) = waiting {
             (callout(Tone::Warning, &html! {
                 p {
-                    "Waits for " (age(waiting.age))
+                    "Waits for " (waiting.age)
                     @if let Some(entry) = waiting.entry_id { " at the entry " (id(&entry.to_string())) }
                 }
                 p { (visible(&waiting.cause)) }
@@ -246,8 +242,10 @@ fn replicas(status: &Status) -> Markup {
 
 fn replica_row(replica: &ReplicaStatus, status: &Status) -> Vec<Markup> {
     let blocked = replica.blocked();
-    let state = if !replica.is_running(status.store.at) {
-        badge(Tone::Neutral, &format!("not seen for {}", age(status.age(replica.seen_at))))
+    let state = if let Some(stopped_at) = replica.stopped_at {
+        badge(Tone::Neutral, &format!("stopped {} ago", status.age(stopped_at)))
+    } else if !replica.is_running(status.store.at) {
+        badge(Tone::Neutral, &format!("not seen for {}", status.age(replica.seen_at)))
     } else if blocked.is_empty() {
         badge(Tone::Good, "running")
     } else {

@@ -52,7 +52,7 @@ async fn without_redis_and_without_activity_the_rest_is_shown() {
     let answer = browser.get("/console/").await;
     assert_eq!(answer.status, StatusCode::OK);
     for expected in
-        ["Redis cannot be asked", "The activity of the last hour could not be read.", "Channel push"]
+        ["The stream cannot be read", "The activity of the last hour could not be read.", "Channel push"]
     {
         assert!(answer.body.contains(expected), "{expected}: {}", answer.body);
     }

@@ -41,6 +41,8 @@ kinds! {
     RecordDiffersFromEntry = "record_differs_from_entry",
     /// There is a checkpoint and no stream.
     IntentsStreamAbsent = "intents_stream_absent",
+    /// The key of a stream holds something else.
+    StreamOfWrongType = "stream_of_wrong_type",
     /// The stream never generated the id of the checkpoint: Redis lost entries, or the stream was recreated.
     CheckpointAfterStream = "checkpoint_after_stream",
     /// The stream begins after the checkpoint: entries in between may have been trimmed before they were

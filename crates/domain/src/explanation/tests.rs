@@ -1,5 +1,8 @@
+use std::time::Duration;
+
 use super::*;
 use crate::dead_letter::recovery_hint;
+use crate::document::Age;
 use crate::query::Discarded;
 use crate::route::Channel;
 
@@ -252,7 +255,7 @@ fn every_state_and_cause_is_explained() {
         ),
     ];
     for (route, now, expected) in cases {
-        assert_eq!(explain(&route, at(now)), expected);
+        assert_eq!(explain(&route, at(now), None), expected);
     }
 }
 
@@ -265,9 +268,12 @@ fn what_the_consumer_reported_follows_the_state_without_its_detail() {
         (ReceiptStatus::Complained, "the recipient complained"),
         (ReceiptStatus::Bounced, "bounced"),
     ] {
-        let expected =
-            format!("{}; its consumer reported: {expected} at {}", explain(&published(), at(9)), second(8));
-        assert_eq!(explain(&reported(status), at(9)), expected);
+        let expected = format!(
+            "{}; its consumer reported: {expected} at {}",
+            explain(&published(), at(9), None),
+            second(8)
+        );
+        assert_eq!(explain(&reported(status), at(9), None), expected);
     }
 }
 
@@ -275,7 +281,26 @@ fn what_the_consumer_reported_follows_the_state_without_its_detail() {
 fn no_explanation_names_an_address_or_ends_with_a_full_stop() {
     let reported = reported(ReceiptStatus::Bounced);
     for route in [pending(), failed(2), published(), dead(), skipped("no_email_address"), reported] {
-        let sentence = explain(&route, at(7));
+        let sentence = explain(&route, at(7), None);
         assert!(!sentence.contains('@') && !sentence.ends_with('.'), "{sentence}");
+    }
+}
+
+#[test]
+fn a_route_that_is_next_names_the_obstacle_of_its_channel() {
+    let cause = "could not append: OOM command not allowed".to_owned();
+    let obstacle =
+        Waiting { replica: String::new(), entry_id: None, cause, age: Age(Duration::from_secs(9)) };
+    let waits = "waits: Redis is full: could not append: OOM command not allowed; next attempt";
+    for (route, now, expected) in [
+        (pending(), 3, true),
+        (pending(), 5, true),
+        (failed(3), 4_000, true),
+        (failed(3), 0, false),
+        (Route { next_attempt_at: Some(Timestamp::MAX), ..pending() }, 9, false),
+        (published(), 9, false),
+    ] {
+        let sentence = explain(&route, at(now), Some(&obstacle));
+        assert_eq!(sentence.contains(waits), expected, "{sentence}");
     }
 }

@@ -112,9 +112,12 @@ pub trait StreamReader: Send + Sync {
         limit: ReadLimit,
     ) -> impl Future<Output = Result<Vec<StreamEntry>, StoreError>> + Send;
 
-    /// Returns the state of the whole stream; `None` if the stream does not exist.
+    /// Returns the state of the whole stream; `None` if the key does not exist, or is not a stream.
     fn inspect_stream(
         &self,
         stream: &str,
     ) -> impl Future<Output = Result<Option<OutboundState>, StoreError>> + Send;
+
+    /// Returns the type of the value under this key, in Redis' word for it; `None` if the key does not exist.
+    fn key_type(&self, key: &str) -> impl Future<Output = Result<Option<String>, StoreError>> + Send;
 }

@@ -1,5 +1,6 @@
 //! One notification with its routes.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ambient::Timestamp;
@@ -7,6 +8,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::dead_letters::{DeadLetter, Discarded};
+use super::store_status::Waiting;
 use crate::document::{Guarded, json_text, object_schema};
 use crate::explanation::explain;
 use crate::hold::RouteHold;
@@ -49,6 +51,9 @@ pub struct Notification {
     pub idempotency_expires_at: Timestamp,
     /// Its routes, ordered by id.
     pub routes: Vec<Route>,
+    /// The present obstacles of workers, by their names.
+    #[serde(skip)]
+    pub obstacles: BTreeMap<String, Waiting>,
 }
 
 impl Notification {
@@ -76,6 +81,7 @@ impl Notification {
             updated_at,
             idempotency_expires_at: record.idempotency_expires_at,
             routes,
+            obstacles: BTreeMap::new(),
         }
     }
 
@@ -83,14 +89,16 @@ impl Notification {
     #[must_use]
     pub fn explained(mut self, now: Timestamp) -> Self {
         for route in &mut self.routes {
-            route.explanation = explain(route, now);
+            route.explanation = explain(route, now, self.obstacles.get(route.channel.as_str()));
         }
         self
     }
 
-    /// Removes all addresses and what operators wrote, for a producer: it sees the ids of its recipients.
+    /// Removes all addresses, what operators wrote and the obstacles of the service, for a producer: it sees
+    /// the ids of its recipients. Explanations are made afterwards.
     #[must_use]
     pub fn without_addresses(mut self) -> Self {
+        self.obstacles.clear();
         for route in &mut self.routes {
             if holds_address(&route.recipient_ref) {
                 route.route_id.withhold();

@@ -8,8 +8,8 @@ use ambient::Timestamp;
 use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
 
+use super::findings::{Finding, ServiceState, failing, stuck, tidy};
 use super::store_status::{INTAKE, ReplicaStatus, StoreStatus, Waiting};
-use super::stuck::{Stuck, stuck};
 use crate::checkpoint::Fence;
 use crate::document::{Age, Counted};
 use crate::entry::EntryId;
@@ -91,6 +91,10 @@ impl BacklogMembers {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, JsonSchema)]
 #[schemars(rename = "ServiceStatus")]
 pub struct Status {
+    /// `well`; `failing` if work goes on without success; `stuck` if a part does not go on.
+    pub state: ServiceState,
+    /// What an operator has to look at, stuck parts first. Empty exactly if the state is `well`.
+    pub findings: Vec<Finding>,
     /// The replica that reads the intents stream; `null` if none does.
     pub leader: Option<Leader>,
     /// Progress of intake.
@@ -100,24 +104,24 @@ pub struct Status {
     pub store: StoreStatus,
     /// The version of the replica that responds.
     pub version: &'static str,
-    /// The stuck parts.
-    #[serde(skip)]
-    pub stuck: Vec<Stuck>,
 }
 
 impl Status {
-    /// Assembles the parts. Reports of replicas that have not been seen for [`super::REPLICA_FRESH_FOR`] are
-    /// ignored when determining who leads and waits now. `leaderless_since` is the end of the last term, if
-    /// no replica leads and that time is known.
+    /// Assembles the parts. Replicas that have stopped, or have not been seen for
+    /// [`super::REPLICA_FRESH_FOR`], lead nothing and wait for nothing; intake is led by the replica that leads
+    /// in the term of the lock. `leaderless_since` is the end of the last term, if no replica leads and that
+    /// time is known.
     pub fn new(
         mut store: StoreStatus,
         term: Option<LeaderTerm>,
         leaderless_since: Option<Timestamp>,
         backlog: Option<StreamBacklog>,
     ) -> Self {
-        let mut blocked = blocked_workers(&store);
-        let leader = term.map(|term| Leader { replica: leading_replica(&store), term });
-        let stuck = stuck(&store, &blocked, leaderless_since.filter(|_| leader.is_none()));
+        let leader = term.map(|term| Leader { replica: leading_replica(&store, term), term });
+        forget_former(&mut store, leader.as_ref().and_then(|leader| leader.replica.as_deref()));
+        let mut blocked = blocked_workers(&store.replicas, store.at);
+        let mut findings = stuck(&store, &blocked, leaderless_since.filter(|_| leader.is_none()));
+        findings.extend(failing(&store, &findings));
         for channel in &mut store.channels {
             channel.waiting = blocked.remove(channel.channel.as_str());
         }
@@ -129,7 +133,13 @@ impl Status {
             oldest: first.map(EntryId::time).map(|at| Age::between(at, store.at)),
             waiting: blocked.remove(INTAKE),
         };
-        Self { leader, intake, store, version: env!("CARGO_PKG_VERSION"), stuck }
+        let state = findings.iter().map(|finding| finding.state).max().unwrap_or_default();
+        Self { state, findings, leader, intake, store, version: env!("CARGO_PKG_VERSION") }
+    }
+
+    /// The findings about a part of the service.
+    pub fn findings_of(&self, part: &str) -> impl Iterator<Item = &Finding> {
+        self.findings.iter().filter(move |finding| finding.parts.iter().any(|name| name == part))
     }
 
     /// The age of `since` at the time of the reading.
@@ -138,28 +148,39 @@ impl Status {
     }
 }
 
-fn fresh(store: &StoreStatus) -> impl Iterator<Item = &ReplicaStatus> {
-    store.replicas.iter().filter(|replica| replica.is_running(store.at))
+/// The replica that reported since the beginning of the term that it leads. After a change of leader two may
+/// have done so for a second; the one seen last leads.
+fn leading_replica(store: &StoreStatus, term: LeaderTerm) -> Option<String> {
+    let running = store.replicas.iter().filter(|replica| replica.is_running(store.at));
+    let leads = |replica: &&ReplicaStatus| replica.claims_intake && replica.seen_at >= term.since;
+    running.filter(leads).max_by_key(|replica| replica.seen_at).map(|replica| replica.replica.clone())
 }
 
-/// After a change of leader two replicas may report for a second that they lead; the one seen last does.
-fn leading_replica(store: &StoreStatus) -> Option<String> {
-    let leads = |replica: &&ReplicaStatus| replica.leader_of.iter().any(|worker| worker == INTAKE);
-    let leader = fresh(store).filter(leads).max_by_key(|replica| replica.seen_at);
-    leader.map(|replica| replica.replica.clone())
+/// Removes what replicas no longer do: all of it for those that do not run, and leading intake for all except
+/// `leader`.
+fn forget_former(store: &mut StoreStatus, leader: Option<&str>) {
+    for replica in &mut store.replicas {
+        let is_running = replica.is_running(store.at);
+        let is_leader = leader == Some(replica.replica.as_str());
+        replica.leader_of.retain(|worker| is_running && (is_leader || worker != INTAKE));
+        for worker in replica.workers.iter_mut().filter(|_| !is_running) {
+            (worker.blocked, worker.deferred, worker.attempts) = (None, None, None);
+        }
+    }
 }
 
 /// Each worker that is blocked on a running replica, by name, as it is on the replica on which it has been
 /// blocked for longest.
-fn blocked_workers(store: &StoreStatus) -> BTreeMap<String, Waiting> {
+pub fn blocked_workers(replicas: &[ReplicaStatus], at: Timestamp) -> BTreeMap<String, Waiting> {
     let mut longest: BTreeMap<String, Waiting> = BTreeMap::new();
-    for replica in fresh(store) {
+    for replica in replicas.iter().filter(|replica| replica.is_running(at)) {
         for WorkerReport { worker, blocked, .. } in &replica.workers {
             let Some(BlockedReport { entry_id, cause, since }) = blocked else { continue };
-            let age = Age::between(*since, store.at);
+            let age = Age::between(*since, at);
             if longest.get(worker).is_none_or(|known| age > known.age) {
-                let (replica, cause) = (replica.replica.clone(), cause.clone());
-                longest.insert(worker.clone(), Waiting { replica, entry_id: *entry_id, cause, age });
+                let cause = tidy(cause).unwrap_or_default();
+                let waiting = Waiting { replica: replica.replica.clone(), entry_id: *entry_id, cause, age };
+                longest.insert(worker.clone(), waiting);
             }
         }
     }

@@ -8,6 +8,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
 
+use super::findings::meaning;
 use crate::checkpoint::Checkpoint;
 use crate::document::{Age, Counted, counted_form};
 use crate::entry::EntryId;
@@ -109,8 +110,13 @@ pub struct ReplicaStatus {
     pub started_at: Timestamp,
     /// Time of the report, by the database's clock.
     pub seen_at: Timestamp,
-    /// The workers that run on one replica at a time and run on this one.
+    /// Time at which it stopped in order; `null` while it runs, and after a crash.
+    pub stopped_at: Option<Timestamp>,
+    /// The workers that run on one replica at a time and run on this one; none if it has stopped or is gone.
     pub leader_of: Vec<String>,
+    /// True if its last report says that it leads intake. The lock decides whether it does.
+    #[serde(skip)]
+    pub claims_intake: bool,
     /// All its workers, by name.
     #[serde(serialize_with = "by_name")]
     #[schemars(with = "BTreeMap<String, WorkerReport>")]
@@ -120,13 +126,15 @@ pub struct ReplicaStatus {
 impl ReplicaStatus {
     /// The replica that sent `report` at `seen_at`.
     pub fn new(report: ReplicaReport, seen_at: Timestamp) -> Self {
-        let ReplicaReport { replica, version, started_at, leader_of, workers } = report;
-        Self { replica, version, started_at, seen_at, leader_of, workers }
+        let ReplicaReport { replica, version, started_at, leader_of, workers, stopped } = report;
+        let stopped_at = stopped.then_some(seen_at);
+        let claims_intake = leader_of.iter().any(|worker| worker == INTAKE);
+        Self { replica, version, started_at, seen_at, stopped_at, leader_of, claims_intake, workers }
     }
 
     /// True if it has reported itself lately enough to count as running.
     pub fn is_running(&self, now: Timestamp) -> bool {
-        now.saturating_since(self.seen_at) <= REPLICA_FRESH_FOR
+        self.stopped_at.is_none() && now.saturating_since(self.seen_at) <= REPLICA_FRESH_FOR
     }
 
     /// The names of its workers that are blocked.
@@ -164,6 +172,9 @@ pub struct StoreStatus {
     #[serde(serialize_with = "MalformedIntentCounts::serialize")]
     #[schemars(with = "MalformedIntentCounts<'_>")]
     pub malformed_intents: CauseCounts,
+    /// Failures of the last [`super::RECENT`].
+    #[serde(skip)]
+    pub recent: RecentFailures,
     /// The holds of operators, the oldest first.
     pub holds: Vec<Hold>,
     /// The replicas of the last hour, by name.
@@ -187,6 +198,38 @@ impl StoreStatus {
     pub fn processed_up_to(&self) -> EntryId {
         self.checkpoint.map_or(EntryId::ZERO, |checkpoint| checkpoint.last_entry_id)
     }
+}
+
+impl Waiting {
+    /// The cause, after its meaning if the error code is known.
+    pub fn meaning(&self) -> String {
+        match meaning(&self.cause) {
+            Some(meaning) => format!("{meaning}: {}", self.cause),
+            None => self.cause.clone(),
+        }
+    }
+}
+
+/// Failures of the last minutes.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct RecentFailures {
+    /// New dead letters by channel.
+    pub dead_letters: Vec<RecentFailure>,
+    /// Malformed intents of producers that sent only malformed ones.
+    pub producers: Vec<RecentFailure>,
+}
+
+/// Failures of one channel or producer.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RecentFailure {
+    /// The channel or the producer.
+    pub name: String,
+    /// The number of failures.
+    pub count: Counted,
+    /// The time of the first of them.
+    pub since: Timestamp,
+    /// The message of the last of them.
+    pub cause: String,
 }
 
 /// The obstacle of a worker, on the replica on which it has been blocked for longest.

@@ -4,24 +4,24 @@ use std::time::Duration;
 
 use ambient::Timestamp;
 use domain::document::Age;
-use domain::ports::{BlockedReport, StoreError, WorkerReport};
-use domain::query::{COUNT_CAP, CauseCounts, ChannelStatus, Counted, ReplicaStatus, StoreStatus};
+use domain::ports::StoreError;
+use domain::query::{
+    COUNT_CAP, CauseCounts, ChannelStatus, Counted, RECENT, RecentFailure, RecentFailures, StoreStatus,
+};
 use domain::route::{Channel, RouteStatus};
 use pg::parameter::{self, Parameter};
 use pg::{BoundStatement, Session, Statement};
-use sea_query::{Order, Query};
-use serde_json::Value;
 use tokio_postgres::Row;
 
-use crate::codec::{column, corrupt, count, instant};
+use super::replicas;
+use crate::codec::{column, count, instant};
 use crate::error::store_error;
-use crate::schema::Replicas as R;
 use crate::{checkpoint, holds, routes};
 
 /// The period for which causes are counted.
 const CAUSES_OF_LAST: Duration = Duration::from_secs(24 * 3_600);
-/// The maximum number of replicas that are shown.
-const MAX_REPLICAS: u64 = 1_000;
+/// The most producers that are named because they sent only malformed intents.
+const MAX_FAILING_PRODUCERS: usize = 10;
 
 pub(super) async fn read(session: &Session, stream: &str, now: Timestamp) -> Result<StoreStatus, StoreError> {
     let rows = session.query(TIME.bind([])).await.map_err(store_error)?;
@@ -48,9 +48,27 @@ pub(super) async fn read(session: &Session, stream: &str, now: Timestamp) -> Res
         channels,
         dead_letters: counts_of(session, recent(&RECENT_DEAD_LETTERS, at)).await?,
         malformed_intents: counts_of(session, recent(&RECENT_MALFORMED, at)).await?,
+        recent: RecentFailures {
+            dead_letters: failures(session, recent_failures(&NEW_DEAD_LETTERS, at)).await?,
+            producers: failures(session, recent_failures(&ONLY_MALFORMED, at)).await?,
+        },
         holds: holds::list(session).await?,
-        replicas: replica_list(session).await?,
+        replicas: replicas::list_with_holders(session).await?,
     })
+}
+
+async fn failures(session: &Session, statement: BoundStatement) -> Result<Vec<RecentFailure>, StoreError> {
+    let rows = session.query(statement).await.map_err(store_error)?;
+    let failure = |row: &Row| {
+        let name: String = column(row, "name", "")?;
+        Ok(RecentFailure {
+            count: Counted::up_to_cap(count(row, "failures", &name)?),
+            since: instant(row, "since", &name)?,
+            cause: column(row, "cause", &name)?,
+            name,
+        })
+    };
+    rows.iter().map(failure).collect()
 }
 
 async fn counts_of(session: &Session, statement: BoundStatement) -> Result<CauseCounts, StoreError> {
@@ -109,6 +127,45 @@ pg::statements! {
             LIMIT $2::bigint
         ) AS recent
         GROUP BY failure_code";
+
+    /// The open dead letters since a time by channel, with the message of the newest.
+    NEW_DEAD_LETTERS = "status.new_dead_letters", plan ["dead_letters_open_idx"], "
+        SELECT channel AS name, count(*) AS failures, min(created_at) AS since,
+            (array_agg(failure_message ORDER BY created_at DESC))[1] AS cause
+        FROM (
+            SELECT channel, created_at, failure_message FROM dead_letters
+            WHERE discarded_at IS NULL AND created_at >= $1::timestamptz
+            ORDER BY created_at DESC
+            LIMIT $2::bigint
+        ) AS recent
+        GROUP BY channel
+        ORDER BY channel
+        LIMIT $3::bigint";
+
+    /// The producers that sent only malformed intents since a time, with the message of the newest.
+    ONLY_MALFORMED = "status.only_malformed", plan ["activity_parts_pkey", "malformed_intents_recorded_idx"], "
+        SELECT name, failures, since, coalesce(cause, '') AS cause
+        FROM (
+            SELECT name, sum(malformed)::bigint AS failures, min(minute) AS since
+            FROM activity_parts
+            WHERE minute >= date_trunc('minute', $1::timestamptz) AND scope = 'producer' AND name <> ''
+            GROUP BY name
+            HAVING sum(malformed) > 0 AND sum(accepted + duplicates + conflicts) = 0
+            ORDER BY sum(malformed) DESC, name
+            LIMIT $3::bigint
+        ) AS failing
+        LEFT JOIN (
+            SELECT producer, (array_agg(failure_code || ': ' || failure_message ORDER BY recorded_at DESC))[1] AS cause
+            FROM (
+                SELECT producer, failure_code, failure_message, recorded_at FROM malformed_intents
+                WHERE recorded_at >= $1::timestamptz
+                ORDER BY recorded_at DESC
+                LIMIT $2::bigint
+            ) AS recent
+            GROUP BY producer
+        ) AS newest ON newest.producer = failing.name
+        ORDER BY failures DESC, name
+        LIMIT $3::bigint";
 }
 
 fn cap() -> Parameter {
@@ -128,53 +185,7 @@ pub(super) fn recent(statement: &Statement, now: Timestamp) -> BoundStatement {
     statement.bind([parameter::instant(now - CAUSES_OF_LAST), cap()])
 }
 
-async fn replica_list(session: &Session) -> Result<Vec<ReplicaStatus>, StoreError> {
-    let rows = session.query(replicas()).await.map_err(store_error)?;
-    rows.iter().map(replica).collect()
-}
-
-/// The replicas, by the primary key; the table has those of the last hour.
-pub(super) fn replicas() -> BoundStatement {
-    let select = Query::select()
-        .columns([R::Replica, R::Version, R::StartedAt, R::SeenAt, R::LeaderOf, R::Workers])
-        .from(R::Table)
-        .order_by(R::Replica, Order::Asc)
-        .limit(MAX_REPLICAS)
-        .take();
-    BoundStatement::built("replicas.list", &["replicas_pkey"], &select)
-}
-
-fn replica(row: &Row) -> Result<ReplicaStatus, StoreError> {
-    let name: String = column(row, "replicas.replica", "")?;
-    let workers: Value = column(row, "replicas.workers", &name)?;
-    let is_wrong = || corrupt("replicas.workers", &name, "not what a replica reports".to_owned());
-    let workers = workers.as_array().ok_or_else(is_wrong)?.iter().map(worker).collect::<Option<_>>();
-    Ok(ReplicaStatus {
-        version: column(row, "replicas.version", &name)?,
-        started_at: instant(row, "replicas.started_at", &name)?,
-        seen_at: instant(row, "replicas.seen_at", &name)?,
-        leader_of: column(row, "replicas.leader_of", &name)?,
-        workers: workers.ok_or_else(is_wrong)?,
-        replica: name,
-    })
-}
-
-/// Parses the JSON that [`crate::replicas`] writes.
-fn worker(json: &Value) -> Option<WorkerReport> {
-    let text = |name: &str| json[name].as_str();
-    let blocked = match &json["blocked"] {
-        Value::Null => None,
-        blocked => Some(BlockedReport {
-            entry_id: blocked["entry_id"].as_str().map(str::parse).transpose().ok()?,
-            cause: blocked["cause"].as_str()?.to_owned(),
-            since: blocked["since"].as_str()?.parse().ok()?,
-        }),
-    };
-    Some(WorkerReport {
-        worker: text("worker")?.to_owned(),
-        last_pass_at: text("last_pass_at")?.parse().ok()?,
-        blocked,
-        position: text("position").map(str::parse).transpose().ok()?,
-        deferred: usize::try_from(json["deferred_completions"].as_u64()?).ok()?,
-    })
+/// [`NEW_DEAD_LETTERS`] or [`ONLY_MALFORMED`].
+pub(super) fn recent_failures(statement: &Statement, now: Timestamp) -> BoundStatement {
+    statement.bind([parameter::instant(now - RECENT), cap(), parameter::rows(MAX_FAILING_PRODUCERS)])
 }

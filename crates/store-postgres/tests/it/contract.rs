@@ -9,6 +9,7 @@ use domain::ports::{
     RouteStore, SessionHash, SessionStore, SessionSweep, StepDownStore,
 };
 use domain::record::{IdempotencyKey, NotificationId};
+use domain::replica::{ActivityPart, Delays, PartActivity};
 use domain::route::RouteKey;
 use harness::contract::acceptance::AcceptanceFixture;
 use harness::contract::holds::HoldsFixture;
@@ -236,8 +237,32 @@ impl ReplicasFixture for World {
         rows.iter().map(of_replica).collect()
     }
 
+    async fn parts(&self) -> BTreeMap<ActivityPart, PartActivity> {
+        let sql = "SELECT scope, name, notification_type, published, malformed, delays FROM activity_parts";
+        let rows = self.database.client().await.query(sql, &[]).await.expect("the query is right");
+        let mut parts: BTreeMap<ActivityPart, PartActivity> = BTreeMap::new();
+        for row in rows {
+            let (scope, name): (&str, String) = (row.get(0), row.get(1));
+            let part = match scope {
+                "producer" => ActivityPart::Producer(name),
+                _ => ActivityPart::Routes {
+                    channel: name.parse().expect("a channel"),
+                    notification_type: row.get(2),
+                },
+            };
+            let count = |column: usize| row.get::<_, i64>(column).cast_unsigned();
+            let activity = Activity { published: count(3), malformed: count(4), ..Activity::default() };
+            let delays: Vec<i64> = row.get(5);
+            let mut counts = Delays::default();
+            delays.iter().zip(&mut counts.0).for_each(|(found, count)| *count = found.cast_unsigned());
+            *parts.entry(part).or_default() += PartActivity { activity, delays: counts };
+        }
+        parts
+    }
+
     async fn age(&self, by: Duration) {
         let by = format!("interval '{} seconds'", by.as_secs());
+        self.execute(&format!("UPDATE activity_parts SET minute = minute - {by}")).await;
         self.execute(&format!(
             "UPDATE replicas SET seen_at = seen_at - {by}, step_down_at = step_down_at - {by}"
         ))

@@ -4,7 +4,8 @@
 use domain::ports::{BlockedReport, Queries, ReplicaReport, ReplicaStore, WorkerReport};
 use domain::query::{NotificationFilter, PageLimit, ReplicaStatus};
 use domain::record::RecordCursor;
-use domain::route::RouteStatus;
+use domain::replica::{AttemptsReport, DeferredReport};
+use domain::route::{RouteKey, RouteStatus};
 
 use super::*;
 
@@ -104,7 +105,23 @@ async fn the_status_has_the_checkpoint_and_the_replicas_as_they_reported_themsel
         last_pass_at: at(4),
         blocked,
         position,
-        deferred: 3,
+        deferred: Some(DeferredReport {
+            completions: 3,
+            since: at(2),
+            first: RouteKey {
+                notification_id: "7-0".to_owned().into(),
+                route_id: "push:user:u-1".to_owned(),
+            },
+            is_published: true,
+            cause: "locked".to_owned(),
+            held_by: None,
+        }),
+        attempts: Some(AttemptsReport {
+            succeeded: 1,
+            failed: 2,
+            failing_since: Some(at(1)),
+            cause: "WRONGTYPE".to_owned(),
+        }),
     };
     let report = ReplicaReport {
         replica: "a".to_owned(),
@@ -112,6 +129,7 @@ async fn the_status_has_the_checkpoint_and_the_replicas_as_they_reported_themsel
         started_at: at(1),
         leader_of: vec!["intake".to_owned()],
         workers: vec![worker("intake", Some(blocked), Some(EntryId::new(7, 0))), worker("push", None, None)],
+        stopped: false,
     };
     world.store.save_replica(&report).await.expect("PostgreSQL is there");
     let status = world.queries.status(STREAM, at(99)).await.expect("PostgreSQL is there");

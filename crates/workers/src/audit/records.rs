@@ -48,6 +48,7 @@ where
             judged.wrong.retain(|found| !absent.iter().any(|known| known.is_same(found)));
             let wrong = self.look_at_records_again(judged.wrong).await?;
             absent.extend(wrong.iter().filter(|found| is_absent_stream(found)).cloned());
+            let wrong = self.with_types(wrong).await?;
             self.report_all(&wrong);
             self.page_done();
             match next {

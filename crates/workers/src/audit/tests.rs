@@ -118,6 +118,10 @@ impl StreamReader for &Stores {
         let state = OutboundState { first: Some(id), last_generated: id, ..OutboundState::default() };
         Ok((stream == "intents").then_some(state))
     }
+
+    async fn key_type(&self, _: &str) -> Result<Option<String>, StoreError> {
+        Ok(None)
+    }
 }
 
 impl OutboundInspection for &Stores {

@@ -15,6 +15,7 @@ use tokio::time::Instant;
 
 use super::RoutePublisher;
 use super::state::PublisherState;
+use super::tally::Tally;
 use crate::dispatch::RouteBatch;
 use crate::health::Stopped;
 use crate::ports::Ports;
@@ -111,7 +112,7 @@ impl<P: Ports> RoutePublisher<P> {
     /// be encoded.
     fn encode<'a>(&self, routes: &'a [LiveRoute]) -> (Vec<Encoded<'a>>, Vec<Failed>) {
         let mut encoded = Vec::with_capacity(routes.len().min(self.settings.batch_size));
-        let mut failed = Vec::new();
+        let (mut failed, mut tally) = (Vec::new(), Tally::default());
         let mut bytes = 0;
         for route in routes.iter().take(self.settings.batch_size) {
             match outbound::encode(route) {
@@ -123,9 +124,14 @@ impl<P: Ports> RoutePublisher<P> {
                     bytes += size;
                     encoded.push(Encoded { route, entry });
                 }
-                Err(error) => failed.push(self.failed(route, PAYLOAD_ENCODING_FAILED, error.to_string())),
+                Err(error) => {
+                    let failure = self.failed(route, PAYLOAD_ENCODING_FAILED, error.to_string());
+                    tally.failed(route, &failure);
+                    failed.push(failure);
+                }
             }
         }
+        tally.count(self.channel, &self.health);
         (encoded, failed)
     }
 
@@ -248,7 +254,7 @@ impl<P: Ports> RoutePublisher<P> {
     /// token.
     async fn append(&self, leased: Leased<'_>, shared: &PublisherState) -> Result<Appended, Stopped> {
         let Leased { token, mut routes } = leased;
-        let mut appended = Appended::default();
+        let (mut appended, mut tally) = (Appended::default(), Tally::default());
         while !routes.is_empty() {
             let entries: Vec<_> = routes.iter().map(|encoded| (&encoded.route.key, &encoded.entry)).collect();
             let dedupe_ttl = self.settings.dedupe_ttl;
@@ -264,11 +270,14 @@ impl<P: Ports> RoutePublisher<P> {
                     Append::Done(entry) => {
                         let latency = now.saturating_since(route.content.accepted_at);
                         self.metrics.published_after(self.channel, latency);
+                        tally.published(route, latency);
                         appended.published.push(published(route, entry));
                     }
                     Append::LeaseLost => appended.lease_lost.push(route.key.clone()),
                     Append::Refused(message) => {
-                        appended.failed.push(self.failed(route, self.channel.publish_failed(), message));
+                        let failure = self.failed(route, self.channel.publish_failed(), message);
+                        tally.failed(route, &failure);
+                        appended.failed.push(failure);
                     }
                     Append::Outage(message) => {
                         outage = Some(message);
@@ -285,6 +294,7 @@ impl<P: Ports> RoutePublisher<P> {
                 shared.pause_after(&error).await?;
             }
         }
+        tally.count(self.channel, &self.health);
         self.metrics.attempts(self.channel, "lease_lost", appended.lease_lost.len());
         self.health.count_leases(0, appended.lease_lost.len());
         Ok(appended)

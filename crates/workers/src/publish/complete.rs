@@ -331,7 +331,7 @@ impl<P: Ports> RoutePublisher<P> {
                 shared.log().deferred(&key, &cause);
             }
         }
-        self.health.set_deferred(deferred.len());
+        self.health.set_deferred(deferred.len(), deferred.first());
         drop(deferred);
         if added {
             shared.deferred_added.notify_one();

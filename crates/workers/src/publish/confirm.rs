@@ -85,9 +85,9 @@ impl<P: Ports> RoutePublisher<P> {
         let deferred = {
             let mut deferred = shared.deferred();
             lost.iter().for_each(|key| deferred.remove(key));
-            deferred.len()
+            (deferred.len(), deferred.first())
         };
-        self.health.set_deferred(deferred);
+        self.health.set_deferred(deferred.0, deferred.1);
         self.metrics.attempts(self.channel, "append_lost", lost.len());
         lost.iter().for_each(|key| shared.log().entry_lost(key));
         shared.scan_now();

@@ -13,6 +13,8 @@ use domain::ports::{Failed, Published, StoreError, error_chain};
 use domain::route::RouteKey;
 use tokio::time::Instant;
 
+use crate::health::FirstDeferred;
+
 /// The most deferred completions of a channel.
 pub(super) const DEFERRED_MAX: usize = 4_096;
 /// The most completions in one retry.
@@ -76,6 +78,20 @@ struct WaitingChange {
     /// transaction does.
     failures: u32,
     retry_at: Instant,
+    /// The time at which it was deferred first, and the last cause.
+    since: Instant,
+    cause: Cause,
+}
+
+impl Cause {
+    /// The cause in words.
+    fn text(&self) -> String {
+        match self {
+            Self::Locked => "another transaction has locked the row".to_owned(),
+            Self::TimedOut => "the completion takes too long".to_owned(),
+            Self::Refused(message) => format!("PostgreSQL refuses the completion: {message}"),
+        }
+    }
 }
 
 impl Deferred {
@@ -85,7 +101,9 @@ impl Deferred {
         let factor = 2_u32.saturating_pow(failures.saturating_sub(1).min(16));
         let retry_at = now + (RETRY_MIN * factor).min(RETRY_MAX);
         let key = change.key().clone();
-        self.waiting.insert(key, WaitingChange { change, failures, retry_at }).is_none()
+        let since = self.waiting.get(&key).map_or(now, |waiting| waiting.since);
+        let waiting = WaitingChange { change, failures, retry_at, since, cause: cause.clone() };
+        self.waiting.insert(key, waiting).is_none()
     }
 
     /// Retries these later, without counting a failure.
@@ -107,6 +125,17 @@ impl Deferred {
 
     pub(super) fn len(&self) -> usize {
         self.waiting.len()
+    }
+
+    /// Returns the completion that has been deferred longest.
+    pub(super) fn first(&self) -> Option<FirstDeferred> {
+        let (route, waiting) = self.waiting.iter().min_by_key(|(_, waiting)| waiting.since)?;
+        Some(FirstDeferred {
+            route: route.clone(),
+            since: waiting.since,
+            is_published: matches!(waiting.change, DeferredChange::Published(_)),
+            cause: waiting.cause.text(),
+        })
     }
 
     pub(super) fn is_full(&self) -> bool {

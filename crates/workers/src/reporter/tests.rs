@@ -104,6 +104,49 @@ async fn counts_that_could_not_be_added_are_added_later_and_the_last_ones_at_the
     stop.cancel();
     running.await.expect("it does not panic");
     assert_eq!(activity(&world).published, 5);
+    assert!(world.replicas.replicas()[0].stopped, "the last report says that it stopped");
+}
+
+#[tokio::test(start_paused = true)]
+async fn attempts_and_deferred_completions_of_a_publisher_are_reported() {
+    let (world, workers, _stop, _running) = start();
+    let push = workers.add_worker("push");
+    let route = crate::fixtures::route(1, 0).key;
+    push.count_attempts(1, 30, Some("why"));
+    let first = FirstDeferred {
+        route: route.clone(),
+        since: Instant::now(),
+        is_published: true,
+        cause: "locked".into(),
+    };
+    push.set_deferred(3, Some(first));
+    pass(Duration::from_secs(15)).await;
+    let report = world.replicas.replicas().remove(0);
+    assert!(!report.stopped);
+    let worker = &report.workers[0];
+    let attempts = worker.attempts.as_ref().expect("it tried");
+    assert_eq!((attempts.succeeded, attempts.failed, &*attempts.cause), (1, 30, "why"));
+    let deferred = worker.deferred.as_ref().expect("it waits");
+    assert_eq!((deferred.completions, &deferred.first, &*deferred.cause), (3, &route, "locked"));
+    assert_eq!(attempts.failing_since, Some(deferred.since));
+    pass(Duration::from_secs(60)).await;
+    assert_eq!(world.replicas.replicas()[0].workers[0].attempts, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_activity_of_parts_is_added_once() {
+    let (world, workers, _stop, _running) = start();
+    let worker = workers.add_worker("intake");
+    world.script.on("add_part_activity", |_| Effect::Fail(down("add_part_activity")));
+    worker.count_intents("p", Activity { accepted: 3, ..Activity::default() });
+    pass(Duration::from_secs(15)).await;
+    world.script.off("add_part_activity");
+    worker.count_intents("p", Activity { malformed: 4, ..Activity::default() });
+    pass(Duration::from_secs(15)).await;
+    let parts = world.replicas.parts();
+    let of_producer = parts[&domain::replica::ActivityPart::Producer("p".to_owned())].activity;
+    assert_eq!((of_producer.accepted, of_producer.malformed), (3, 4));
+    assert_eq!(activity(&world), of_producer, "both are added once");
 }
 
 #[tokio::test(start_paused = true)]

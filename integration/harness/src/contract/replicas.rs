@@ -9,6 +9,8 @@ use domain::ports::{
     Activity, ActivityQueries, BlockedReport, ReplicaReport, ReplicaStore, StepDownStore, WorkerReport,
 };
 use domain::query::REPLICA_FRESH_FOR;
+use domain::replica::{ActivityPart, Delays, PartActivity};
+use domain::route::Channel;
 use domain::step_down::{StepDown, StepDownState};
 use memory_stores::RecordedAction;
 use serde_json::json;
@@ -27,6 +29,9 @@ pub trait ReplicasFixture {
     /// The total activity of each replica, by name.
     fn activity(&self) -> impl Future<Output = BTreeMap<String, Activity>>;
 
+    /// The total activity of each part.
+    fn parts(&self) -> impl Future<Output = BTreeMap<ActivityPart, PartActivity>>;
+
     /// The rows of `operator_actions`, in order.
     fn actions(&self) -> impl Future<Output = Vec<RecordedAction>>;
 
@@ -42,6 +47,7 @@ macro_rules! replicas_contract {
             replicas, $fixture;
             a_replica_has_one_row_with_its_last_report,
             activity_is_added_up_for_each_replica,
+            activity_is_added_up_for_each_part,
             the_activity_of_all_replicas_is_summed_by_minute_for_the_last_hour,
             only_replicas_unseen_for_the_age_are_deleted_and_no_more_than_the_limit,
             only_activity_older_than_the_age_is_deleted_and_no_more_than_the_limit,
@@ -70,8 +76,10 @@ pub fn report(replica: &str, leader_of: &[&str]) -> ReplicaReport {
                 since: Timestamp::UNIX_EPOCH,
             }),
             position: None,
-            deferred: 0,
+            deferred: None,
+            attempts: None,
         }],
+        stopped: false,
     }
 }
 
@@ -114,6 +122,34 @@ pub async fn activity_is_added_up_for_each_replica(fixture: impl ReplicasFixture
     twice += activity;
     let expected = BTreeMap::from([("a".to_owned(), twice), ("b".to_owned(), activity)]);
     assert_eq!(fixture.activity().await, expected);
+}
+
+pub async fn activity_is_added_up_for_each_part(fixture: impl ReplicasFixture) {
+    let counted = |published, malformed, delay| {
+        let mut delays = Delays::default();
+        delays.add(Duration::from_millis(delay));
+        PartActivity { activity: Activity { published, malformed, ..Activity::default() }, delays }
+    };
+    let push = ActivityPart::Routes { channel: Channel::Push, notification_type: "game.turn".to_owned() };
+    let email = ActivityPart::Routes { channel: Channel::Email, notification_type: "game.turn".to_owned() };
+    let producer = |name: &str| ActivityPart::Producer(name.to_owned());
+    let (first, second) = (counted(1, 0, 3), counted(5, 0, 700));
+    let parts =
+        BTreeMap::from([(push.clone(), first), (producer("p \0"), counted(0, 2, 0)), (producer(""), first)]);
+    let both = BTreeMap::from([(push.clone(), second), (email.clone(), second)]);
+    let one = BTreeMap::from([(push.clone(), second)]);
+    for (replica, parts) in [("a", &parts), ("b", &both), ("a", &one)] {
+        fixture.store().add_part_activity(replica, parts).await.expect("the store is there");
+    }
+    let found = fixture.parts().await;
+    let mut all = first;
+    all += second;
+    all += second;
+    assert_eq!((found.len(), found.get(&push), found.get(&email)), (4, Some(&all), Some(&second)));
+    assert_eq!(found.get(&producer("")), Some(&first));
+    fixture.age(HOUR).await;
+    let deleted = fixture.store().delete_activity(HOUR / 2, 3).await.expect("the store is there");
+    assert_eq!((deleted, fixture.parts().await.len()), (3, 2));
 }
 
 pub async fn only_replicas_unseen_for_the_age_are_deleted_and_no_more_than_the_limit(

@@ -15,6 +15,7 @@ use domain::ports::{
     LeaseStore, Lookup, Outbound, OutboundInspection, ReplicaStore, SessionHash, SessionStore, SessionSweep,
     StepDownStore, StreamQueries, UserDirectory,
 };
+use domain::replica::{ActivityPart, PartActivity};
 use domain::route::{Channel, RouteKey};
 use harness::contract::backlog::BacklogFixture;
 use harness::contract::checkpoints::CheckpointsFixture;
@@ -120,6 +121,10 @@ impl ReplicasFixture for Replicas {
 
     async fn activity(&self) -> BTreeMap<String, Activity> {
         self.store.activity()
+    }
+
+    async fn parts(&self) -> BTreeMap<ActivityPart, PartActivity> {
+        self.store.parts()
     }
 
     async fn age(&self, by: Duration) {

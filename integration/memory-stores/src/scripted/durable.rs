@@ -1,6 +1,6 @@
 //! The ports of PostgreSQL, the election and the user directory behind a script.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 
 use ambient::Timestamp;
@@ -20,6 +20,7 @@ use domain::ports::{
 };
 use domain::query::{DeadLetterFilter, DeadLetterPlace, Page};
 use domain::record::IdempotencyKey;
+use domain::replica::{ActivityPart, PartActivity};
 use domain::republish::SeenStream;
 use domain::route::{Channel, RouteKey};
 use domain::step_down::{StepDown, StepDownState};
@@ -304,6 +305,15 @@ impl<S: ReplicaStore> ReplicaStore for Scripted<S> {
 
     async fn add_activity(&self, replica: &str, activity: &Activity) -> Result<(), StoreError> {
         self.call("add_activity", texts([replica]), self.store.add_activity(replica, activity)).await
+    }
+
+    async fn add_part_activity(
+        &self,
+        replica: &str,
+        parts: &BTreeMap<ActivityPart, PartActivity>,
+    ) -> Result<(), StoreError> {
+        let added = self.store.add_part_activity(replica, parts);
+        self.call("add_part_activity", texts([replica]), added).await
     }
 
     async fn delete_replicas(&self, age: Duration, limit: usize) -> Result<u64, StoreError> {

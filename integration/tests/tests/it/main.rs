@@ -68,6 +68,7 @@ mod retention;
 mod schemas;
 mod search;
 mod start;
+mod states;
 mod state;
 mod state_memory;
 mod state_outage;

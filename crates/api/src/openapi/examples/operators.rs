@@ -6,10 +6,10 @@ use domain::hold::{Hold, HoldChange, HoldKey, HoldPlan, HoldScope};
 use domain::malformed::{FailureCode, MalformedKey};
 use domain::operations::{ChangeReport, OperatorActionId, Plan, PlanGroup};
 use domain::query::{
-    self, CauseCounts, ChannelStatus, Counted, DeadLetter, LeaderTerm, MalformedSummary, RecordedAction,
-    ReplicaStatus, Route, Status, StoreStatus, StoredMalformedIntent, StreamBacklog,
+    self, CauseCounts, ChannelStatus, Counted, DeadLetter, LeaderTerm, MalformedSummary, RecentFailures,
+    RecordedAction, ReplicaStatus, Route, Status, StoreStatus, StoredMalformedIntent, StreamBacklog,
 };
-use domain::replica::{ReplicaReport, WorkerReport};
+use domain::replica::{AttemptsReport, ReplicaReport, WorkerReport};
 use domain::route::Channel;
 use serde_json::{Value, json};
 
@@ -178,7 +178,13 @@ pub(in crate::openapi) fn status() -> Value {
         last_pass_at: after(900),
         blocked: None,
         position: None,
-        deferred: 0,
+        deferred: None,
+        attempts: Some(AttemptsReport {
+            succeeded: 1_200,
+            failed: 0,
+            failing_since: None,
+            cause: String::new(),
+        }),
     };
     let report = ReplicaReport {
         replica: "notification-0".to_owned(),
@@ -186,6 +192,7 @@ pub(in crate::openapi) fn status() -> Value {
         started_at: after(-3_600_000),
         leader_of: vec![query::INTAKE.to_owned()],
         workers: vec![worker],
+        stopped: false,
     };
     let store = StoreStatus {
         at: after(1_000),
@@ -197,6 +204,7 @@ pub(in crate::openapi) fn status() -> Value {
             capped: false,
         },
         malformed_intents: CauseCounts::default(),
+        recent: RecentFailures::default(),
         holds: Vec::new(),
         replicas: vec![ReplicaStatus::new(report, after(950))],
     };

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::time::Duration;
 
 use anyhow::anyhow;
-use domain::query::{INTAKE, ReplicaStatus, Status};
+use domain::query::Status;
 use serde_json::{Value, json};
 
 use super::{NAME_DELAY, not_yet_named};
@@ -49,7 +49,6 @@ impl Outcome {
         let leader = status.leader.as_ref()?;
         let (name, term) = (leader.replica.as_deref(), leader.term);
         let report = status.store.replicas.iter().find(|replica| replica.replica == former);
-        let leads = |replica: &ReplicaStatus| replica.leader_of.iter().any(|worker| worker == INTAKE);
         if name == Some(former) {
             // For a moment after the change, the last report of the former term still names the former
             // leader.
@@ -62,7 +61,7 @@ impl Outcome {
                 false => None,
             };
         }
-        let handed_over = report.is_some_and(|report| !leads(report));
+        let handed_over = report.is_some_and(|report| !report.claims_intake);
         let is_known = name.is_some() && (handed_over || waited > REPORT_TIMEOUT);
         (is_known || waited > NAME_TIMEOUT).then(|| Self::Followed {
             by: name.map(str::to_owned),
@@ -130,7 +129,7 @@ impl Outcome {
 #[cfg(test)]
 mod tests {
     use ambient::Timestamp;
-    use domain::query::{CauseCounts, LeaderTerm, StoreStatus};
+    use domain::query::{CauseCounts, LeaderTerm, RecentFailures, ReplicaStatus, StoreStatus};
 
     use super::*;
 
@@ -145,7 +144,9 @@ mod tests {
             version: "0.1.0".to_owned(),
             started_at: at(0),
             seen_at: at(*seen_at),
-            leader_of: if *leads { vec![INTAKE.to_owned()] } else { Vec::new() },
+            stopped_at: None,
+            leader_of: Vec::new(),
+            claims_intake: *leads,
             workers: Vec::new(),
         };
         let store = StoreStatus {
@@ -155,6 +156,7 @@ mod tests {
             channels: Vec::new(),
             dead_letters: CauseCounts::default(),
             malformed_intents: CauseCounts::default(),
+            recent: RecentFailures::default(),
             holds: Vec::new(),
             replicas: reports.iter().map(replica).collect(),
         };

@@ -10,16 +10,19 @@ use crate::commands::holds::holds;
 use crate::commands::operators::{Cell, Column, Style, Tone, print_members, print_section, table};
 use crate::commands::output::{print_line, printable};
 
-/// Prints the status, with stuck parts first.
+/// Prints the status, with findings first.
 pub(super) fn print_status(out: &mut impl Write, style: Style, status: &Status) -> anyhow::Result<()> {
-    for stuck in &status.stuck {
-        let tone = if stuck.stops_traffic { Tone::Bad } else { Tone::Warning };
-        print_line(out, &format!("{}  {}.", style.paint(tone, "STUCK"), printable(&stuck.sentence)))?;
+    for finding in &status.findings {
+        let word = style.paint(finding.state.tone(), &finding.state.as_str().to_uppercase());
+        print_line(out, &format!("{word}  {}.", printable(&finding.text())))?;
+        let since = finding.since.map_or_else(String::new, |since| format!("since {since}; "));
+        print_line(out, &format!("  {since}see {}", finding.runbook))?;
     }
-    if !status.stuck.is_empty() {
+    if !status.findings.is_empty() {
         print_line(out, "")?;
     }
     let members = [
+        ("state", Cell::new(status.state.as_str(), status.state.tone())),
         ("at", status.store.at.to_string().into()),
         ("leader", leader(status)),
         ("stream", (&*status.intake.stream).into()),
@@ -72,7 +75,7 @@ fn channels(style: Style, status: &Status) -> Vec<Vec<Cell>> {
             channel.due.to_string().into(),
             channel.oldest_due.map_or_else(|| "-".to_owned(), |age| age.to_string()).into(),
             Cell::new(channel.failing.to_string(), tone),
-            channel.waiting.as_ref().map_or_else(|| "nothing".to_owned(), waits).into(),
+            channel.waiting.as_ref().map_or_else(|| found(status, channel), waits).into(),
         ]
     };
     let columns = [
@@ -83,6 +86,12 @@ fn channels(style: Style, status: &Status) -> Vec<Vec<Cell>> {
         Column::new("WAITS FOR", 1).at_least(24),
     ];
     table(style, columns, status.store.channels.iter().map(row))
+}
+
+/// The state of a channel that does not wait.
+fn found(status: &Status, channel: &ChannelStatus) -> String {
+    let states = status.findings_of(channel.channel.as_str()).map(|finding| finding.state);
+    states.max().map_or_else(|| "nothing".to_owned(), |state| format!("{}, see above", state.as_str()))
 }
 
 fn causes(causes: &CauseCounts) -> Vec<[Cell; 2]> {
@@ -115,10 +124,13 @@ fn replicas(style: Style, status: &Status) -> Vec<Vec<Cell>> {
     table(style, columns, status.store.replicas.iter().map(row))
 }
 
-/// The time of a replica's last report, with a note if the replica counts as gone.
+/// The time of a replica's last report, with a note if the replica has stopped or counts as gone.
 pub(in crate::commands) fn seen(replica: &ReplicaStatus, status: &Status) -> Cell {
-    let is_running = replica.is_running(status.store.at);
-    let (rest, tone) = if is_running { ("", Tone::Neutral) } else { (" (gone)", Tone::Warning) };
+    let (rest, tone) = match (replica.stopped_at, replica.is_running(status.store.at)) {
+        (Some(_), _) => (" (stopped)", Tone::Neutral),
+        (None, true) => ("", Tone::Neutral),
+        (None, false) => (" (gone)", Tone::Warning),
+    };
     Cell::new(format!("{} ago{rest}", status.age(replica.seen_at)), tone)
 }
 
@@ -132,7 +144,7 @@ mod tests {
     use domain::checkpoint::Checkpoint;
     use domain::document::Age;
     use domain::entry::EntryId;
-    use domain::query::{LeaderTerm, StoreStatus, StreamBacklog};
+    use domain::query::{LeaderTerm, RecentFailures, StoreStatus, StreamBacklog};
     use domain::replica::ReplicaReport;
     use domain::route::Channel;
 
@@ -162,6 +174,7 @@ mod tests {
             channels: Channel::ALL.map(channel).into(),
             dead_letters: CauseCounts { counts: vec![("gateway\u{1b}[2J".to_owned(), 2)], capped: true },
             malformed_intents: CauseCounts::default(),
+            recent: RecentFailures::default(),
             holds: Vec::new(),
             replicas: Vec::new(),
         };
@@ -182,19 +195,23 @@ mod tests {
         let backlog = StreamBacklog { last_entry_id: Some(first), first: Some(first), entries };
         let text = printed(&status(term, None, Some(backlog)));
         for line in [
-            "intake  read up to the entry 5-0; 2 unread, the first for 5s",
+            "intake  read up to the entry 5-0; 2 unread, the first for 5 s",
             "  CHANNEL  DUE  OLDEST DUE  FAILING  WAITS FOR",
-            "  push     3    10s         0        nothing",
+            "  push     3    10 s        0        nothing",
             "  gateway\\u{1b}[2J  at least 2",
         ] {
             assert!(text.lines().any(|shown| shown == line), "{line:?} in {text}");
         }
-        assert!(text.contains("(1m ago), fence 7\n"), "{text}");
+        assert!(text.contains("(1 min ago), fence 7\n"), "{text}");
     }
 
     #[test]
-    fn a_replica_that_has_not_reported_itself_for_longer_than_it_counts_as_running_is_gone() {
-        for (last, expected) in [(95, "5s ago\n"), (30, "1m10s ago (gone)\n")] {
+    fn a_replica_that_has_not_reported_itself_for_a_while_is_gone_unless_it_has_stopped() {
+        for (last, stopped, expected) in [
+            (95, false, "5 s ago\n"),
+            (30, false, "1 min 10 s ago (gone)\n"),
+            (95, true, "5 s ago (stopped)\n"),
+        ] {
             let mut out = Vec::new();
             let report = ReplicaReport {
                 replica: "notification-0".to_owned(),
@@ -202,6 +219,7 @@ mod tests {
                 started_at: at(0),
                 leader_of: Vec::new(),
                 workers: Vec::new(),
+                stopped,
             };
             let replica = ReplicaStatus::new(report, at(last));
             print_rows(&mut out, Style::PLAIN, &[[seen(&replica, &status(None, None, None))]])
@@ -213,7 +231,11 @@ mod tests {
     #[test]
     fn what_is_stuck_comes_first_and_what_is_not_known_is_said() {
         let text = printed(&status(None, Some(at(80)), None));
-        assert!(text.starts_with("STUCK  No replica has led for 20 s, so no intent is read.\n"), "{text}");
+        let since = at(80);
+        let expected = format!(
+            "STUCK  No replica has led for 20 s, so no intent is read.\n  since {since}; see docs/operations.md#notificationnoleader\n"
+        );
+        assert!(text.starts_with(&expected), "{text}");
         assert!(
             text.contains("no replica leads") && text.contains("the stream could not be asked"),
             "{text}"

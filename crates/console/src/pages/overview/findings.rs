@@ -1,29 +1,37 @@
-//! The top of the overview: the stuck parts, or that nothing is stuck.
+//! The top of the overview: what an operator has to look at, or that all is well.
 
 use domain::document::Age;
 use domain::hold::Hold;
-use domain::query::{BLOCKED_LIMIT, Status};
+use domain::query::{BLOCKED_LIMIT, Finding, ServiceState, Status};
 use maud::{Markup, html};
 
 use super::super::holds;
-use super::age;
-use crate::widgets::{Tone, callout, visible};
+use crate::widgets::{Tone, callout, time, visible};
 
-/// The stuck parts, each with its cause.
+/// The findings, each with its cause, its beginning and its section of the runbook.
 pub(super) fn show(status: &Status) -> Markup {
     html! {
-        @if status.stuck.is_empty() { (nothing_stuck(status)) }
+        @if status.state == ServiceState::Well { (well(status)) }
         div.stack {
+            @for found in &status.findings { (finding(found)) }
             @for hold in &status.store.holds { (held(hold, status)) }
-            @for stuck in &status.stuck {
-                @let tone = if stuck.stops_traffic { Tone::Bad } else { Tone::Warning };
-                (callout(tone, &html! {
-                    p { strong { "Stuck: " (visible(&stuck.what)) } }
-                    p { (visible(&stuck.sentence)) "." }
-                }))
-            }
         }
     }
+}
+
+fn finding(finding: &Finding) -> Markup {
+    let word = if finding.state == ServiceState::Stuck { "Stuck: " } else { "Failing: " };
+    callout(
+        finding.state.tone(),
+        &html! {
+            p { strong { (word) (visible(&finding.parts.join(", "))) } }
+            p { (visible(&finding.text())) "." }
+            p.hint {
+                @if let Some(since) = finding.since { "Since " (time(since)) ". " }
+                "What to do: " code { (finding.runbook) }
+            }
+        },
+    )
 }
 
 /// A hold, with its age and the number of routes that it keeps.
@@ -35,15 +43,15 @@ fn held(hold: &Hold, status: &Status) -> Markup {
             p { strong { @if released { "Being released: " } @else { "Held: " } (visible(&hold.key.to_string())) } }
             p {
                 (format!("{:#}", hold.routes)) " routes wait"
-                @if !released { ", since " (format!("{:#}", status.age(hold.since))) ", by " (visible(&hold.actor)) ": " (visible(&hold.reason)) }
+                @if !released { ", since " (status.age(hold.since)) ", by " (visible(&hold.actor)) ": " (visible(&hold.reason)) }
                 ". " a href=(holds::LIST_PATH) { "Holds" }
             }
         },
     )
 }
 
-/// The text if nothing is stuck. It reports that all is well only if that is certain.
-fn nothing_stuck(status: &Status) -> Markup {
+/// The text if nothing was found. It reports that all is well only if that is certain.
+fn well(status: &Status) -> Markup {
     let channels = &status.store.channels;
     let waits = status.intake.waiting.is_some() || channels.iter().any(|channel| channel.waiting.is_some());
     if status.leader.is_none() {
@@ -58,7 +66,7 @@ fn nothing_stuck(status: &Status) -> Markup {
         return callout(
             Tone::Warning,
             &html! {
-                p { strong { "Redis cannot be asked." } " Whether intents wait in the stream is not known." }
+                p { strong { "The stream cannot be read." } " Whether intents wait in it is not known." }
             },
         );
     }
@@ -66,14 +74,14 @@ fn nothing_stuck(status: &Status) -> Markup {
         return callout(
             Tone::Warning,
             &html! {
-                p { strong { "A worker waits." } " It counts as stuck after " (age(Age(BLOCKED_LIMIT))) "; what it waits for is below." }
+                p { strong { "A worker waits." } " It counts as stuck after " (Age(BLOCKED_LIMIT)) "; what it waits for is below." }
             },
         );
     }
     callout(
         Tone::Good,
         &html! {
-            p { strong { "Nothing is stuck." } " Intents are read and due routes are published." }
+            p { strong { "Well: nothing is stuck and nothing fails." } " Intents are read and due routes are published." }
         },
     )
 }

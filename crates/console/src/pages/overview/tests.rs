@@ -1,7 +1,7 @@
 //! Tests of the rendered overview.
 
 use domain::hold::{Hold, HoldKey, HoldScope};
-use domain::query::Counted;
+use domain::query::{Counted, RecentFailures};
 use domain::replica::{BlockedReport, ReplicaReport, WorkerReport};
 use domain::route::Channel;
 
@@ -35,8 +35,10 @@ fn replica(name: &str, seen_at: Timestamp, blocked_since: Option<Timestamp>) -> 
             last_pass_at: seen_at,
             blocked: blocked_since.map(blocked),
             position: None,
-            deferred: 0,
+            deferred: None,
+            attempts: None,
         }],
+        stopped: false,
     };
     ReplicaStatus::new(report, seen_at)
 }
@@ -61,6 +63,7 @@ fn overview(replicas: Vec<ReplicaStatus>, channels: Vec<ChannelStatus>) -> Overv
         channels,
         dead_letters: causes(&format!("cause {SCRIPT}&")),
         malformed_intents: causes("unknown_type"),
+        recent: RecentFailures::default(),
         holds: vec![hold()],
         replicas,
     };
@@ -76,8 +79,8 @@ fn what_is_stuck_is_said_first_with_its_cause() {
     let html = render(&overview(vec![replica("one", at(99), Some(at(50)))], channels)).into_string();
     let (stuck, rest) = html.split_once("</section>").expect("a section");
     assert!(stuck.contains("The worker intake of one has been blocked for 50 s: cause"), "{stuck}");
-    assert!(stuck.contains("The channel push has a route that has been due for 80 s"), "{stuck}");
-    assert!(!stuck.contains("Nothing is stuck"), "{stuck}");
+    assert!(stuck.contains("The channel push has a route that has been due for 1 min 20 s"), "{stuck}");
+    assert!(!stuck.contains("nothing is stuck"), "{stuck}");
     assert!(rest.contains("1,000 or more") && rest.contains("1 min 20 s old"), "{rest}");
 }
 
@@ -110,14 +113,14 @@ fn an_overview_claims_that_nothing_is_stuck_unless_redis_cannot_be_asked_or_a_wo
         html.split_once("</section>").expect("a section").0.to_owned()
     };
     let well = overview(vec![replica("one", at(99), None)], Vec::new());
-    assert!(said(&well).contains("Nothing is stuck."), "{}", said(&well));
+    assert!(said(&well).contains("Well: nothing is stuck and nothing fails."), "{}", said(&well));
     let mut unknown = overview(vec![replica("one", at(99), None)], Vec::new());
     unknown.status.intake.backlog = None;
-    assert!(said(&unknown).contains("Redis cannot be asked."), "{}", said(&unknown));
+    assert!(said(&unknown).contains("The stream cannot be read."), "{}", said(&unknown));
     let waiting = overview(vec![replica("one", at(99), Some(at(90)))], Vec::new());
     assert!(said(&waiting).contains("A worker waits."), "{}", said(&waiting));
     for overview in [unknown, waiting] {
-        assert!(!said(&overview).contains("Nothing is stuck"), "{}", said(&overview));
+        assert!(!said(&overview).contains("nothing is stuck"), "{}", said(&overview));
     }
 }
 

@@ -6,7 +6,9 @@ use domain::accept::Decided;
 use domain::malformed::FailureCode;
 use domain::outcome::Outcome;
 use domain::ports::Activity;
+use domain::replica::{ActivityPart, PartActivity};
 
+use crate::activity::Parts;
 use crate::intake::Intake;
 use crate::log_limiter::LogLimiter;
 use crate::metrics::STREAM;
@@ -26,16 +28,19 @@ pub(super) async fn report<P: Ports>(
         health.set_position(last.entry.id);
     }
     report_suppressed(&settings.stream, log, false);
-    let mut activity = Activity::default();
+    let (mut activity, mut producers) = (Activity::default(), BTreeMap::<&str, PartActivity>::new());
     let mut counts: BTreeMap<(&'static str, &str, &str), u64> = BTreeMap::new();
     for Decided { entry, outcome } in decided {
         let label = entry.intent().map_or(("", ""), |intent| (&*intent.notification_type, &*intent.producer));
         *counts.entry((outcome.name(), label.0, label.1)).or_default() += 1;
-        match outcome {
-            Outcome::Accepted(_) => activity.accepted += 1,
-            Outcome::Duplicate => activity.duplicates += 1,
-            Outcome::Conflict(_) => activity.conflicts += 1,
-            Outcome::Malformed(_) => activity.malformed += 1,
+        let producer = outcome.malformed_row().map_or(label.1, |row| row.producer.as_str());
+        for counts in [&mut activity, &mut producers.entry(producer).or_default().activity] {
+            match outcome {
+                Outcome::Accepted(_) => counts.accepted += 1,
+                Outcome::Duplicate => counts.duplicates += 1,
+                Outcome::Conflict(_) => counts.conflicts += 1,
+                Outcome::Malformed(_) => counts.malformed += 1,
+            }
         }
         if let Some(row) = outcome.malformed_row() {
             metrics.malformed(&row.producer, row.rejection.code, 1);
@@ -44,6 +49,8 @@ pub(super) async fn report<P: Ports>(
     }
     metrics.outcomes(STREAM, &counts);
     health.count(&activity);
+    let named = producers.into_iter().map(|(name, of)| (ActivityPart::Producer(name.to_owned()), of));
+    health.count_parts(named.collect::<Parts>());
     decided.iter().map(|decided| decided.outcome.name()).collect()
 }
 

@@ -136,6 +136,10 @@ async fn make_wrong(copy: &mut Copy, kind: Kind) {
             )
             .await;
         }
+        Kind::StreamOfWrongType => {
+            copy.redis(&["DEL", PUSH]).await;
+            copy.redis(&["SET", PUSH, "x"]).await;
+        }
         Kind::IntentsStreamAbsent => drop(copy.redis(&["DEL", INTENTS]).await),
         Kind::CheckpointAfterStream => copy.sql(&format!("UPDATE intake SET last_entry_id = '{FAR}'")).await,
         Kind::StreamTrimmedPastCheckpoint => {

@@ -1,4 +1,4 @@
-//! The time since which no replica leads, as far as the overview has observed it.
+//! The time since which no replica leads, as far as a replica has observed it.
 //!
 //! After a crash the lock contains the end of the last term. After an orderly stop it does not, so each
 //! replica remembers its own observations.
@@ -30,7 +30,7 @@ impl Leaderless {
     }
 
     /// Records an observation at `now`. Returns the earliest time since which no leader has been observed.
-    pub(crate) fn look(&self, has_leader: bool, now: Timestamp) -> Option<Timestamp> {
+    pub fn look(&self, has_leader: bool, now: Timestamp) -> Option<Timestamp> {
         let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let before = seen.filter(|seen| now.saturating_since(seen.last) <= MAX_LOOK_GAP);
         let first = before.map_or(now, |seen| seen.first);

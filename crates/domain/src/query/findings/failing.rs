@@ -1,0 +1,153 @@
+//! Failing parts: they work without success, and stop by themselves when their budget is used up.
+
+use std::time::Duration;
+
+use super::super::store_status::{RecentFailure, StoreStatus};
+use super::{DEAD_LETTERS, FAILING_CHANNEL, Finding, MALFORMED, PUBLISHING, ServiceState, counted, tidy};
+use crate::document::{Age, grouped};
+use crate::replica::{AttemptsReport, DeferredReport, LockHolder, is_failing};
+use crate::route::Channel;
+
+/// The period in which a new dead letter, or a producer with nothing but malformed intents, is failing.
+pub const RECENT: Duration = Duration::from_secs(300);
+/// A completion that has been deferred for longer than this is failing.
+pub const DEFERRED_LIMIT: Duration = Duration::from_secs(10);
+
+/// The failing parts of the service, except those that are among `stuck`.
+pub(in crate::query) fn failing(store: &StoreStatus, stuck: &[Finding]) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for channel in Channel::ALL {
+        let name = channel.as_str();
+        let dead = store.recent.dead_letters.iter().find(|failure| failure.name == name);
+        match (attempts_of(store, channel), dead) {
+            (Some(attempts), dead) if is_failing(attempts.succeeded, attempts.failed) => {
+                found.push(failing_channel(name, &attempts, dead));
+            }
+            (_, Some(dead)) => found.push(dead_letters(name, dead)),
+            _ => {}
+        }
+        let deferred = deferred_of(store, channel);
+        let deferred = deferred.filter(|of| Age::between(of.since, store.at).0 > DEFERRED_LIMIT);
+        found.extend(
+            deferred
+                .map(|deferred| deferral(name, &deferred))
+                .filter(|finding| !stuck.iter().any(|known| known.sentence == finding.sentence)),
+        );
+    }
+    found.extend(store.recent.producers.iter().map(malformed));
+    found
+}
+
+fn failing_channel(name: &str, attempts: &AttemptsReport, dead: Option<&RecentFailure>) -> Finding {
+    let cause = tidy(&attempts.cause);
+    let succeeded = match attempts.succeeded {
+        0 => "none succeeded".to_owned(),
+        succeeded => format!("{} succeeded", grouped(succeeded)),
+    };
+    let dead = dead.map_or_else(String::new, |dead| {
+        format!("; {:#} became dead letters in the last {}", dead.count, Age(RECENT))
+    });
+    Finding {
+        state: ServiceState::Failing,
+        parts: vec![name.to_owned()],
+        sentence: format!(
+            "The channel {name} fails: {} failed in the last minute, and {succeeded}{dead}",
+            counted(attempts.failed, "attempt")
+        ),
+        cause,
+        since: attempts.failing_since,
+        count: Some(attempts.failed),
+        runbook: FAILING_CHANNEL,
+    }
+}
+
+fn dead_letters(name: &str, dead: &RecentFailure) -> Finding {
+    let routes = if dead.count.count == 1 { "route" } else { "routes" };
+    let letters = if dead.count.count == 1 { "a dead letter" } else { "dead letters" };
+    Finding {
+        state: ServiceState::Failing,
+        parts: vec![name.to_owned()],
+        sentence: format!(
+            "{:#} {routes} of the channel {name} became {letters} in the last {}",
+            dead.count,
+            Age(RECENT)
+        ),
+        cause: tidy(&dead.cause),
+        since: Some(dead.since),
+        count: Some(dead.count.count),
+        runbook: DEAD_LETTERS,
+    }
+}
+
+fn malformed(producer: &RecentFailure) -> Finding {
+    Finding {
+        state: ServiceState::Failing,
+        parts: vec![producer.name.clone()],
+        sentence: format!(
+            "The producer {} sent only malformed intents in the last {}, {:#} of them",
+            producer.name,
+            Age(RECENT),
+            producer.count
+        ),
+        cause: tidy(&producer.cause),
+        since: Some(producer.since),
+        count: Some(producer.count.count),
+        runbook: MALFORMED,
+    }
+}
+
+/// The finding about the deferred completions of a channel.
+pub(super) fn deferral(name: &str, deferred: &DeferredReport) -> Finding {
+    let DeferredReport { completions, is_published, held_by, .. } = deferred;
+    let (are, rows) = if *completions == 1 { ("is", "its row") } else { ("are", "their rows") };
+    let routes = match is_published {
+        true => format!("{} of the channel {name} {are} published", counted(*completions, "route")),
+        false => format!("{} of the channel {name} failed", counted(*completions, "attempt")),
+    };
+    let (obstacle, cause) = match held_by {
+        Some(LockHolder { pid, application, since }) => {
+            let since = since.map_or_else(String::new, |at| format!(", since {at}"));
+            let application = if application.is_empty() { "no name" } else { application };
+            (format!("another transaction holds {rows} (pid {pid}, {application}{since})"), None)
+        }
+        None => (format!("PostgreSQL cannot record it in {rows} yet"), tidy(&deferred.cause)),
+    };
+    Finding {
+        state: ServiceState::Failing,
+        parts: vec![name.to_owned()],
+        sentence: format!("{routes}, but {obstacle}"),
+        cause,
+        since: Some(deferred.since),
+        count: Some(*completions),
+        runbook: PUBLISHING,
+    }
+}
+
+/// The reports of a channel's publishers on all running replicas.
+fn reports(store: &StoreStatus, channel: Channel) -> impl Iterator<Item = &crate::replica::WorkerReport> {
+    let running = store.replicas.iter().filter(|replica| replica.is_running(store.at));
+    running.flat_map(|replica| &replica.workers).filter(move |worker| worker.worker == channel.as_str())
+}
+
+/// The attempts of a channel on all running replicas, with the cause of those that fail longest.
+fn attempts_of(store: &StoreStatus, channel: Channel) -> Option<AttemptsReport> {
+    let all: Vec<_> = reports(store, channel).filter_map(|worker| worker.attempts.as_ref()).collect();
+    let first = all
+        .iter()
+        .filter(|of| of.failed > 0)
+        .min_by_key(|of| (of.failing_since.is_none(), of.failing_since))?;
+    Some(AttemptsReport {
+        succeeded: all.iter().map(|of| of.succeeded).sum(),
+        failed: all.iter().map(|of| of.failed).sum(),
+        failing_since: first.failing_since,
+        cause: first.cause.clone(),
+    })
+}
+
+/// The deferred completions of a channel on all running replicas; the first is that of the first replica.
+pub(super) fn deferred_of(store: &StoreStatus, channel: Channel) -> Option<DeferredReport> {
+    let all: Vec<_> = reports(store, channel).filter_map(|worker| worker.deferred.as_ref()).collect();
+    let first = all.iter().min_by_key(|deferred| deferred.since)?;
+    let completions = all.iter().map(|deferred| deferred.completions).sum();
+    Some(DeferredReport { completions, ..(*first).clone() })
+}
