@@ -12,6 +12,7 @@
 //! returns.
 
 mod actions;
+mod activity;
 mod at_most;
 mod batch;
 mod changes;
@@ -64,6 +65,7 @@ pub fn router<P: Ports>(api: Api<P>, guard: &TokenGuard) -> Router {
         .route("/v1/dead-letters:replay", operator(post(changes::replay::<P>)))
         .route("/v1/dead-letters:discard", operator(post(changes::discard::<P>)))
         .route("/v1/actions", operator(get(actions::list::<P>)))
+        .route("/v1/activity", operator(get(activity::show::<P>)))
         .route("/v1/holds", operator(get(holds::list::<P>)))
         .route("/v1/holds:hold", operator(post(holds::hold::<P>)))
         .route("/v1/holds:release", operator(post(holds::release::<P>)))

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use ambient::Timestamp;
 use axum::extract::{FromRequestParts, Path};
 use axum::http::request::Parts;
-use domain::query::{DEFAULT_PAGE_ITEMS, MAX_PAGE_ITEMS, PageLimit, Place};
+use domain::query::{ActivityPeriod, DEFAULT_PAGE_ITEMS, MAX_PAGE_ITEMS, PageLimit, Place};
 use domain::route::{Channel, RouteStatus};
 use http_server::problem::Problem;
 use idempotency::Key;
@@ -69,6 +69,7 @@ pub(crate) enum Takes {
     Channel,
     Status,
     Flag,
+    Period,
     Limit,
     Cursor,
 }
@@ -99,6 +100,9 @@ impl Param {
             Takes::Channel => json!({"type": "string", "enum": Channel::ALL.map(Channel::as_str)}),
             Takes::Status => json!({"type": "string", "enum": RouteStatus::ALL.map(RouteStatus::as_str)}),
             Takes::Flag => json!({"type": "boolean", "default": false}),
+            Takes::Period => {
+                json!({"type": "string", "enum": ActivityPeriod::ALL.map(ActivityPeriod::as_str), "default": "hour"})
+            }
             Takes::Limit => {
                 json!({"type": "integer", "minimum": 1, "maximum": MAX_PAGE_ITEMS, "default": DEFAULT_PAGE_ITEMS})
             }

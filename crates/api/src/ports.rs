@@ -8,7 +8,7 @@ use ambient::Clock;
 use domain::catalog::Catalog;
 use domain::operations::Budgets;
 use domain::ports::{
-    HoldChanges, LeaderLookup, Operations, Queries, ReceiptStore, StreamQueries, Submissions,
+    ActivityQueries, HoldChanges, LeaderLookup, Operations, Queries, ReceiptStore, StreamQueries, Submissions,
 };
 use domain::query::Leaderless;
 use idempotency::{Idempotency, Store};
@@ -18,7 +18,7 @@ pub trait Ports: Send + Sync + 'static {
     /// Accepts intents.
     type Submissions: Submissions + 'static;
     /// Reads the outcomes of intents.
-    type Queries: Queries + 'static;
+    type Queries: Queries + ActivityQueries + 'static;
     /// Applies the changes that operators may make.
     type Operations: Operations + HoldChanges + 'static;
     /// Records consumers' reports.

@@ -23,7 +23,9 @@ mod stream;
 
 pub use crate::document::{COUNT_CAP, Counted};
 pub use actions::{ActionFilter, ActionPlace, RecordedAction};
-pub use activity::{ACTIVITY_MINUTES, ActivityHistory, MinuteActivity};
+pub use activity::{
+    ActivityHistory, ActivityPeriod, ActivityStep, ProducerActivity, RoutesActivity, RoutesStep, StepCounts,
+};
 pub use causes::{Causes, DeadLetterCause, MAX_CAUSES, MalformedCause};
 pub use cursor::{InvalidCursor, Place};
 pub use dead_letters::{DeadLetter, DeadLetterFilter, DeadLetterPlace, Discarded};

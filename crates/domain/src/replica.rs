@@ -132,7 +132,8 @@ pub struct BlockedReport {
 }
 
 /// The activity of a replica in a period: entries by outcome and attempts by result.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, JsonSchema)]
+#[schemars(rename = "ActivityCounts")]
 pub struct Activity {
     /// Accepted intents.
     pub accepted: u64,

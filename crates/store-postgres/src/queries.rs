@@ -22,10 +22,10 @@ mod status;
 use ambient::Timestamp;
 use domain::ports::{ActivityQueries, Queries, StoreError};
 use domain::query::{
-    ActionFilter, ActionPlace, ActivityHistory, Causes, DeadLetter, DeadLetterCause, DeadLetterFilter,
-    DeadLetterPlace, IntentTrace, MalformedCause, MalformedFilter, MalformedPlace, MalformedSummary,
-    Notification, NotificationFilter, NotificationSummary, Page, PageLimit, RecordedAction, SearchFilter,
-    SearchOutcome, StoreStatus, StoredMalformedIntent,
+    ActionFilter, ActionPlace, ActivityHistory, ActivityPeriod, Causes, DeadLetter, DeadLetterCause,
+    DeadLetterFilter, DeadLetterPlace, IntentTrace, MalformedCause, MalformedFilter, MalformedPlace,
+    MalformedSummary, Notification, NotificationFilter, NotificationSummary, Page, PageLimit, RecordedAction,
+    SearchFilter, SearchOutcome, StoreStatus, StoredMalformedIntent,
 };
 use domain::record::{IdempotencyKey, NotificationId, Record, RecordCursor};
 use pg::{PgPool, Session, Statement};
@@ -155,8 +155,8 @@ impl Queries for PgQueries {
 }
 
 impl ActivityQueries for PgQueries {
-    async fn activity(&self) -> Result<ActivityHistory, StoreError> {
-        activity::read(&self.session("read the activity").await?).await
+    async fn activity(&self, period: ActivityPeriod) -> Result<ActivityHistory, StoreError> {
+        activity::read(&self.session("read the activity").await?, period).await
     }
 }
 

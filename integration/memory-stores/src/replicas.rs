@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ambient::{Clock, ManualClock, Timestamp};
 use domain::ports::{Activity, ActivityQueries, ReplicaReport, ReplicaStore, StepDownStore, StoreError};
-use domain::query::{ACTIVITY_MINUTES, ActivityHistory, MinuteActivity, REPLICA_FRESH_FOR};
+use domain::query::{ActivityHistory, ActivityPeriod, REPLICA_FRESH_FOR};
 use domain::replica::{ActivityPart, PartActivity};
 use domain::step_down::{StepDown, StepDownState};
 
@@ -158,16 +158,15 @@ impl StepDownStore for MemoryReplicas {
 }
 
 impl ActivityQueries for MemoryReplicas {
-    async fn activity(&self) -> Result<ActivityHistory, StoreError> {
-        let present = minute(self.clock.now());
-        let first = present - Duration::from_mins(ACTIVITY_MINUTES as u64 - 1);
-        let mut sums: BTreeMap<Timestamp, Activity> = BTreeMap::new();
-        for ((minute, _), activity) in &lock(&self.tables).activity {
-            if *minute >= first {
-                *sums.entry(*minute).or_default() += *activity;
-            }
-        }
-        let minutes = sums.into_iter().map(|(minute, activity)| MinuteActivity { minute, activity });
-        Ok(ActivityHistory { present, minutes: minutes.collect() })
+    async fn activity(&self, period: ActivityPeriod) -> Result<ActivityHistory, StoreError> {
+        let (tables, present) = (lock(&self.tables), self.clock.now());
+        let total =
+            |((minute, _), activity): (&(Timestamp, _), &Activity)| (period.step_of(*minute), *activity);
+        let totals = tables.activity.iter().map(total).collect();
+        let parts = tables
+            .parts
+            .iter()
+            .map(|((minute, _, part), activity)| (period.step_of(*minute), (part.clone(), *activity)));
+        Ok(ActivityHistory::new(period, present, totals, parts.collect()))
     }
 }

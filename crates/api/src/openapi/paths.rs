@@ -2,7 +2,7 @@
 
 use domain::hold::HoldPlan;
 use domain::operations::Plan;
-use domain::query::{Notification, Status};
+use domain::query::{ActivityHistory, Notification, Status};
 use idempotency::MAX_KEY_BYTES;
 use serde_json::{Value, json};
 
@@ -22,7 +22,7 @@ use crate::view::{
     Accepted, Actions, ChangedHold, DeadLetters, Discarded, Holds, KeyOutcome, MalformedIntents,
     MalformedIntentsPage, Notifications, ReceiptResults, Replayed, Results,
 };
-use crate::{actions, dead_letters, intent_outcome, malformed_intents, notifications};
+use crate::{actions, activity, dead_letters, intent_outcome, malformed_intents, notifications};
 
 /// The path items of the document.
 pub(super) fn paths(settings: &ApiSettings, schemas: &mut Schemas) -> Value {
@@ -37,6 +37,7 @@ pub(super) fn paths(settings: &ApiSettings, schemas: &mut Schemas) -> Value {
         "/v1/dead-letters:replay": {"post": replay(settings, schemas).render()},
         "/v1/dead-letters:discard": {"post": discard(settings, schemas).render()},
         "/v1/actions": {"get": list_actions(schemas).render()},
+        "/v1/activity": {"get": get_activity(schemas).render()},
         "/v1/holds": {"get": list_holds(schemas).render()},
         "/v1/holds:hold": {"post": hold(settings, schemas).render()},
         "/v1/holds:release": {"post": release(settings, schemas).render()},
@@ -368,6 +369,16 @@ fn get_status(schemas: &mut Schemas) -> Operation {
         "operations",
         "Shows the state of the service.",
         answer("The state.", schemas.answer::<Status>(), examples::status(), &[]),
+    )
+}
+
+fn get_activity(schemas: &mut Schemas) -> Operation {
+    list(
+        "getActivity",
+        "operations",
+        "Shows what the service did in the last hour or day, in steps.",
+        &activity::PARAMS,
+        answer("The activity.", schemas.answer::<ActivityHistory>(), examples::activity(), &[]),
     )
 }
 

@@ -1,5 +1,6 @@
 //! The overview: stuck parts and their causes, traffic, backlogs, leader, dead letters by cause, replicas.
 
+mod charts;
 mod findings;
 
 use std::sync::Arc;
@@ -9,20 +10,20 @@ use axum::Router;
 use axum::extract::{RawQuery, State};
 use axum::routing::get;
 use domain::document::Age;
-use domain::ports::{Activity, ActivityQueries, LeaderLookup, Queries, StoreError, StreamQueries};
+use domain::ports::{ActivityQueries, LeaderLookup, Queries, StoreError, StreamQueries};
 use domain::query::{
-    ActivityHistory, CauseCounts, ChannelStatus, IntakeStatus, LeaderTerm, Leaderless, MinuteActivity,
-    ReplicaStatus, Status, StoreStatus, StreamBacklog, Waiting,
+    ActivityHistory, CauseCounts, ChannelStatus, IntakeStatus, LeaderTerm, Leaderless, ReplicaStatus, Status,
+    StoreStatus, StreamBacklog, Waiting,
 };
 use futures_util::future::join3;
 use maud::{Markup, html};
 
-use crate::chart::{Chart, Line};
+use self::charts::Selected;
 use crate::error::PageError;
 use crate::layout::{Page, Section};
-use crate::params::{Params, address};
+use crate::params::address;
 use crate::ports::{Console, Ports};
-use crate::widgets::{Tone, badge, callout, column, failed, id, number, numbers, table, time, visible};
+use crate::widgets::{Tone, badge, callout, column, id, number, numbers, table, time, visible};
 
 /// The route of this page.
 pub(crate) fn routes<P: Ports>() -> Router<Arc<Console<P>>> {
@@ -32,24 +33,25 @@ pub(crate) fn routes<P: Ports>() -> Router<Arc<Console<P>>> {
 /// The content of the page.
 struct Overview {
     status: Status,
-    /// The activity of the last hour; `None` if it could not be read.
+    /// The recent activity; `None` if it could not be read.
     activity: Option<ActivityHistory>,
+    selected: Selected,
 }
 
 async fn show<P: Ports>(
     State(console): State<Arc<Console<P>>>,
     RawQuery(query): RawQuery,
 ) -> Result<Page, PageError> {
-    Params::parse(query.as_deref(), &[])?;
-    let overview = read(&console).await?;
+    let selected = Selected::parse(query.as_deref())?;
+    let overview = read(&console, selected).await?;
     Ok(Page::new(Section::Overview, "Overview", render(&overview)).live())
 }
 
-async fn read<P: Ports>(console: &Console<P>) -> Result<Overview, StoreError> {
+async fn read<P: Ports>(console: &Console<P>, selected: Selected) -> Result<Overview, StoreError> {
     let (store, term, activity) = join3(
         console.queries.status(&console.settings.stream, console.clock.now()),
         console.leader.leader(),
-        console.activity.activity(),
+        console.activity.activity(selected.period),
     )
     .await;
     let (store, term) = (store?, term?);
@@ -60,7 +62,7 @@ async fn read<P: Ports>(console: &Console<P>) -> Result<Overview, StoreError> {
         None => console.leader.last_term_end().await?,
     };
     let status = status(store, term, last_term_end, backlog, &console.leaderless);
-    Ok(Overview { status, activity: activity.ok() })
+    Ok(Overview { status, activity: activity.ok(), selected })
 }
 
 /// Assembles the status. Without a leader, the time counts from the end of the last term if that is known,
@@ -80,7 +82,8 @@ fn render(overview: &Overview) -> Markup {
     let status = &overview.status;
     html! {
         section #findings data-live aria-label="What is stuck or fails" { (findings::show(status)) }
-        section #traffic.grid.two data-live aria-label="Traffic of the last hour" { (charts(overview.activity.as_ref())) }
+        section #choices aria-label="Choice of the charts" { (charts::choices(overview.activity.as_ref(), &overview.selected)) }
+        section #traffic data-live aria-label="Traffic" { (charts::charts(overview.activity.as_ref(), &overview.selected)) }
         section #backlog.grid.four data-live aria-label="Leader and backlogs" {
             (leader(status))
             (intake(&status.intake))
@@ -94,35 +97,6 @@ fn render(overview: &Overview) -> Markup {
         }
         section #replicas data-live aria-label="Replicas" { (replicas(status)) }
         p.hint { "Version " (status.version) ". All times are in UTC." }
-    }
-}
-
-fn charts(activity: Option<&ActivityHistory>) -> Markup {
-    let Some(activity) = activity else {
-        return failed(
-            "The activity of the last hour could not be read.",
-            "The rest of the page is up to date.",
-        );
-    };
-    let series = activity.series();
-    let minutes: Vec<Timestamp> = series.iter().map(|minute| minute.minute).collect();
-    let line = |label, count: fn(&Activity) -> u64| {
-        let count = |minute: &MinuteActivity| count(&minute.activity);
-        Line { label, counts: series.iter().map(count).collect() }
-    };
-    let intents = vec![
-        line("accepted", |of| of.accepted),
-        line("duplicates", |of| of.duplicates),
-        line("malformed or conflicting", |of| of.malformed + of.conflicts),
-    ];
-    let routes = vec![
-        line("published", |of| of.published),
-        line("failed attempts", |of| of.failed),
-        line("dead letters", |of| of.dead_lettered),
-    ];
-    html! {
-        div.card { (Chart { id: "intents-chart", title: "Intents a minute", minutes: minutes.clone(), lines: intents }.render()) }
-        div.card { (Chart { id: "routes-chart", title: "Routes a minute", minutes, lines: routes }.render()) }
     }
 }
 

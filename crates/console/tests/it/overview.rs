@@ -1,7 +1,12 @@
 //! Tests of the overview beyond its rendering: its data, and its content while some of that cannot be read.
 
+use std::collections::BTreeMap;
+use std::time::Duration;
+
 use axum::http::StatusCode;
 use domain::ports::{Activity, ReplicaStore, StoreError};
+use domain::replica::{ActivityPart, Delays, PartActivity};
+use domain::route::Channel;
 
 use crate::support::*;
 
@@ -32,7 +37,8 @@ async fn the_charts_have_the_sums_of_all_replicas() {
     for replica in ["one", "other"] {
         world.replicas.add_activity(replica, &activity).await.expect("the store is there");
     }
-    let body = world.signed_in().await.get("/console/").await.body;
+    let mut browser = world.signed_in().await;
+    let body = browser.get("/console/").await.body;
     let sums = [
         "accepted: 1,400 in the last hour",
         "malformed or conflicting: 10 in",
@@ -44,6 +50,55 @@ async fn the_charts_have_the_sums_of_all_replicas() {
 }
 
 #[tokio::test]
+async fn the_charts_show_an_hour_or_a_day_of_all_routes_or_of_a_channel_and_a_type() {
+    let world = World::new().await;
+    let counted = |published, delay| {
+        let mut delays = Delays::default();
+        delays.add(Duration::from_millis(delay));
+        PartActivity { activity: Activity { published, ..Activity::default() }, delays }
+    };
+    let part =
+        |channel, of_type: &str| ActivityPart::Routes { channel, notification_type: of_type.to_owned() };
+    let parts = BTreeMap::from([
+        (part(Channel::Push, "game.turn.ready"), counted(540_000, 20)),
+        (part(Channel::Email, "game.finished"), counted(7, 2_000)),
+        (
+            ActivityPart::Producer("lobby".to_owned()),
+            PartActivity {
+                activity: Activity { malformed: 3, ..Activity::default() },
+                ..PartActivity::default()
+            },
+        ),
+    ]);
+    world.replicas.add_part_activity("one", &parts).await.expect("the store is there");
+    let mut browser = world.signed_in().await;
+    for (query, expected) in [
+        (
+            "?channel=push",
+            vec![
+                "Routes of push a minute. published: 540,000 in the last hour",
+                ">600k<",
+                "p99: at most 25 ms",
+            ],
+        ),
+        (
+            "?type=game.finished&period=day",
+            vec![
+                "Routes of game.finished in 15 minutes. published: 7 in the last 24 hours",
+                "p50: at most 2.5 s",
+            ],
+        ),
+        ("", vec!["Malformed intents by producer", "lobby", "<option value=\"game.finished\">"]),
+    ] {
+        let body = browser.get(&format!("/console/{query}")).await.body;
+        for part in expected {
+            assert!(body.contains(part), "{query}: {part}: {body}");
+        }
+    }
+    assert_eq!(browser.get("/console/?period=year").await.status, StatusCode::BAD_REQUEST);
+}
+
+#[tokio::test]
 async fn without_redis_and_without_activity_the_rest_is_shown() {
     let world = World::new().await;
     let mut browser = world.signed_in().await;
@@ -51,9 +106,7 @@ async fn without_redis_and_without_activity_the_rest_is_shown() {
     world.script.fail("activity", down());
     let answer = browser.get("/console/").await;
     assert_eq!(answer.status, StatusCode::OK);
-    for expected in
-        ["The stream cannot be read", "The activity of the last hour could not be read.", "Channel push"]
-    {
+    for expected in ["The stream cannot be read", "The activity could not be read.", "Channel push"] {
         assert!(answer.body.contains(expected), "{expected}: {}", answer.body);
     }
 }

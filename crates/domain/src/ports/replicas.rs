@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::ports::StoreError;
-use crate::query::ActivityHistory;
+use crate::query::{ActivityHistory, ActivityPeriod};
 pub use crate::replica::{Activity, BlockedReport, ReplicaReport, WorkerReport};
 use crate::replica::{ActivityPart, PartActivity};
 
@@ -48,7 +48,9 @@ pub trait ReplicaStore: Send + Sync {
 
 /// Reads the combined activity of all replicas.
 pub trait ActivityQueries: Send + Sync {
-    /// Returns the sums of the last [`ACTIVITY_MINUTES`](crate::query::ACTIVITY_MINUTES), including the
-    /// present one.
-    fn activity(&self) -> impl Future<Output = Result<ActivityHistory, StoreError>> + Send;
+    /// Returns the activity of the period that ends at present.
+    fn activity(
+        &self,
+        period: ActivityPeriod,
+    ) -> impl Future<Output = Result<ActivityHistory, StoreError>> + Send;
 }

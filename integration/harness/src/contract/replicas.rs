@@ -8,7 +8,7 @@ use domain::entry::EntryId;
 use domain::ports::{
     Activity, ActivityQueries, BlockedReport, ReplicaReport, ReplicaStore, StepDownStore, WorkerReport,
 };
-use domain::query::REPLICA_FRESH_FOR;
+use domain::query::{ActivityPeriod, REPLICA_FRESH_FOR};
 use domain::replica::{ActivityPart, Delays, PartActivity};
 use domain::route::Channel;
 use domain::step_down::{StepDown, StepDownState};
@@ -147,6 +147,11 @@ pub async fn activity_is_added_up_for_each_part(fixture: impl ReplicasFixture) {
     all += second;
     assert_eq!((found.len(), found.get(&push), found.get(&email)), (4, Some(&all), Some(&second)));
     assert_eq!(found.get(&producer("")), Some(&first));
+    let history = fixture.queries().activity(ActivityPeriod::Day).await.expect("the store is there");
+    let routes = |channel| history.routes.iter().find(|of| of.channel == channel).expect("its routes");
+    let published: u64 = routes(Channel::Push).steps.iter().map(|step| step.published).sum();
+    assert_eq!((history.routes.len(), published, history.producers.len()), (2, 11, 2));
+    assert_eq!(routes(Channel::Email).steps[0].delay_p99_ms, Some(1_000));
     fixture.age(HOUR).await;
     let deleted = fixture.store().delete_activity(HOUR / 2, 3).await.expect("the store is there");
     assert_eq!((deleted, fixture.parts().await.len()), (3, 2));
@@ -253,17 +258,19 @@ pub async fn the_activity_of_all_replicas_is_summed_by_minute_for_the_last_hour(
     fixture.age(Duration::from_mins(20)).await;
     store.add_activity("one", &of(1, 2)).await.expect("the store is there");
     store.add_activity("other", &of(5, 7)).await.expect("the store is there");
-    let history = fixture.queries().activity().await.expect("the store is there");
-    let (mut both, newest) = (of(1, 2), history.minutes.last().expect("a minute"));
+    let history = fixture.queries().activity(ActivityPeriod::Hour).await.expect("the store is there");
+    let present = history.steps.last().expect("a step").at;
+    let minutes: Vec<_> = history.steps.iter().filter(|step| step.activity != Activity::default()).collect();
+    let (mut both, newest) = (of(1, 2), minutes.last().expect("a minute"));
     both += of(5, 7);
     // The two may fall into different minutes.
-    let counted: Vec<Activity> = history.minutes.iter().map(|minute| minute.activity).collect();
+    let counted: Vec<Activity> = minutes.iter().map(|step| step.activity).collect();
     let sum = counted.iter().skip(1).fold(Activity::default(), |mut sum, activity| {
         sum += *activity;
         sum
     });
     assert_eq!((counted.first(), sum), (Some(&of(10, 20)), both));
-    assert!(newest.minute <= history.present && newest.minute + Duration::from_mins(2) > history.present);
-    let apart = newest.minute.saturating_since(history.minutes[0].minute);
+    assert!(newest.at <= present && newest.at + Duration::from_mins(2) > present);
+    let apart = newest.at.saturating_since(minutes[0].at);
     assert!((Duration::from_mins(20)..=Duration::from_mins(21)).contains(&apart), "{apart:?}");
 }

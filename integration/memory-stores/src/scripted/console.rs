@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use domain::entry::EntryId;
 use domain::ports::{ActivityQueries, SessionHash, SessionStore, StoreError, StreamQueries, TokenHash};
-use domain::query::{ActivityHistory, EntryLook, StreamBacklog, UnreadEntries};
+use domain::query::{ActivityHistory, ActivityPeriod, EntryLook, StreamBacklog, UnreadEntries};
 
 use super::{Scripted, texts};
 
@@ -27,8 +27,8 @@ impl<S: StreamQueries> StreamQueries for Scripted<S> {
 }
 
 impl<S: ActivityQueries> ActivityQueries for Scripted<S> {
-    async fn activity(&self) -> Result<ActivityHistory, StoreError> {
-        self.call("activity", Vec::new(), self.store.activity()).await
+    async fn activity(&self, period: ActivityPeriod) -> Result<ActivityHistory, StoreError> {
+        self.call("activity", texts([period.as_str()]), self.store.activity(period)).await
     }
 }
 

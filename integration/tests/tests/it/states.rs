@@ -95,13 +95,17 @@ async fn a_full_redis_is_one_message_and_routes_name_it_as_what_they_wait_for() 
     world.execute("UPDATE routes SET status = 'pending', next_attempt_at = now(), published_at = NULL, published_entry_id = '', updated_at = updated_at + interval '1 s'").await;
     let stuck = state(&world, 1).await;
     let findings = stuck["findings"].as_array().expect("a list");
-    let full: Vec<&Value> =
-        findings.iter().filter(|finding| finding["state"] == "stuck").map(|finding| &finding["sentence"]).collect();
+    let full: Vec<&Value> = findings
+        .iter()
+        .filter(|finding| finding["state"] == "stuck")
+        .map(|finding| &finding["sentence"])
+        .collect();
     assert_eq!(full.len(), 1, "{stuck}");
     let sentence = full[0].as_str().expect("text");
     assert!(sentence.starts_with("Redis is full: push and email have been blocked"), "{stuck}");
     assert!(!stuck.to_string().contains("'.."), "{stuck}");
-    let id = world.column("SELECT notification_id FROM routes WHERE status = 'pending' LIMIT 1").await.remove(0);
+    let id =
+        world.column("SELECT notification_id FROM routes WHERE status = 'pending' LIMIT 1").await.remove(0);
     let shown = world.service().arguments(["show", &id]).run().await.stdout;
     assert!(shown.contains("waits: Redis is full: "), "{shown}");
     redis(&world, &["CONFIG", "SET", "maxmemory", "0"]).await;
@@ -132,7 +136,11 @@ async fn a_locked_row_is_named_with_the_session_that_holds_it() {
     })
     .await;
     let deferred = &document["replicas"][0]["workers"]["email"]["deferred_completions"];
-    assert_eq!((&deferred["held_by"]["pid"], &deferred["completions"]), (&pid.into(), &2.into()), "{document}");
+    assert_eq!(
+        (&deferred["held_by"]["pid"], &deferred["completions"]),
+        (&pid.into(), &2.into()),
+        "{document}"
+    );
     operator.batch_execute("ROLLBACK").await.expect("PostgreSQL is there");
     world.settled(1).await;
 }
@@ -171,7 +179,8 @@ fn every_section_to_which_a_finding_leads_is_a_heading_of_the_runbook() {
         let (page, wanted) = section.split_once('#').expect("a page and a section");
         let text = crate::docs::read(page);
         let mut headings = text.lines().filter(|line| line.starts_with('#'));
-        let is_there = headings.any(|line| crate::docs::anchor(line.trim_start_matches('#').trim()) == wanted);
+        let is_there =
+            headings.any(|line| crate::docs::anchor(line.trim_start_matches('#').trim()) == wanted);
         assert!(is_there, "{section}");
     }
 }

@@ -1,15 +1,20 @@
 //! Examples of operators' reads and changes.
 
+use std::time::Duration;
+
 use domain::dead_letter::recovery_hint;
 use domain::entry::EntryId;
 use domain::hold::{Hold, HoldChange, HoldKey, HoldPlan, HoldScope};
 use domain::malformed::{FailureCode, MalformedKey};
 use domain::operations::{ChangeReport, OperatorActionId, Plan, PlanGroup};
 use domain::query::{
-    self, CauseCounts, ChannelStatus, Counted, DeadLetter, LeaderTerm, MalformedSummary, RecentFailures,
-    RecordedAction, ReplicaStatus, Route, Status, StoreStatus, StoredMalformedIntent, StreamBacklog,
+    self, ActivityHistory, ActivityPeriod, CauseCounts, ChannelStatus, Counted, DeadLetter, LeaderTerm,
+    MalformedSummary, RecentFailures, RecordedAction, ReplicaStatus, Route, Status, StoreStatus,
+    StoredMalformedIntent, StreamBacklog,
 };
-use domain::replica::{AttemptsReport, ReplicaReport, WorkerReport};
+use domain::replica::{
+    Activity, ActivityPart, AttemptsReport, Delays, PartActivity, ReplicaReport, WorkerReport,
+};
 use domain::route::Channel;
 use serde_json::{Value, json};
 
@@ -212,4 +217,23 @@ pub(in crate::openapi) fn status() -> Value {
     let last_entry_id = Some(EntryId::new(OCCURRED_AT_MS.unsigned_abs(), 0));
     let backlog = StreamBacklog { last_entry_id, first: None, entries: nothing };
     rendered(Status::new(store, Some(term), None, Some(backlog)))
+}
+
+pub(in crate::openapi) fn activity() -> Value {
+    let mut delays = Delays::default();
+    delays.add(Duration::from_millis(40));
+    let activity = Activity { published: 1, ..Activity::default() };
+    let of_type = |channel| ActivityPart::Routes { channel, notification_type: "game.turn.ready".to_owned() };
+    let of_producer =
+        PartActivity { activity: Activity { accepted: 1, ..Activity::default() }, ..PartActivity::default() };
+    let step = ActivityPeriod::Day.step_of(after(0));
+    let parts = vec![
+        (step, (of_type(Channel::Push), PartActivity { activity, delays })),
+        (step, (ActivityPart::Producer(PRODUCER.to_owned()), of_producer)),
+    ];
+    let totals = vec![(step, Activity { accepted: 1, published: 1, ..Activity::default() })];
+    let mut history = ActivityHistory::new(ActivityPeriod::Day, after(0), totals, parts);
+    // The others are as long as it is.
+    history.steps.retain(|step| step.activity.accepted > 0);
+    rendered(history)
 }

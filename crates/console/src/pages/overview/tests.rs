@@ -70,7 +70,7 @@ fn overview(replicas: Vec<ReplicaStatus>, channels: Vec<ChannelStatus>) -> Overv
     let backlog =
         StreamBacklog { last_entry_id: None, first: None, entries: Counted { count: 1_000, capped: true } };
     let status = Status::new(store, Some(LeaderTerm { since: at(40), fence: 7 }), None, Some(backlog));
-    Overview { status, activity: None }
+    Overview { status, activity: None, selected: Selected::default() }
 }
 
 #[test]
@@ -96,8 +96,8 @@ fn after_15_s_without_a_leader_intake_is_stuck_even_if_the_last_leader_stopped_i
     let leaderless = Leaderless::new();
     let said = |seconds| {
         let store = StoreStatus { at: at(seconds), ..overview(Vec::new(), Vec::new()).status.store };
-        render(&Overview { status: status(store, None, None, None, &leaderless), activity: None })
-            .into_string()
+        let status = status(store, None, None, None, &leaderless);
+        render(&Overview { status, activity: None, selected: Selected::default() }).into_string()
     };
     let (first, early, late) = (said(100), said(114), said(115));
     for html in [first, early] {
