@@ -88,7 +88,7 @@ impl Cause {
     fn text(&self) -> String {
         match self {
             Self::Locked => "another transaction has locked the row".to_owned(),
-            Self::TimedOut => "the completion takes too long".to_owned(),
+            Self::TimedOut(message) => format!("the completion takes too long or fails: {message}"),
             Self::Refused(message) => format!("PostgreSQL refuses the completion: {message}"),
         }
     }
