@@ -308,7 +308,7 @@ mod tests {
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(
             lines[1],
-            "producer  game_master  12      held for 1m40s    ada@ops-1  sends\\u{1b}[2J twice"
+            "producer  game_master  12      held for 1 min 40 s  ada@ops-1  sends\\u{1b}[2J twice"
         );
         assert_eq!(
             lines[2],
