@@ -139,8 +139,8 @@ impl NotificationType {
         &self.payload_schema
     }
 
-    /// Checks a payload against the schema. The message contains the path and the rule, never a value,
-    /// because payloads are private.
+    /// Checks a payload against the schema. The message continues one that names the payload. It contains the
+    /// path and the rule, never a value, because payloads are private.
     pub fn check_payload(&self, payload: &Value) -> Result<(), String> {
         self.payload.validate(payload).map_err(|error| describe(&error))
     }
@@ -158,6 +158,31 @@ impl NotificationType {
     }
 }
 
+/// True if the library's message, with the value masked, contains nothing but the schema.
+fn names_only_the_schema(kind: &ValidationErrorKind) -> bool {
+    use ValidationErrorKind as Kind;
+    matches!(
+        kind,
+        Kind::Type { .. }
+            | Kind::Enum { .. }
+            | Kind::Constant { .. }
+            | Kind::Format { .. }
+            | Kind::Pattern { .. }
+            | Kind::MultipleOf { .. }
+            | Kind::UniqueItems
+            | Kind::Minimum { .. }
+            | Kind::Maximum { .. }
+            | Kind::ExclusiveMinimum { .. }
+            | Kind::ExclusiveMaximum { .. }
+            | Kind::MinLength { .. }
+            | Kind::MaxLength { .. }
+            | Kind::MinItems { .. }
+            | Kind::MaxItems { .. }
+            | Kind::MinProperties { .. }
+            | Kind::MaxProperties { .. }
+    )
+}
+
 /// Describes the path and the rule that a payload breaks, using only the schema and the payload's keys.
 fn describe(error: &ValidationError<'_>) -> String {
     let place = match error.instance_path().as_str() {
@@ -170,12 +195,10 @@ fn describe(error: &ValidationError<'_>) -> String {
             let first = unexpected.first().map_or("", String::as_str);
             format!(": \"{}\" is not one of the fields", quote(first))
         }
+        kind if names_only_the_schema(kind) => format!(": {}", quote(&error.masked_with("it").to_string())),
         _ => String::new(),
     };
-    format!(
-        "payload_json {place} breaks the rule {} of the type's schema{detail}",
-        error.schema_path().as_str()
-    )
+    format!("{place} breaks the rule {} of the type's schema{detail}", error.schema_path().as_str())
 }
 
 fn quote(text: &str) -> String {

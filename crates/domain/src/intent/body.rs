@@ -2,7 +2,7 @@
 //! payload of an event.
 //!
 //! The object becomes the flat entry that it would be in the stream, with recipients and payload in normal
-//! form. From there on, the rules of stream entries apply ([`decode`]). Errors that only JSON can have are
+//! form. From there on, the rules of stream entries apply ([`decode_members`]). Errors that only JSON can have are
 //! found here. A body that is not an object is [`NotAnObject`], and the caller rejects the whole request. A
 //! member that is unknown, repeated or of the wrong type breaks the rule given in the contract.
 //!
@@ -17,7 +17,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
-use super::decode::decode;
+use super::decode::decode_named;
 use super::envelope::{
     AUDIENCE_KIND, IDEMPOTENCY_KEY, NOTIFICATION_TYPE, OCCURRED_AT_MS, PAYLOAD, PRODUCER, RECIPIENTS,
     REQUEST_ID, TRACE_ID, quote,
@@ -98,7 +98,7 @@ impl<'a> IntentBody<'a> {
         let mut fixed = vec![(PRODUCER, context.producer)];
         fixed.extend(context.idempotency_key.map(|key| (IDEMPOTENCY_KEY, key)));
         let defaults: Vec<_> = context.request_id.map(|id| (REQUEST_ID, id)).into_iter().collect();
-        decode(&self.to_entry(&fixed, &defaults)?, catalog)
+        decode_members(&self.to_entry(&fixed, &defaults)?, catalog)
     }
 
     /// Returns the entry that the intent would be in the stream, unless the object already breaks a rule.
@@ -149,6 +149,13 @@ impl<'a> IntentBody<'a> {
             None => Ok(()),
         }
     }
+}
+
+/// Decodes the entry that an object would be in the stream. Messages name the members of the object.
+pub(super) fn decode_members(entry: &RawFields, catalog: &Catalog) -> Result<Intent, Rejection> {
+    let member =
+        |field| MEMBERS.iter().find(|member| member.field == field).map_or(field, |member| member.name);
+    decode_named(entry, member, catalog)
 }
 
 impl MemberKind {

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::envelope::{
     AUDIENCE_KIND, Envelope, IDEMPOTENCY_KEY, NOTIFICATION_TYPE, OCCURRED_AT_MS, PAYLOAD, PRODUCER,
-    RECIPIENTS, REQUEST_ID, TRACE_ID,
+    RECIPIENTS, REQUEST_ID, TRACE_ID, quote,
 };
 use super::fingerprint::fingerprint;
 use super::{
@@ -18,7 +18,16 @@ use crate::malformed::{FailureCode, Rejection, reject};
 
 /// Decodes an entry, or returns the first rule that it breaks.
 pub fn decode(fields: &RawFields, catalog: &Catalog) -> Result<Intent, Rejection> {
-    let envelope = Envelope::open(fields)?;
+    decode_named(fields, |field| field, catalog)
+}
+
+/// Decodes an entry. Messages name its fields as `shown` returns them.
+pub(super) fn decode_named(
+    fields: &RawFields,
+    shown: fn(&'static str) -> &'static str,
+    catalog: &Catalog,
+) -> Result<Intent, Rejection> {
+    let envelope = Envelope::open(fields, shown)?;
     let known = notification_type(&envelope, catalog)?;
     let producer = producer(&envelope, known)?;
     let kind = audience_kind(&envelope, known)?;
@@ -27,7 +36,7 @@ pub fn decode(fields: &RawFields, catalog: &Catalog) -> Result<Intent, Rejection
     let occurred_at = occurred_at(&envelope)?;
     let request_id = identifier(&envelope, REQUEST_ID)?;
     let trace_id = identifier(&envelope, TRACE_ID)?;
-    let audience = audience(kind, recipients)?;
+    let audience = audience(&envelope, kind, recipients)?;
     let payload = payload(&envelope, known)?;
     Ok(Intent {
         fingerprint: fingerprint(known.name(), producer, &audience, occurred_at, &payload),
@@ -49,7 +58,9 @@ fn notification_type<'c>(
     match catalog.get(envelope.text(NOTIFICATION_TYPE)) {
         Some(known) => Ok(known),
         None => {
-            reject(FailureCode::UnknownNotificationType, "notification_type takes a type of the catalogue")
+            let named = quote(envelope.text(NOTIFICATION_TYPE));
+            let message = format!("notification_type takes a type of the catalogue, and {named} is none");
+            reject(FailureCode::UnknownNotificationType, message)
         }
     }
 }
@@ -81,36 +92,42 @@ fn audience_kind(envelope: &Envelope<'_>, known: &NotificationType) -> Result<Au
 /// Returns the recipients as listed, each of an allowed length; none for administrators.
 fn recipients(envelope: &Envelope<'_>, kind: AudienceKind) -> Result<Vec<String>, Rejection> {
     let refuse = |message: String| reject(FailureCode::InvalidRecipients, message);
+    let name = (envelope.shown)(RECIPIENTS);
     let text = match (kind, envelope.get(RECIPIENTS)) {
         (AudienceKind::AdminEmail, None) => return Ok(Vec::new()),
-        (AudienceKind::AdminEmail, Some(_)) => return refuse(format!("{RECIPIENTS} is not for admin_email")),
+        (AudienceKind::AdminEmail, Some(_)) => return refuse(format!("{name} is not for admin_email")),
         (AudienceKind::User, text) => text.unwrap_or_default(),
     };
     let items = match json::parse(text) {
         Ok(Value::Array(items)) => items,
-        Ok(_) => return refuse(format!("{RECIPIENTS} takes an array")),
-        Err(error) => return refuse(format!("{RECIPIENTS} is not strict JSON: {error}")),
+        Ok(_) => return refuse(format!("{name} takes an array")),
+        Err(error) => return refuse(format!("{name} is not strict JSON: {error}")),
     };
     if !(1..=MAX_RECIPIENTS).contains(&items.len()) {
-        return refuse(format!("{RECIPIENTS} has {} elements and takes 1 to {MAX_RECIPIENTS}", items.len()));
+        return refuse(format!("{name} has {} elements and takes 1 to {MAX_RECIPIENTS}", items.len()));
     }
     let mut users = Vec::with_capacity(items.len());
     for item in items {
         match item {
             Value::String(user) if (1..=MAX_RECIPIENT).contains(&user.len()) => users.push(user),
-            _ => return refuse(format!("{RECIPIENTS} takes strings of 1 to {MAX_RECIPIENT} bytes")),
+            _ => return refuse(format!("{name} takes strings of 1 to {MAX_RECIPIENT} bytes")),
         }
     }
     Ok(users)
 }
 
 /// Returns the audience in normal form, after checking the characters of every recipient.
-fn audience(kind: AudienceKind, mut recipients: Vec<String>) -> Result<Audience, Rejection> {
+fn audience(
+    envelope: &Envelope<'_>,
+    kind: AudienceKind,
+    mut recipients: Vec<String>,
+) -> Result<Audience, Rejection> {
     if kind == AudienceKind::AdminEmail {
         return Ok(Audience::AdminEmail);
     }
+    let name = format!("a recipient of {}", (envelope.shown)(RECIPIENTS));
     for recipient in &recipients {
-        check_characters("a recipient of recipient_user_ids_json", recipient)?;
+        check_characters(&name, recipient)?;
     }
     recipients.sort_unstable();
     recipients.dedup();
@@ -155,17 +172,17 @@ fn occurred_at(envelope: &Envelope<'_>) -> Result<Timestamp, Rejection> {
 
 fn payload(envelope: &Envelope<'_>, known: &NotificationType) -> Result<Value, Rejection> {
     let refuse = |message: String| reject(FailureCode::InvalidPayloadJson, message);
-    let text = envelope.text(PAYLOAD);
+    let (text, name) = (envelope.text(PAYLOAD), (envelope.shown)(PAYLOAD));
     if text.len() > MAX_PAYLOAD {
-        return refuse(format!("{PAYLOAD} has {} bytes and takes at most {MAX_PAYLOAD}", text.len()));
+        return refuse(format!("{name} has {} bytes and takes at most {MAX_PAYLOAD}", text.len()));
     }
     let payload = match json::parse(text) {
         Ok(object @ Value::Object(_)) => object,
-        Ok(_) => return refuse(format!("{PAYLOAD} takes an object")),
-        Err(error) => return refuse(format!("{PAYLOAD} is not strict JSON: {error}")),
+        Ok(_) => return refuse(format!("{name} takes an object")),
+        Err(error) => return refuse(format!("{name} is not strict JSON: {error}")),
     };
     match known.check_payload(&payload) {
         Ok(()) => Ok(payload),
-        Err(message) => reject(FailureCode::PayloadSchemaViolation, message),
+        Err(rule) => reject(FailureCode::PayloadSchemaViolation, format!("{name} {rule}")),
     }
 }

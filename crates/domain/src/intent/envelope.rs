@@ -36,18 +36,25 @@ pub(super) const REQUIRED: [&str; 6] =
     [NOTIFICATION_TYPE, PRODUCER, AUDIENCE_KIND, IDEMPOTENCY_KEY, OCCURRED_AT_MS, PAYLOAD];
 
 /// The fields of an entry as text: only known names, no repeats, none missing.
-pub(super) struct Envelope<'a>(Vec<(&'a str, &'a str)>);
+pub(super) struct Envelope<'a> {
+    fields: Vec<(&'a str, &'a str)>,
+    /// The name that messages give to a field: that which the producer used.
+    pub(super) shown: fn(&'static str) -> &'static str,
+}
 
 impl<'a> Envelope<'a> {
     /// Applies the rules from `entry_too_large` to `missing_field`.
-    pub(super) fn open(raw: &'a RawFields) -> Result<Self, Rejection> {
+    pub(super) fn open(
+        raw: &'a RawFields,
+        shown: fn(&'static str) -> &'static str,
+    ) -> Result<Self, Rejection> {
         let size = raw.size();
         if size > MAX_ENTRY {
             let message = format!("the entry has {size} bytes and takes at most {MAX_ENTRY}");
             return reject(FailureCode::EntryTooLarge, message);
         }
         let fields = raw.0.iter().map(|(name, value)| as_text(name, value));
-        let envelope = Self(fields.collect::<Result<_, _>>()?);
+        let envelope = Self { fields: fields.collect::<Result<_, _>>()?, shown };
         envelope.check_names()?;
         envelope.check_required()?;
         Ok(envelope)
@@ -55,7 +62,7 @@ impl<'a> Envelope<'a> {
 
     /// The value of a field, if it is present.
     pub(super) fn get(&self, name: &str) -> Option<&'a str> {
-        self.0.iter().find(|(known, _)| *known == name).map(|(_, value)| *value)
+        self.fields.iter().find(|(known, _)| *known == name).map(|(_, value)| *value)
     }
 
     /// The value of a field. An absent field is the same as an empty one.
@@ -64,7 +71,7 @@ impl<'a> Envelope<'a> {
     }
 
     fn check_names(&self) -> Result<(), Rejection> {
-        let mut names: Vec<&str> = self.0.iter().map(|(name, _)| *name).collect();
+        let mut names: Vec<&str> = self.fields.iter().map(|(name, _)| *name).collect();
         names.sort_unstable();
         if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
             let message = format!("the field {} occurs more than once", quote(pair[0]));
@@ -82,7 +89,9 @@ impl<'a> Envelope<'a> {
         let for_users = (self.text(AUDIENCE_KIND) == AudienceKind::User.as_str()).then_some(RECIPIENTS);
         let missing = REQUIRED.into_iter().chain(for_users).find(|name| self.text(name).is_empty());
         match missing {
-            Some(name) => reject(FailureCode::MissingField, format!("{name} is absent or empty")),
+            Some(name) => {
+                reject(FailureCode::MissingField, format!("{} is absent or empty", (self.shown)(name)))
+            }
             None => Ok(()),
         }
     }

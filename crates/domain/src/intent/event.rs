@@ -9,7 +9,7 @@
 use ambient::Timestamp;
 
 use super::IntentBody;
-use super::decode::decode;
+use super::body::decode_members;
 use super::envelope::{IDEMPOTENCY_KEY, NOTIFICATION_TYPE, OCCURRED_AT_MS, PRODUCER, TRACE_ID};
 use crate::catalog::Catalog;
 use crate::entry::RawFields;
@@ -48,7 +48,7 @@ impl OutboxEvent<'_> {
         let mut defaults = vec![(IDEMPOTENCY_KEY, self.event_id), (OCCURRED_AT_MS, created_at.as_str())];
         defaults.extend(self.traceparent.map(|trace_id| (TRACE_ID, trace_id)));
         let entry = body.to_entry(&fixed, &defaults)?;
-        decode(&entry, catalog).map(|_| entry)
+        decode_members(&entry, catalog).map(|_| entry)
     }
 }
 

@@ -1,6 +1,7 @@
 use serde_json::{Value, json as value};
 
 use super::*;
+use crate::intent::decode;
 
 const CONTEXT: BodyContext<'_> =
     BodyContext { producer: "game_master", idempotency_key: Some("k-1"), request_id: None };
@@ -43,6 +44,33 @@ fn a_body_is_the_intent_that_its_entry_would_be() {
         (PAYLOAD, r#"{"turn_number":54,"game_name":"n","game_id":"g"}"#),
     ]);
     assert_eq!(Ok(intent), decode(&entry, &Catalog::built_in()));
+}
+
+#[test]
+fn messages_name_the_members_that_the_client_sent_and_what_their_rule_takes() {
+    let payload = |turn: Value| value!({"game_id": "g", "game_name": "n", "turn_number": turn});
+    for (member, received, expected) in [
+        (
+            "payload",
+            payload("54".into()),
+            "payload at /turn_number breaks the rule /properties/turn_number/type of the type's schema: \
+             it is not of type \"integer\"",
+        ),
+        ("payload", Value::Null, "payload is absent or empty"),
+        ("recipient_user_ids", value!([]), "recipient_user_ids has 0 elements and takes 1 to 1000"),
+        (
+            "recipient_user_ids",
+            value!([" u-1"]),
+            "a recipient of recipient_user_ids takes no white space at either end",
+        ),
+        (
+            "notification_type",
+            "game.turn".into(),
+            "notification_type takes a type of the catalogue, and \"game.turn\" is none",
+        ),
+    ] {
+        assert_eq!(decoded(&with(member, received)).expect_err("it breaks a rule").message, expected);
+    }
 }
 
 #[test]
