@@ -17,6 +17,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use axum::extract::FromRequestParts;
+use axum::http::header::AUTHORIZATION;
 use axum::http::request::Parts;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
@@ -156,12 +157,16 @@ impl<S: Sync> FromRequestParts<S> for Principal {
     type Rejection = Problem;
 
     async fn from_request_parts(head: &mut Parts, _: &S) -> Result<Self, Problem> {
-        head.extensions.get::<Self>().cloned().ok_or_else(unauthorized)
+        head.extensions.get::<Self>().cloned().ok_or_else(|| unauthorized(head))
     }
 }
 
-fn unauthorized() -> Problem {
-    Problem::new(UNAUTHORIZED, "The request needs a known token: Authorization: Bearer <token>.")
+fn unauthorized(head: &Parts) -> Problem {
+    let detail = match head.headers.contains_key(AUTHORIZATION) {
+        true => "The header Authorization has no known token: Bearer <token>.",
+        false => "The request needs a token: Authorization: Bearer <token>.",
+    };
+    Problem::new(UNAUTHORIZED, detail)
 }
 
 #[cfg(test)]

@@ -68,7 +68,7 @@ fn samples() -> Vec<Sample> {
                 "There is no token, or none that is known.",
                 Problem::new(
                     problem::UNAUTHORIZED,
-                    "The request needs a known token: Authorization: Bearer <token>.",
+                    "The request needs a token: Authorization: Bearer <token>.",
                 ),
             )
         },

@@ -56,7 +56,7 @@ impl<S: Sync> FromRequestParts<S> for Charge {
     type Rejection = Problem;
 
     async fn from_request_parts(head: &mut Parts, _: &S) -> Result<Self, Problem> {
-        head.extensions.get::<Self>().cloned().ok_or_else(unauthorized)
+        head.extensions.get::<Self>().cloned().ok_or_else(|| unauthorized(head))
     }
 }
 
@@ -81,7 +81,7 @@ impl TokenGuard {
             if head.headers.contains_key(AUTHORIZATION) {
                 self.guesses.count(head.extensions.get::<Peer>().and_then(|peer| peer.addr))?;
             }
-            return Err(unauthorized());
+            return Err(unauthorized(head));
         };
         rule(&principal, head)?;
         self.rate_limit.take(&principal.name).map_err(too_many_requests)?;
