@@ -1,4 +1,5 @@
-// The console works without this. It refreshes pages part by part, copies ids, checks all boxes, and keeps forms from being sent twice.
+// The console works without this. It refreshes pages part by part, shows how long ago times were, copies ids, checks all boxes, and keeps
+// forms from being sent twice.
 "use strict";
 
 (() => {
@@ -37,8 +38,31 @@
         }
     };
 
-    /** Adds a button to copy to each id. */
+    /** The distance of a time from now, by the clock of this machine, in its largest unit. */
+    const distance = (time) => {
+        const seconds = Math.round((Date.now() - Date.parse(time.dateTime)) / 1_000);
+        const units = [[86_400, "d"], [3_600, "h"], [60, "min"], [1, "s"]];
+        const [size, unit] = units.find(([size]) => Math.abs(seconds) >= size) || [1, "s"];
+        const count = Math.floor(Math.abs(seconds) / size);
+        return seconds < 0 ? `in ${count} ${unit}` : `${count} ${unit} ago`;
+    };
+
+    /** Writes the distance from now beside each time. */
+    const showAges = (root) => {
+        for (const time of root.querySelectorAll("time[datetime]")) {
+            let age = time.nextElementSibling;
+            if (!age || !age.classList.contains("age")) {
+                age = document.createElement("span");
+                age.className = "age";
+                time.after(" ", age);
+            }
+            age.textContent = "(" + distance(time) + ")";
+        }
+    };
+
+    /** Shows ages, and adds a button to copy to each id. */
     const enhance = (root) => {
+        showAges(root);
         if (!navigator.clipboard) {
             return;
         }
@@ -101,6 +125,10 @@
                         replace(shown, fresh);
                     }
                 }
+                // Title and icon have the state of the service.
+                document.title = page.title;
+                const icon = (root) => root.querySelector("link[rel=icon]");
+                icon(document).setAttribute("href", icon(page).getAttribute("href"));
                 say("Updated at " + clock(), false);
             } catch {
                 say("Could not be refreshed at " + clock() + "; what is shown is older.", true);
@@ -173,6 +201,7 @@
 
     const main = document.querySelector("main[data-refresh]");
     enhance(document);
+    setInterval(() => { showAges(document); }, REFRESH_INTERVAL_MS);
     for (const box of document.querySelectorAll("[data-check-all]")) {
         checkAll(box);
     }

@@ -1,4 +1,4 @@
-//! The style sheet, the script and the icon, served from memory. Their names contain a hash of their content,
+//! The style sheet, the script and the icons, served from memory. Their names contain a hash of their content,
 //! so that a browser may cache them forever.
 
 use std::sync::LazyLock;
@@ -7,6 +7,7 @@ use axum::extract::Path;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
+use domain::query::ServiceState;
 use sha2::{Digest, Sha256};
 
 const CSS: &str = include_str!("../assets/console.css");
@@ -20,8 +21,29 @@ const NAME_BYTES: usize = 10;
 pub(crate) static CSS_PATH: LazyLock<String> = LazyLock::new(|| path(CSS, "css"));
 /// The path of the script.
 pub(crate) static JS_PATH: LazyLock<String> = LazyLock::new(|| path(JS, "js"));
-/// The path of the icon.
-pub(crate) static ICON_PATH: LazyLock<String> = LazyLock::new(|| path(ICON, "svg"));
+/// The icons, in the order of the states, each with its path.
+static ICONS: LazyLock<[(String, String); 3]> = LazyLock::new(|| {
+    ServiceState::ALL.map(|state| {
+        let icon = icon(state);
+        (path(&icon, "svg"), icon)
+    })
+});
+
+/// The icon, with a dot if the service is failing or stuck.
+fn icon(state: ServiceState) -> String {
+    let colour = match state {
+        ServiceState::Well => return ICON.to_owned(),
+        ServiceState::Failing => "#f59e0b",
+        ServiceState::Stuck => "#dc2626",
+    };
+    let dot = format!(r##"<circle cx="23" cy="9" r="8" fill="{colour}" stroke="#fff" stroke-width="2"/></svg>"##);
+    ICON.replace("</svg>", &dot)
+}
+
+/// The path of the icon for a state.
+pub(crate) fn icon_path(state: ServiceState) -> &'static str {
+    &ICONS[state as usize].0
+}
 
 fn path(content: &str, extension: &str) -> String {
     let hash = Sha256::digest(content.as_bytes());
@@ -34,8 +56,8 @@ pub(crate) async fn show(Path(name): Path<String>) -> Response {
         (CSS, "text/css; charset=utf-8")
     } else if path == *JS_PATH {
         (JS, "text/javascript; charset=utf-8")
-    } else if path == *ICON_PATH {
-        (ICON, "image/svg+xml")
+    } else if let Some((_, icon)) = ICONS.iter().find(|(known, _)| path == *known) {
+        (icon.as_str(), "image/svg+xml")
     } else {
         return StatusCode::NOT_FOUND.into_response();
     };

@@ -9,9 +9,10 @@ use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderValue, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use domain::query::ServiceState;
 use maud::{DOCTYPE, Markup, html};
 
-use crate::assets::{CSS_PATH, ICON_PATH, JS_PATH};
+use crate::assets::{CSS_PATH, JS_PATH, icon_path};
 use crate::operator::Operator;
 use crate::widgets::{form_token, plain, visible};
 
@@ -48,18 +49,26 @@ pub(crate) struct Page {
     content: Markup,
     status: StatusCode,
     is_live: bool,
+    state: ServiceState,
 }
 
 impl Page {
     /// Creates a page. `title` is the heading as well; `content` follows it.
     pub(crate) fn new(section: Section, title: impl Into<String>, content: Markup) -> Self {
-        Self { section, title: title.into(), content, status: StatusCode::OK, is_live: false }
+        Self { section, title: title.into(), content, status: StatusCode::OK, is_live: false, state: ServiceState::Well }
     }
 
     /// Sets a status other than 200.
     #[must_use]
     pub(crate) fn with_status(mut self, status: StatusCode) -> Self {
         self.status = status;
+        self
+    }
+
+    /// Shows the state of the service in the title and the icon of the tab.
+    #[must_use]
+    pub(crate) fn with_state(mut self, state: ServiceState) -> Self {
+        self.state = state;
         self
     }
 
@@ -80,9 +89,12 @@ impl Page {
                     meta name="viewport" content="width=device-width, initial-scale=1";
                     meta name="color-scheme" content="light dark";
                     meta name="robots" content="noindex";
-                    title { (plain(&self.title)) " · Notification console" }
+                    title {
+                        @if self.state != ServiceState::Well { (self.state.as_str()) " · " }
+                        (plain(&self.title)) " · Notification console"
+                    }
                     link rel="stylesheet" href=(CSS_PATH.as_str());
-                    link rel="icon" type="image/svg+xml" href=(ICON_PATH.as_str());
+                    link rel="icon" type="image/svg+xml" href=(icon_path(self.state));
                     script src=(JS_PATH.as_str()) defer {}
                 }
                 body {

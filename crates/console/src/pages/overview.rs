@@ -44,7 +44,8 @@ async fn show<P: Ports>(
 ) -> Result<Page, PageError> {
     let selected = Selected::parse(query.as_deref())?;
     let overview = read(&console, selected).await?;
-    Ok(Page::new(Section::Overview, "Overview", render(&overview)).live())
+    let page = Page::new(Section::Overview, "Overview", render(&overview));
+    Ok(page.live().with_state(overview.status.state))
 }
 
 async fn read<P: Ports>(console: &Console<P>, selected: Selected) -> Result<Overview, StoreError> {
