@@ -5,8 +5,8 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use ambient::Timestamp;
-use schemars::json_schema;
-use serde::{Serialize, Serializer};
+use schemars::{JsonSchema, json_schema};
+use serde::{Deserialize, Serialize, Serializer};
 
 use crate::backoff::BackoffBounds;
 use crate::document::{Tone, inline_schema, one_of};
@@ -322,6 +322,35 @@ pub struct Failed {
     /// `payload_encoding_failed`, `gateway_stream_publish_failed` or `mail_stream_publish_failed`.
     pub classification: &'static str,
     /// Description of the failure for a person; never a payload or an address.
+    pub message: String,
+}
+
+impl Failed {
+    /// The attempt as it is kept, if it is recorded at `at`.
+    pub fn attempt(&self, at: Timestamp) -> FailedAttempt {
+        FailedAttempt {
+            attempt: self.attempt_count,
+            at,
+            classification: self.classification.to_owned(),
+            message: self.message.chars().take(MAX_MESSAGE_CHARS).collect(),
+        }
+    }
+}
+
+/// The longest kept message of a failed attempt, in characters.
+const MAX_MESSAGE_CHARS: usize = 1_000;
+
+/// A failed attempt of a route. The route keeps the newest ones, as many as its retry budget has.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct FailedAttempt {
+    /// Its number, from 1 on. A replay starts again at 1.
+    #[schemars(range(min = 1))]
+    pub attempt: u32,
+    /// Time at which it was recorded.
+    pub at: Timestamp,
+    /// `payload_encoding_failed`, `gateway_stream_publish_failed` or `mail_stream_publish_failed`.
+    pub classification: String,
+    /// Description of the failure, at most 1,000 characters.
     pub message: String,
 }
 

@@ -13,7 +13,7 @@ use domain::outcome::Acceptance;
 use domain::query::{IntentTrace, Notification, NotificationSummary, Route, RouteCounts};
 use domain::receipt::{Receipt, ReceiptStatus, Recorded, Report, ReportOutcome};
 use domain::record::{IdempotencyKey, NotificationId, Record, RecordContent};
-use domain::route::{Channel, NewRoute, RouteKey, RouteStatus, Start};
+use domain::route::{Channel, FailedAttempt, NewRoute, RouteKey, RouteStatus, Start};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -129,6 +129,7 @@ fn route(channel: Channel) -> Route {
         last_error_classification: String::new(),
         last_error_message: String::new(),
         last_error_at: None,
+        failed_attempts: Vec::new(),
         created_at: after(438),
         updated_at: after(438),
         published_at: None,
@@ -155,15 +156,22 @@ fn detail() -> Notification {
         receipt: Some(Receipt::after(None, delivered).0),
         ..route(Channel::Push)
     };
+    let attempt = FailedAttempt {
+        attempt: 1,
+        at: after(447),
+        classification: Channel::Email.publish_failed().to_owned(),
+        message: "WRONGTYPE Operation against a key holding the wrong kind of value".to_owned(),
+    };
     let failed = Route {
         status: RouteStatus::Failed,
         attempt_count: 1,
         max_attempts: 7,
         next_attempt_at: Some(after(1_447)),
         resolved_email: "u-1@example.com".into(),
-        last_error_classification: Channel::Email.publish_failed().to_owned(),
-        last_error_message: "WRONGTYPE Operation against a key holding the wrong kind of value".to_owned(),
-        last_error_at: Some(after(447)),
+        last_error_classification: attempt.classification.clone(),
+        last_error_message: attempt.message.clone(),
+        last_error_at: Some(attempt.at),
+        failed_attempts: vec![attempt],
         updated_at: after(447),
         ..route(Channel::Email)
     };

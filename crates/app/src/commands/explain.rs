@@ -15,6 +15,7 @@ use serde::Serialize;
 use self::trail::Trail;
 use super::operators::{Output, Style, Tables, Tone, parse_text};
 use super::output::{print_json, print_line, printable};
+use super::show::print_failed_attempts;
 use super::{Failure, Vars};
 
 /// The most notifications whose routes are explained as well.
@@ -147,9 +148,13 @@ fn print_fates(
     for detail in details {
         let id = printable(detail.notification_id.as_str());
         print_line(out, &format!("\n{}", style.strong(&format!("notification {id}"))))?;
-        for route in detail.routes.iter().filter(|one| route.is_none_or(|key| detail.key_of(one) == *key)) {
+        let routes = detail.routes.iter().filter(|one| route.is_none_or(|key| detail.key_of(one) == *key));
+        for route in routes.clone() {
             let sentence = printable(&route.explanation);
             print_line(out, &format!("  {}: {sentence}.", printable(&route.route_id)))?;
+        }
+        for route in routes {
+            print_failed_attempts(out, style, route)?;
         }
     }
     print_line(out, &format!("\n{}", style.strong("searched")))?;

@@ -9,6 +9,7 @@ use domain::ports::Queries;
 use domain::query::{Notification, Route};
 use domain::receipt::PastReport;
 use domain::record::NotificationId;
+use domain::route::FailedAttempt;
 use serde_json::Value;
 
 use super::operators::{
@@ -79,6 +80,7 @@ pub(super) fn print_notification(
         print_line(out, &format!("{}: {sentence}.", printable(&route.route_id)))?;
     }
     for route in &found.routes {
+        print_failed_attempts(out, style, route)?;
         print_receipt(out, style, route)?;
     }
     Ok(())
@@ -136,6 +138,23 @@ fn route_rows(style: Style, routes: &[Route]) -> Vec<Vec<Cell>> {
         ]
     };
     table(style, columns, routes.iter().map(row))
+}
+
+/// Prints the failed attempts of a route that has some, the oldest first.
+pub(super) fn print_failed_attempts(out: &mut impl Write, style: Style, route: &Route) -> anyhow::Result<()> {
+    if route.failed_attempts.is_empty() {
+        return Ok(());
+    }
+    let row = |failed: &FailedAttempt| {
+        [
+            Cell::from(failed.at.to_string()),
+            format!("attempt {}", failed.attempt).into(),
+            printable(&failed.classification).into(),
+            printable(&failed.message).into(),
+        ]
+    };
+    let title = format!("failed attempts of {}", printable(&route.route_id));
+    print_section(out, style, &title, &route.failed_attempts.iter().map(row).collect::<Vec<_>>())
 }
 
 /// Prints the reports of the route's consumer, newest first.

@@ -30,6 +30,7 @@ pub(crate) fn pending() -> Route {
         last_error_classification: String::new(),
         last_error_message: String::new(),
         last_error_at: None,
+        failed_attempts: Vec::new(),
         created_at: at(0),
         updated_at: at(0),
         published_at: None,

@@ -14,7 +14,7 @@ use crate::explanation::explain;
 use crate::hold::RouteHold;
 use crate::receipt::Receipt;
 use crate::record::{NotificationId, Record};
-use crate::route::{Channel, RouteKey, RouteStatus, holds_address, route_numbers};
+use crate::route::{Channel, FailedAttempt, RouteKey, RouteStatus, holds_address, route_numbers};
 
 /// A notification with all its routes.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, JsonSchema)]
@@ -63,6 +63,7 @@ impl Notification {
         let numbers = route_numbers(routes.iter().map(|route| &*route.route_id));
         for (route, number) in routes.iter_mut().zip(numbers) {
             route.route_number = number;
+            route.complete_failed_attempts();
         }
         let content = Arc::unwrap_or_clone(record.content);
         Self {
@@ -177,6 +178,9 @@ pub struct Route {
     pub last_error_message: String,
     /// Time of the last failed attempt.
     pub last_error_at: Option<Timestamp>,
+    /// The failed attempts, the oldest first: the newest `max_attempts` of them. Of those that a release before
+    /// 0.3.0 recorded only the last is known.
+    pub failed_attempts: Vec<FailedAttempt>,
     /// Time of acceptance of the intent.
     pub created_at: Timestamp,
     /// Time of the last change.
@@ -203,11 +207,55 @@ pub struct Route {
     pub explanation: String,
 }
 
+impl Route {
+    /// Adds the last failure if it is not among the kept attempts: a release before 0.3.0 recorded it.
+    fn complete_failed_attempts(&mut self) {
+        let Some(at) = self.last_error_at else { return };
+        // A cancellation replaced the cause of the last failure.
+        if self.status != RouteStatus::Skipped && self.failed_attempts.last().is_none_or(|last| last.at < at)
+        {
+            self.failed_attempts.push(FailedAttempt {
+                // After a replay the number is no longer known, and was the budget.
+                attempt: if self.attempt_count > 0 { self.attempt_count } else { self.max_attempts },
+                at,
+                classification: self.last_error_classification.clone(),
+                message: self.last_error_message.clone(),
+            });
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::explanation::tests::pending;
     use crate::query::intent_trace::tests::notification;
+
+    #[test]
+    fn the_last_failure_is_shown_also_if_no_attempt_was_kept() {
+        let at = |micros| Timestamp::from_micros(micros).expect("in range");
+        let shown = |mut route: Route| {
+            route.complete_failed_attempts();
+            route.failed_attempts
+        };
+        let last = FailedAttempt { attempt: 2, at: at(9), classification: "c".into(), message: "m".into() };
+        let legacy = Route {
+            attempt_count: 2,
+            last_error_at: Some(at(9)),
+            last_error_classification: "c".into(),
+            last_error_message: "m".into(),
+            ..pending()
+        };
+        assert_eq!(shown(pending()), []);
+        assert_eq!(shown(legacy.clone()), [last.clone()]);
+        let first = FailedAttempt { attempt: 1, at: at(5), ..last.clone() };
+        let mixed = Route { failed_attempts: vec![first.clone()], ..legacy.clone() };
+        assert_eq!(shown(mixed), [first, last.clone()]);
+        assert_eq!(shown(Route { failed_attempts: vec![last.clone()], ..legacy.clone() }), [last.clone()]);
+        let replayed = Route { attempt_count: 0, ..legacy.clone() };
+        assert_eq!(shown(replayed), [FailedAttempt { attempt: 7, ..last }]);
+        assert_eq!(shown(Route { status: RouteStatus::Skipped, ..legacy }), []);
+    }
 
     #[test]
     fn a_producer_sees_no_address() {

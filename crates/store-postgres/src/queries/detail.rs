@@ -9,7 +9,7 @@ use domain::ports::StoreError;
 use domain::query::{Discarded, MAX_RECORDS, Notification, Route};
 use domain::receipt::Receipt;
 use domain::record::{IdempotencyKey, NotificationId, Record, RecordContent};
-use domain::route::RouteKey;
+use domain::route::{FailedAttempt, RouteKey};
 use pg::parameter::{self, Parameter};
 use pg::{BoundStatement, Session, bind};
 use sea_query::extension::postgres::PgFunc;
@@ -100,6 +100,7 @@ fn route(row: &Row, key: &RouteKey, receipt: Option<Receipt>) -> Result<Route, S
         last_error_classification: text("routes.last_error_classification")?,
         last_error_message: text("routes.last_error_message")?,
         last_error_at: time("routes.last_error_at")?,
+        failed_attempts: failed_attempts(row, &shown)?,
         created_at: instant(row, "routes.created_at", &shown)?,
         updated_at: instant(row, "routes.updated_at", &shown)?,
         published_at: time("routes.published_at")?,
@@ -113,6 +114,12 @@ fn route(row: &Row, key: &RouteKey, receipt: Option<Receipt>) -> Result<Route, S
         receipt,
         explanation: String::new(),
     })
+}
+
+fn failed_attempts(row: &Row, key: &str) -> Result<Vec<FailedAttempt>, StoreError> {
+    let kept: Option<Value> = column(row, "routes.failed_attempts", key)?;
+    kept.map_or(Ok(Vec::new()), serde_json::from_value)
+        .map_err(|error| corrupt("routes.failed_attempts", key, error.to_string()))
 }
 
 /// Reads the columns of the hold that keeps a route; `key` identifies the row in errors.
@@ -203,7 +210,7 @@ pg::statements! {
     ROUTES = "routes.of_notification", plan ["routes_pkey", "dead_letters_pkey", "held_routes_pkey"], concat!("
         SELECT r.notification_id, r.route_id, r.channel, r.recipient_ref, r.status, r.attempt_count, r.max_attempts,
             ", next_attempt_text!("$3", "$4"), ", r.resolved_email, r.resolved_locale,
-            r.last_error_classification, r.last_error_message, r.last_error_at, r.created_at, r.updated_at,
+            r.last_error_classification, r.last_error_message, r.last_error_at, r.failed_attempts, r.created_at, r.updated_at,
             r.published_at, r.dead_lettered_at, r.skipped_at, r.published_entry_id, d.recovery_hint,
             d.discarded_at, d.discarded_by, d.discard_reason, k.scope, k.name, k.since, k.actor, k.reason, k.released_at
         FROM routes r

@@ -10,6 +10,7 @@ use domain::ports::{Completion, Failed, Published, RowLocks, StoreError};
 use domain::route::{RouteKey, RouteStatus, Version};
 use pg::parameter::{bigints, instant, instants, optional_instants, texts};
 use pg::{BoundStatement, PgError, Session, Statement};
+use serde_json::json;
 use tokio_postgres::Row;
 
 use super::{keys, live_statuses};
@@ -155,6 +156,30 @@ fn completion(key: &RouteKey, done: &HashSet<RouteKey>, locked: &HashSet<RouteKe
     }
 }
 
+/// The new values of a failed route `r`, given as `g`. It keeps its newest attempts: as many as its budget has,
+/// and at most 100, the highest configurable budget, since each resend adds to `max_attempts`.
+macro_rules! fail {
+    () => {
+        "SET updated_at = greatest($10::timestamptz, r.updated_at + interval '1 microsecond'), status = g.status,
+            attempt_count = g.attempt_count, next_attempt_at = g.next_attempt_at,
+            last_error_classification = g.classification, last_error_message = g.message,
+            last_error_at = $10::timestamptz,
+            failed_attempts = CASE WHEN jsonb_array_length(r.failed_attempts) >= least(r.max_attempts, 100)
+                THEN r.failed_attempts - 0 ELSE coalesce(r.failed_attempts, '[]'::jsonb) END || g.attempt::jsonb,
+            dead_lettered_at = CASE WHEN g.next_attempt_at IS NULL THEN $10::timestamptz END"
+    };
+}
+
+/// The parameters of failed routes as rows.
+macro_rules! failed_routes {
+    () => {
+        "unnest($1::text[], $2::text[], $3::timestamptz[], $4::text[], $5::bigint[], $6::timestamptz[], $7::text[],
+                $8::text[], $9::text[])
+            AS g (notification_id, route_id, expected, status, attempt_count, next_attempt_at, classification, message,
+                attempt)"
+    };
+}
+
 // Each change is `UPDATE routes … FROM given WHERE key AND updated_at = expected`. It raises `updated_at`
 // even if the clock does not, and never changes a terminal route, not even one that was edited by hand
 // without raising its version. A live route is one with a live status, not one with a time of the next
@@ -195,40 +220,26 @@ pg::statements! {
         WHERE r.status = 'published'";
 
     /// Completes failed routes; waits for locked rows.
-    FAIL_IF_UNCHANGED = "routes.fail_if_unchanged", plan ["routes_pkey"], "
-        UPDATE routes r
-        SET updated_at = greatest($9::timestamptz, r.updated_at + interval '1 microsecond'), status = g.status,
-            attempt_count = g.attempt_count, next_attempt_at = g.next_attempt_at,
-            last_error_classification = g.classification, last_error_message = g.message,
-            last_error_at = $9::timestamptz,
-            dead_lettered_at = CASE WHEN g.next_attempt_at IS NULL THEN $9::timestamptz END
-        FROM unnest($1::text[], $2::text[], $3::timestamptz[], $4::text[], $5::bigint[], $6::timestamptz[], $7::text[],
-            $8::text[])
-            AS g (notification_id, route_id, expected, status, attempt_count, next_attempt_at, classification, message)
+    FAIL_IF_UNCHANGED = "routes.fail_if_unchanged", plan ["routes_pkey"], concat!("
+        UPDATE routes r ", fail!(), "
+        FROM ", failed_routes!(), "
         WHERE r.notification_id = g.notification_id AND r.route_id = g.route_id AND r.updated_at = g.expected
-            AND r.status = ANY ($10::text[])
-        RETURNING r.notification_id, r.route_id";
+            AND r.status = ANY ($11::text[])
+        RETURNING r.notification_id, r.route_id");
 
     /// Completes failed routes; skips locked rows.
-    FAIL_IF_UNLOCKED = "routes.fail_if_unlocked", plan ["routes_pkey"], "
-        UPDATE routes r
-        SET updated_at = greatest($9::timestamptz, r.updated_at + interval '1 microsecond'), status = g.status,
-            attempt_count = g.attempt_count, next_attempt_at = g.next_attempt_at,
-            last_error_classification = g.classification, last_error_message = g.message,
-            last_error_at = $9::timestamptz,
-            dead_lettered_at = CASE WHEN g.next_attempt_at IS NULL THEN $9::timestamptz END
+    FAIL_IF_UNLOCKED = "routes.fail_if_unlocked", plan ["routes_pkey"], concat!("
+        UPDATE routes r ", fail!(), "
         FROM (
             SELECT g.*
-            FROM unnest($1::text[], $2::text[], $3::timestamptz[], $4::text[], $5::bigint[], $6::timestamptz[],
-                $7::text[], $8::text[])
-                AS g (notification_id, route_id, expected, status, attempt_count, next_attempt_at, classification, message)
+            FROM ", failed_routes!(), "
             JOIN routes r ON r.notification_id = g.notification_id AND r.route_id = g.route_id
-            WHERE r.updated_at = g.expected AND r.status = ANY ($10::text[])
+            WHERE r.updated_at = g.expected AND r.status = ANY ($11::text[])
             FOR NO KEY UPDATE OF r SKIP LOCKED
         ) AS g
         WHERE r.notification_id = g.notification_id AND r.route_id = g.route_id AND r.updated_at = g.expected
-            AND r.status = ANY ($10::text[])
-        RETURNING r.notification_id, r.route_id";
+            AND r.status = ANY ($11::text[])
+        RETURNING r.notification_id, r.route_id");
 
     /// The routes that already have their new values, from an earlier attempt whose response was lost. A dead
     /// letter has no next attempt, and its status is compared already.
@@ -278,6 +289,7 @@ pub(super) fn failed_at(statement: &Statement, routes: &[Failed], now: Timestamp
         optional_instants(routes.iter().map(|route| route.retry_at)),
         texts(routes.iter().map(|route| route.classification)),
         texts(routes.iter().map(|route| route.message.as_str())),
+        texts(routes.iter().map(|route| json!(route.attempt(now)).to_string())),
         instant(now),
         live_statuses(),
     ])

@@ -1,6 +1,7 @@
 //! Due routes and the writing of completions, where the contract suite of the port does not cover them.
 
-use domain::ports::{Completion, DueOrder, Failed, Published, RouteStore, RowLocks, StoreError};
+use domain::ports::{Completion, DueOrder, Failed, Published, Queries, RouteStore, RowLocks, StoreError};
+use domain::record::NotificationId;
 use domain::route::{Channel, LiveRoute, Version};
 use harness::contract::acknowledged;
 
@@ -133,6 +134,28 @@ async fn a_dead_letter_that_an_operator_revived_may_die_again() {
         .expect("is there");
     assert_eq!(swaps, [Completion::Applied]);
     assert_eq!(world.column("SELECT count(*)::text FROM dead_letters").await, ["1"]);
+}
+
+#[tokio::test]
+async fn a_route_keeps_its_newest_failed_attempts_up_to_its_budget() {
+    let world = World::new().await;
+    world.accept([1], at(0)).await;
+    for attempt in 1..=9 {
+        let route = due(&world, Channel::Email, at(100)).await.remove(0);
+        let message = format!("{attempt}{}", "é".repeat(2_000));
+        let failed = [Failed { message, ..failed(&route, attempt, Some(at(0))) }];
+        let locks = if attempt % 2 == 0 { RowLocks::Wait } else { RowLocks::Skip };
+        for _ in ["its response is lost", "it is repeated"] {
+            let swaps = world.store.complete_routes_failed(&failed, at(attempt.into()), locks).await;
+            assert_eq!(swaps.expect("is there"), [Completion::Applied]);
+        }
+    }
+    let id = NotificationId::of(EntryId::new(1, 0), 0);
+    let found = world.queries.get_notification(&id).await.expect("is there").expect("it was accepted");
+    let route = found.routes.iter().find(|route| route.channel == Channel::Email).expect("it is there");
+    let kept: Vec<_> = route.failed_attempts.iter().map(|kept| (kept.attempt, kept.at)).collect();
+    assert_eq!(kept, (3..=9).map(|attempt| (attempt, at(attempt.into()))).collect::<Vec<_>>());
+    assert_eq!(route.failed_attempts[6].message, format!("9{}", "é".repeat(999)));
 }
 
 // INV-03

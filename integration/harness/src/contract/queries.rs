@@ -9,7 +9,7 @@ use domain::query::{
     Page, PageLimit,
 };
 use domain::record::{NotificationId, Record, RecordCursor};
-use domain::route::{Channel, RouteStatus};
+use domain::route::{Channel, FailedAttempt, RouteStatus};
 
 use super::accepted::{STREAM, accept, at, broken, commit, decide};
 use super::drafts::{
@@ -100,6 +100,13 @@ pub async fn a_notification_is_shown_with_all_its_routes(fixture: impl QueriesFi
     let failed = found.route(&routes[1].key).expect("it is there");
     assert_eq!((failed.attempt_count, failed.next_attempt_at), (1, Some(at(9))));
     assert_eq!((&*failed.last_error_message, failed.last_error_at), ("WRONGTYPE", Some(at(2))));
+    let attempt = FailedAttempt {
+        attempt: 1,
+        at: at(2),
+        classification: failed.channel.publish_failed().to_owned(),
+        message: "WRONGTYPE".to_owned(),
+    };
+    assert_eq!((&failed.failed_attempts, &published.failed_attempts), (&vec![attempt], &Vec::new()));
     assert!(failed.recovery_hint.is_empty() && failed.discarded.is_none());
     let unknown = fixture.queries().get_notification(&"9-0".to_owned().into()).await;
     assert_eq!(unknown.expect("the store is there"), None);

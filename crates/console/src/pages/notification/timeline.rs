@@ -3,7 +3,7 @@
 use ambient::Timestamp;
 use domain::query::Route;
 use domain::receipt::{PastReport, ReceiptStatus, Recorded};
-use domain::route::RouteStatus;
+use domain::route::{FailedAttempt, RouteStatus};
 use maud::{Markup, html};
 
 use crate::widgets::{Tone, class, time, visible};
@@ -41,20 +41,10 @@ pub(super) fn of(route: &Route, now: Timestamp) -> Markup {
     }
 }
 
-/// The past events in the row: it keeps only the last failure.
+/// The past events in the row.
 fn past(route: &Route) -> Vec<Event> {
     let mut events = vec![Event::new(Tone::Neutral, Some(route.created_at), "Accepted", html! {})];
-    if let Some(at) = route.last_error_at {
-        let what = match route.attempt_count {
-            0 | 1 => "Attempt failed",
-            _ => "Last attempt failed",
-        };
-        let of = html! {
-            @if route.attempt_count > 0 { "(" (route.attempt_count) " of " (route.max_attempts) ") " } @else { "(before it was replayed) " }
-            code { (visible(&route.last_error_classification)) } ": " (visible(&route.last_error_message))
-        };
-        events.push(Event::new(Tone::Warning, Some(at), what, of));
-    }
+    events.extend(route.failed_attempts.iter().map(failed));
     if route.status == RouteStatus::Pending && route.updated_at > route.created_at {
         events.push(Event::new(Tone::Neutral, Some(route.updated_at), "Replayed by an operator", html! {}));
     }
@@ -80,6 +70,14 @@ fn past(route: &Route) -> Vec<Event> {
         events.push(Event::new(Tone::Neutral, Some(discarded.at), "Discarded", by));
     }
     events
+}
+
+fn failed(attempt: &FailedAttempt) -> Event {
+    let cause = html! {
+        "(attempt " (attempt.attempt) ") "
+        code { (visible(&attempt.classification)) } ": " (visible(&attempt.message))
+    };
+    Event::new(Tone::Warning, Some(attempt.at), "Attempt failed", cause)
 }
 
 fn report(past: &PastReport) -> Event {
