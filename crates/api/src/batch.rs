@@ -37,8 +37,8 @@ use tokio::task::yield_now;
 use tokio::time::{Instant, timeout_at};
 
 use crate::at_most::AtMost;
-use crate::changes::guarded;
 use crate::intents::trace_parent;
+use crate::operator_request::guarded;
 use crate::params::Params;
 use crate::ports::{Api, Ports};
 use crate::problems::{bad_request, idempotency_conflict, malformed_intent, producer_of, unavailable};

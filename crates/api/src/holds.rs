@@ -70,7 +70,7 @@ pub(crate) async fn list<P: Ports>(
     RawQuery(query): RawQuery,
 ) -> Result<Response, Problem> {
     Params::none(query.as_deref())?;
-    let holds = api.operations.list_holds().await.map_err(|error| store_failed(&error))?;
+    let holds = api.holds.list_holds().await.map_err(|error| store_failed(&error))?;
     Ok(Json(Holds { holds }).into_response())
 }
 
@@ -104,22 +104,22 @@ async fn carry_out<P: Ports>(
     dry_run: bool,
 ) -> Result<Response, Problem> {
     if dry_run {
-        let plan = api.operations.plan_hold(&hold, &change).await.map_err(|error| read_failed(&error))?;
+        let plan = api.holds.plan_hold(&hold, &change).await.map_err(|error| read_failed(&error))?;
         return Ok(Json(plan).into_response());
     }
     let key = request.key()?;
-    let (operations, actor) = (Arc::clone(&api), request.principal.name.to_string());
+    let (holds, actor) = (Arc::clone(&api), request.principal.name.to_string());
     let (request_id, idempotency_key) = (request.request_id.clone(), key.as_str().to_owned());
     let handler = move || async move {
-        let operations = &operations.operations;
+        let store = &holds.holds;
         let by = HoldActor {
             name: &actor,
             request_id: request_id.as_str(),
             idempotency_key: Some(&idempotency_key),
         };
-        let changed = operations.change_hold(&hold, &change, by).await;
+        let changed = store.change_hold(&hold, &change, by).await;
         let changed = changed.map_err(|error| store_failed(&error))?;
-        let holds = operations.list_holds().await.map_err(|error| store_failed(&error))?;
+        let holds = store.list_holds().await.map_err(|error| store_failed(&error))?;
         let hold = holds.into_iter().find(|found| found.key == hold);
         Ok(Json(ChangedHold { changed, hold }).into_response())
     };

@@ -8,13 +8,12 @@ use axum::{RequestExt, RequestPartsExt};
 use http_server::problem::Problem;
 use http_server::tokens::Principal;
 use http_server::{JsonText, Object, Occupied, RequestId};
-use idempotency::{Fingerprint, Key};
+use idempotency::{Fingerprint, Key, KeyedRequest, Owner, Run};
 use serde::Deserialize;
 
-use crate::changes::guarded;
 use crate::params::Params;
 use crate::ports::{Api, Ports};
-use crate::problems::bad_request;
+use crate::problems::{bad_request, in_progress, request_conflict, unavailable};
 
 /// The parts of an operator's `POST`.
 pub(crate) struct OperatorRequest {
@@ -74,5 +73,28 @@ impl OperatorRequest {
         let owner = format!("POST {} {}", self.path, self.principal.name);
         let fingerprint = Fingerprint::of_request(&Method::POST, &self.path, self.body.as_bytes());
         guarded(api, &owner, key, fingerprint, self.occupied, handler).await
+    }
+}
+
+/// Runs `handler` once for the key; a repeated request gets the stored response. `occupied` is held until
+/// nothing of the request is left, which may be long after its client has disconnected.
+pub(crate) async fn guarded<P, F>(
+    api: &Api<P>,
+    owner: &str,
+    key: Key,
+    fingerprint: Fingerprint,
+    occupied: Occupied,
+    handler: impl FnOnce() -> F + Send + 'static,
+) -> Result<Response, Problem>
+where
+    P: Ports,
+    F: Future<Output = Result<Response, Problem>> + Send + 'static,
+{
+    let owner = Owner::new(owner).map_err(|error| bad_request(error.to_string()))?;
+    match api.keys.run_once_holding(KeyedRequest { owner, key, fingerprint }, occupied, handler).await? {
+        Run::Handled(response) | Run::Replayed(response) => Ok(response),
+        Run::InProgress => Err(in_progress(idempotency::RETRY_PAUSE)),
+        Run::Conflict => Err(request_conflict()),
+        Run::Unavailable(error) => Err(unavailable(&ambient::error_chain(&error))),
     }
 }

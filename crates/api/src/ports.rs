@@ -20,7 +20,9 @@ pub trait Ports: Send + Sync + 'static {
     /// Reads the outcomes of intents.
     type Queries: Queries + ActivityQueries + 'static;
     /// Applies the changes that operators may make.
-    type Operations: Operations + HoldChanges + 'static;
+    type Operations: Operations + 'static;
+    /// Holds and releases.
+    type Holds: HoldChanges + 'static;
     /// Records consumers' reports.
     type Receipts: ReceiptStore + 'static;
     /// Reads the intents stream.
@@ -44,6 +46,8 @@ pub struct Api<P: Ports> {
     pub queries: P::Queries,
     /// Applies the changes that operators may make.
     pub operations: P::Operations,
+    /// Holds and releases.
+    pub holds: P::Holds,
     /// Records consumers' reports.
     pub receipts: P::Receipts,
     /// Counts the outcomes of reports.

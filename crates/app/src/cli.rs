@@ -21,6 +21,7 @@ use crate::commands::list::{self, ListArgs};
 use crate::commands::malformed::{self, MalformedCommand};
 use crate::commands::outbox::{self, OutboxCommand};
 use crate::commands::output::StandardOutput;
+use crate::commands::routes::{self, CancelArgs};
 use crate::commands::send::SendArgs;
 use crate::commands::show::{self, ShowArgs};
 use crate::commands::status::{self, StatusArgs};
@@ -110,6 +111,9 @@ enum Command {
     /// List what operators changed, newest first
     #[command(after_help = actions::EXAMPLES)]
     Actions(Box<ActionsArgs>),
+    /// Skip routes that are not published yet, for good
+    #[command(after_help = routes::CANCEL_EXAMPLES)]
+    Cancel(Box<CancelArgs>),
     /// Keep the routes of a channel, a type or a producer from being published
     #[command(after_help = holds::HOLD_EXAMPLES)]
     Hold(HoldArgs),
@@ -242,6 +246,7 @@ impl Cli {
             Command::Users(command) => block_on(users::run(command, vars, &mut StandardOutput)),
             Command::DeadLetters(command) => block_on(dead_letters::run(command, vars, &mut StandardOutput)),
             Command::Actions(args) => block_on(actions::run(*args, vars, &mut StandardOutput)),
+            Command::Cancel(args) => block_on(routes::cancel(*args, vars, &mut StandardOutput)),
             Command::Hold(args) => block_on(holds::hold(args, vars, &mut StandardOutput)),
             Command::Release(args) => block_on(holds::release(args, vars, &mut StandardOutput)),
             Command::Holds(command) => block_on(holds::run(command, vars, &mut StandardOutput)),
@@ -311,6 +316,9 @@ mod tests {
             "hold --producer p --reason r --dry-run --json",
             "release --channel email --yes",
             "holds list --json",
+            "cancel --channel push --type t --producer p --recipient u --since 2h --until 1h --reason r --dry-run --json",
+            "cancel --notification 1-0 --reason r --yes --as ada",
+            "cancel --id 1-0/push:user:u --id 2-0/push:user:u --reason r",
             "completions zsh",
             "man --dir /tmp",
         ] {
@@ -344,6 +352,9 @@ mod tests {
             "hold --channel email --type t --reason r",
             "release",
             "holds",
+            "cancel --reason r",
+            "cancel --channel push",
+            "cancel --id 1-0/push:user:u --channel push --reason r",
         ] {
             let wrong = parse(&format!("notification {line}")).expect_err(line);
             assert_eq!(wrong.exit_code(), 2, "{line}");

@@ -13,8 +13,10 @@ pub mod state;
 use std::time::Duration;
 
 use anyhow::Context;
-use store_redis::RedisSettings;
+use store_postgres::PgStore;
+use store_redis::{Keyspace, RedisClient, RedisLeases, RedisSettings};
 use tokio_util::sync::CancellationToken;
+use workers::{LeaseTimes, LeasedChanges};
 
 use crate::config::knob::Knob;
 use crate::config::{Http, Redis};
@@ -39,6 +41,17 @@ pub(crate) fn redis_settings(config: &Redis) -> RedisSettings {
         db: config.db.into(),
         operation_timeout: config.operation_timeout,
     }
+}
+
+/// The changes of operators, under the leases of the service that reads `intents_stream`.
+pub(crate) fn leased_changes(
+    store: &PgStore,
+    redis: &RedisClient,
+    intents_stream: &str,
+    times: LeaseTimes,
+) -> LeasedChanges<PgStore, RedisLeases> {
+    let leases = RedisLeases::new(redis, &Keyspace::of(intents_stream));
+    LeasedChanges { store: store.clone(), leases, times }
 }
 
 /// Opens the listener of the probes, whose address `knob` sets.

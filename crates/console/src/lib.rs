@@ -44,6 +44,7 @@ pub fn router<P: Ports>(console: Console<P>) -> Router {
     let pages = Router::new()
         .merge(pages::overview::routes())
         .merge(pages::notifications::routes())
+        .merge(pages::changes::routes())
         .merge(pages::dead_letters::routes())
         .merge(pages::holds::routes())
         .merge(pages::actions::routes())

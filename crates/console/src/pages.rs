@@ -2,6 +2,7 @@
 
 pub(crate) mod actions;
 pub(crate) mod catalogue;
+pub(crate) mod changes;
 pub(crate) mod dead_letters;
 pub(crate) mod holds;
 pub(crate) mod malformed;

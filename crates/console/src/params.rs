@@ -56,10 +56,7 @@ impl Params {
     /// Parses a time in UTC, in the format of a browser's time field or in RFC 3339.
     pub(crate) fn time(&self, name: &str) -> Result<Option<Timestamp>, PageError> {
         let Some(text) = self.text(name) else { return Ok(None) };
-        let completed =
-            [text.to_owned(), format!("{text}Z"), format!("{text}:00Z"), format!("{text}T00:00:00Z")];
-        let time = completed.iter().find_map(|text| text.parse().ok());
-        time.map(Some).ok_or_else(|| invalid(name, "a time such as 2026-04-02T09:30"))
+        parse_time(text).map(Some).ok_or_else(|| invalid(name, "a time such as 2026-04-02T09:30"))
     }
 
     /// The start of the page, in a list with this filter.
@@ -79,6 +76,12 @@ impl Params {
             .chain(value.map(|value| (name, value)));
         address(path, pairs)
     }
+}
+
+/// Parses a time in UTC, in the format of a browser's time field or in RFC 3339.
+pub(crate) fn parse_time(text: &str) -> Option<Timestamp> {
+    let completed = [text.to_owned(), format!("{text}Z"), format!("{text}:00Z"), format!("{text}T00:00:00Z")];
+    completed.iter().find_map(|text| text.parse().ok())
 }
 
 /// The address of `path` with these parameters.

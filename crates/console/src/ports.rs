@@ -22,7 +22,9 @@ pub trait Ports: Send + Sync + 'static {
     /// Reads the outcomes of notifications.
     type Queries: Queries + 'static;
     /// Applies the changes that operators may make.
-    type Operations: Operations + HoldChanges + 'static;
+    type Operations: Operations + 'static;
+    /// Holds and releases.
+    type Holds: HoldChanges + 'static;
     /// Reads the intents stream.
     type Stream: StreamQueries + 'static;
     /// Looks up the leader.
@@ -43,6 +45,8 @@ pub struct Console<P: Ports> {
     pub queries: P::Queries,
     /// Applies the changes that operators may make.
     pub operations: P::Operations,
+    /// Holds and releases.
+    pub holds: P::Holds,
     /// Reads the intents stream.
     pub stream: P::Stream,
     /// Looks up the leader.

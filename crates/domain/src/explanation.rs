@@ -7,6 +7,7 @@ pub mod intent;
 use ambient::Timestamp;
 
 use crate::hold::RouteHold;
+use crate::operations::CANCELLED;
 use crate::query::{Route, Waiting};
 use crate::receipt::{Receipt, ReceiptStatus, Report};
 use crate::route::{RouteStatus, SkipReason};
@@ -117,6 +118,11 @@ fn dead_letter(route: &Route) -> String {
 
 fn skipped(route: &Route) -> String {
     let reason = route.last_error_classification.as_str();
+    if reason == CANCELLED {
+        // The message names the operator and the reason, unless the reader may not learn them.
+        let (at, who) = (at(route.skipped_at), &route.last_error_message);
+        return format!("Skipped{at} because it was {who}; final, only a new intent is sent");
+    }
     let why = if reason == SkipReason::NoEmailAddress.as_str() {
         "the user directory had no usable e-mail address of the user"
     } else if reason == SkipReason::NoAdminRecipients.as_str() {

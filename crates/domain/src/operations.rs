@@ -1,8 +1,11 @@
-//! Operators' changes to dead letters: replay, which gives a route a new budget, and discard.
+//! Operators' changes of routes: dead letters are replayed or discarded, live routes are cancelled.
 //!
 //! The API, the commands and the console share one rule. A request selects at most [`MAX_ROUTES_PER_REQUEST`]
-//! dead letters, each with its version at that time, and changes them in chunks of [`CHUNK_ROUTES`]. A route
-//! whose version differs when its chunk is written was changed by someone else and stays as it is.
+//! routes, each with its version at that time, and changes them in chunks of [`CHUNK_ROUTES`]. A route whose
+//! version differs when its chunk is written was changed by someone else and stays as it is.
+
+mod plan;
+mod selection;
 
 use std::collections::BTreeMap;
 
@@ -12,17 +15,20 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::document::counted_form;
-use crate::query::{Counted, DeadLetterFilter};
+use crate::query::Counted;
 use crate::route::{Channel, RouteKey, RouteStatus, Version};
+
+pub use plan::{Group, PLAN_IDS, Plan, PlanCounter, PlanGroup};
+pub use selection::{LivePlace, RouteFilter, Selection, TargetPlace};
 
 /// The most routes that one request changes, and the most ids that it may name.
 pub const MAX_ROUTES_PER_REQUEST: usize = 10_000;
 /// The most routes that are changed in one transaction.
 pub const CHUNK_ROUTES: usize = 500;
-/// The longest reason for a discard, in bytes.
+/// The longest reason for a change, in bytes.
 pub const MAX_REASON_BYTES: usize = 1_024;
-/// The most ids that a plan lists.
-pub const PLAN_IDS: usize = 20;
+/// The `last_error_classification` of a route that an operator cancelled.
+pub const CANCELLED: &str = "cancelled";
 
 /// The currently configured budgets of routes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -43,24 +49,41 @@ impl Budgets {
     }
 }
 
-/// A change that an operator makes to dead letters.
+/// A change that an operator makes to routes.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum DeadLetterChange {
-    /// The routes become pending again, with these budgets, and the dead letters are deleted.
+pub enum RouteChange {
+    /// The routes of dead letters become pending again, with these budgets, and the dead letters are deleted.
     Replay(Budgets),
     /// The dead letters are marked and no longer listed among those that need attention.
     Discard {
         /// The reason, in the operator's words.
         reason: String,
     },
+    /// The live routes are skipped: they are never published.
+    Cancel {
+        /// The reason, in the operator's words.
+        reason: String,
+    },
 }
 
-impl DeadLetterChange {
-    /// A discard for this reason: 1 to [`MAX_REASON_BYTES`] bytes without U+0000. `None` if the text is not
-    /// such a reason.
+/// The state in which routes must be for a change.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Changeable {
+    /// They are dead letters.
+    DeadLetters,
+    /// They are pending or failed, held or not.
+    Live,
+}
+
+impl RouteChange {
+    /// A discard for this reason. `None` if the text is not a reason.
     pub fn discard(reason: String) -> Option<Self> {
-        let is_reason = (1..=MAX_REASON_BYTES).contains(&reason.len()) && !reason.contains('\0');
-        is_reason.then_some(Self::Discard { reason })
+        is_reason(&reason).then_some(Self::Discard { reason })
+    }
+
+    /// A cancellation for this reason. `None` if the text is not a reason.
+    pub fn cancel(reason: String) -> Option<Self> {
+        is_reason(&reason).then_some(Self::Cancel { reason })
     }
 
     /// The name in `operator_actions.action`.
@@ -68,7 +91,29 @@ impl DeadLetterChange {
         match self {
             Self::Replay(_) => "replay_dead_letters",
             Self::Discard { .. } => "discard_dead_letters",
+            Self::Cancel { .. } => "cancel_routes",
         }
+    }
+
+    /// The state in which a route must be.
+    pub fn changes(&self) -> Changeable {
+        match self {
+            Self::Replay(_) | Self::Discard { .. } => Changeable::DeadLetters,
+            Self::Cancel { .. } => Changeable::Live,
+        }
+    }
+
+    /// The operator's reason, if the change has one.
+    pub fn reason(&self) -> Option<&str> {
+        match self {
+            Self::Replay(_) => None,
+            Self::Discard { reason } | Self::Cancel { reason } => Some(reason),
+        }
+    }
+
+    /// True if the change makes routes due.
+    pub fn adds_due_routes(&self) -> bool {
+        matches!(self, Self::Replay(_))
     }
 
     /// True if the change may be made to a dead letter. A discarded one may only be replayed, and only if it
@@ -76,6 +121,31 @@ impl DeadLetterChange {
     pub fn applies_to(&self, discarded: bool, is_named: bool) -> bool {
         !discarded || (is_named && matches!(self, Self::Replay(_)))
     }
+}
+
+impl Changeable {
+    /// True if a route with this status is in this state.
+    pub fn includes(self, status: RouteStatus) -> bool {
+        match self {
+            Self::DeadLetters => status == RouteStatus::DeadLetter,
+            Self::Live => status.is_live(),
+        }
+    }
+
+    /// The statuses of routes in this state.
+    pub fn statuses(self) -> impl Iterator<Item = &'static str> {
+        RouteStatus::ALL.into_iter().filter(move |status| self.includes(*status)).map(RouteStatus::as_str)
+    }
+}
+
+/// True for 1 to [`MAX_REASON_BYTES`] bytes without U+0000.
+fn is_reason(text: &str) -> bool {
+    (1..=MAX_REASON_BYTES).contains(&text.len()) && !text.contains('\0')
+}
+
+/// The `last_error_message` of a route that `actor` cancelled.
+pub fn cancelled_by(actor: &str, reason: &str) -> String {
+    format!("cancelled by {actor}: {reason}")
 }
 
 /// The new values of a route that is replayed at `now`. Its ids, recipient and last error are kept.
@@ -101,123 +171,43 @@ pub fn replay(channel: Channel, budgets: Budgets, now: Timestamp) -> ReplayedRou
     }
 }
 
-/// The dead letters that a request selects.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Selection {
-    /// Dead letters with these ids, `<notification_id>/<route_id>`, at most [`MAX_ROUTES_PER_REQUEST`].
-    Ids(Vec<String>),
-    /// Dead letters that the list would show; `discarded` is ignored here.
-    Filter(DeadLetterFilter),
-}
-
-/// A dead letter that a request selects.
+/// A route that a request selects.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Target {
-    /// Key of its route.
+    /// Key of the route.
     pub key: RouteKey,
     /// The version of the route when it was selected.
     pub version: Version,
     /// The channel of the route.
     pub channel: Channel,
-    /// Classification of its last failure.
-    pub classification: String,
+    /// The property by which a plan counts it.
+    pub group: Group,
 }
 
-/// The dead letters that a request selects, newest first if a filter selected them.
+/// The routes that a request selects, in the order of the list if a filter selected them.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Targets {
-    /// Selected dead letters, at most [`MAX_ROUTES_PER_REQUEST`].
+    /// Selected routes, at most [`MAX_ROUTES_PER_REQUEST`].
     pub targets: Vec<Target>,
     /// Ids that name no route.
     pub unknown: Vec<String>,
-    /// Number of ids whose routes are not (or no longer) dead letters, or are already discarded: nothing to
-    /// change.
+    /// Number of ids whose routes are not (or no longer) in the state that the change needs, or are already
+    /// discarded: nothing to change.
     pub unchanged: u64,
-    /// Further dead letters that the filter selects.
+    /// Further routes that the filter selects.
     pub remaining: Counted,
-}
-
-/// The dead letters of a channel that share a cause.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, JsonSchema)]
-#[schemars(rename = "PlannedGroup")]
-pub struct PlanGroup {
-    /// The channel.
-    pub channel: Channel,
-    /// The classification of the failure.
-    pub classification: String,
-    /// Number of dead letters.
-    pub count: u64,
-}
-
-/// The effect that a request would have.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, JsonSchema)]
-#[schemars(rename = "Planned")]
-pub struct Plan {
-    /// Number of selected dead letters, including those that would remain for another request.
-    #[serde(flatten, serialize_with = "PlanCount::serialize")]
-    #[schemars(with = "PlanCount")]
-    pub count: Counted,
-    /// Dead letters that this request would change, by channel and cause; the most frequent first.
-    pub by: Vec<PlanGroup>,
-    /// The ids of the first of them.
-    #[schemars(length(max = PLAN_IDS))]
-    pub first: Vec<RouteKey>,
-    /// Ids that name no route.
-    pub unknown: Vec<String>,
-    /// Number of dead letters that would remain for another request.
-    #[serde(skip)]
-    pub remaining: Counted,
-}
-
-counted_form!(
-    PlanCount,
-    "How many dead letters are selected, those that would remain for another request among them.",
-    count,
-    count_capped,
-    "There may be more than `count`."
-);
-
-/// Counts the dead letters of a plan, page by page.
-#[derive(Clone, Debug, Default)]
-pub struct PlanCounter {
-    groups: BTreeMap<(Channel, String), u64>,
-    first: Vec<RouteKey>,
-    count: u64,
-}
-
-impl PlanCounter {
-    /// Adds these dead letters to the count.
-    pub fn add(&mut self, targets: &[Target]) {
-        for target in targets {
-            *self.groups.entry((target.channel, target.classification.clone())).or_default() += 1;
-        }
-        let shown = PLAN_IDS - self.first.len();
-        self.first.extend(targets.iter().take(shown).map(|target| target.key.clone()));
-        self.count += targets.len() as u64;
-    }
-
-    /// The plan of a request that changes the counted dead letters and leaves `remaining` for another
-    /// request.
-    pub fn plan(self, unknown: Vec<String>, remaining: Counted) -> Plan {
-        let group = |((channel, classification), count)| PlanGroup { channel, classification, count };
-        let mut by: Vec<PlanGroup> = self.groups.into_iter().map(group).collect();
-        by.sort_by_key(|group| std::cmp::Reverse(group.count));
-        let Counted { count, capped } = remaining;
-        let count = Counted { count: count + self.count, capped };
-        Plan { count, by, first: self.first, unknown, remaining }
-    }
 }
 
 impl Targets {
-    /// The plan of a request that selects these dead letters.
+    /// The plan of a request that selects these routes.
     pub fn plan(&self) -> Plan {
         let mut counter = PlanCounter::default();
         counter.add(&self.targets);
         counter.plan(self.unknown.clone(), self.remaining)
     }
 
-    /// Keeps the dead letters whose version is still the planned one, by id. The others changed meanwhile and
-    /// count as unchanged.
+    /// Keeps the routes whose version is still the planned one, by id. The others changed meanwhile and count
+    /// as unchanged.
     pub fn keep_planned(&mut self, planned: &BTreeMap<String, Version>) {
         let selected = self.targets.len();
         self.targets.retain(|target| planned.get(&target.key.to_string()) == Some(&target.version));
@@ -236,23 +226,26 @@ pub struct ChangeReport {
     /// Routes that were changed. Documents call it what was done.
     #[serde(skip)]
     pub changed: u64,
-    /// Selected dead letters that were not changed: those beyond the bound of one request, and those that
-    /// another transaction has locked.
+    /// Selected routes that were not changed: those beyond the bound of one request, and those that another
+    /// transaction has locked or a publisher has leased.
     #[serde(flatten, serialize_with = "RemainingCount::serialize")]
     #[schemars(with = "RemainingCount")]
     pub remaining: Counted,
-    /// Selected dead letters that stayed as they are: no longer a dead letter, already discarded, or changed
-    /// since they were selected.
+    /// Selected routes that stayed as they are: no longer in the state that the change needs, already
+    /// discarded, or changed since they were selected.
     #[serde(skip)]
     pub unchanged: u64,
+    /// Routes that were to be cancelled, and whose entry is in the outbound stream.
+    #[serde(skip)]
+    pub published: u64,
     /// Ids that name no route.
     pub unknown: Vec<String>,
 }
 
 counted_form!(
     RemainingCount,
-    "Selected dead letters that were not changed: those beyond 10,000, and those that another \
-     transaction had locked. The same request with another idempotency key continues with them.",
+    "Selected routes that were not changed: those beyond 10,000, and those that another transaction had \
+     locked. The same request with another idempotency key continues with them.",
     remaining,
     remaining_capped,
     "There may be more than `remaining`."
@@ -274,24 +267,19 @@ pub struct OperatorAction {
 impl OperatorAction {
     /// `operator_actions.arguments` for a chunk: the idempotency key, the filter or the ids of the chunk, and
     /// the arguments of the change.
-    pub fn arguments(&self, change: &DeadLetterChange, chunk: &[Target]) -> Value {
-        let mut arguments = match &self.selection {
-            Selection::Filter(filter) => {
-                let conditions: BTreeMap<_, _> = filter.named_conditions().into_iter().collect();
-                json!({ "filter": conditions })
-            }
-            Selection::Ids(_) => {
-                json!({ "ids": chunk.iter().map(|target| target.key.to_string()).collect::<Vec<_>>() })
-            }
+    pub fn arguments(&self, change: &RouteChange, chunk: &[Target]) -> Value {
+        let mut arguments = match self.selection.named_conditions() {
+            Some(conditions) => json!({ "filter": conditions.into_iter().collect::<BTreeMap<_, _>>() }),
+            None => json!({ "ids": chunk.iter().map(|target| target.key.to_string()).collect::<Vec<_>>() }),
         };
         if let Some(key) = &self.idempotency_key {
             arguments["idempotency_key"] = json!(key);
         }
-        match change {
-            DeadLetterChange::Replay(budgets) => {
-                arguments["max_attempts"] = json!({ "push": budgets.push, "email": budgets.email });
-            }
-            DeadLetterChange::Discard { reason } => arguments["reason"] = json!(reason),
+        if let RouteChange::Replay(budgets) = change {
+            arguments["max_attempts"] = json!({ "push": budgets.push, "email": budgets.email });
+        }
+        if let Some(reason) = change.reason() {
+            arguments["reason"] = json!(reason);
         }
         arguments
     }

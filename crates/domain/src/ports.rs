@@ -40,7 +40,7 @@ pub use holds::{HoldChanges, HoldStore};
 pub use idempotency::{
     AbandonOutcome, IdempotencyStore, KeyClaim, KeyClaimRequest, KeyClaimToken, KeyCondition, ResponseToStore,
 };
-pub use operations::{ChunkReport, Operations, apply_change, apply_to_chunk};
+pub use operations::{ChangeOutcome, ChunkReport, Operations, apply_change, apply_to_chunk};
 pub use publishing::{Append, LeaseOutcome, LeaseStore, LeaseToken, Outbound};
 pub use queries::{LeaderLookup, Queries, StreamQueries};
 pub use receipts::ReceiptStore;

@@ -76,7 +76,7 @@ pub enum RouteStatus {
     Published,
     /// The retry budget is spent. Terminal.
     DeadLetter,
-    /// Decided at acceptance: the route has no recipient to reach. Terminal.
+    /// The route has no recipient to reach, as acceptance found, or an operator cancelled it. Terminal.
     Skipped,
 }
 

@@ -191,13 +191,13 @@ pub(crate) fn statements() -> Vec<Statement> {
 
 /// A row of a statement that examines rows in the order of a list: one that matches, or the last one if no
 /// more may be examined, with its number.
-struct Examined<T> {
+pub(crate) struct Examined<T> {
     item: T,
     matches: bool,
     number: u64,
 }
 
-fn examined<T>(
+pub(crate) fn examined<T>(
     rows: &[Row],
     parse: impl Fn(&Row) -> Result<T, StoreError>,
 ) -> Result<Vec<Examined<T>>, StoreError> {
@@ -214,7 +214,7 @@ fn examined<T>(
 
 /// The page of these rows, at most `limit` of them: it has a next one unless fewer were found before the end
 /// of the list.
-fn page<T, P>(rows: Vec<Examined<T>>, limit: usize, place: impl Fn(&T) -> P) -> Page<T, P> {
+pub(crate) fn page<T, P>(rows: Vec<Examined<T>>, limit: usize, place: impl Fn(&T) -> P) -> Page<T, P> {
     let is_cut = |last: &&Examined<T>| rows.len() == limit || last.number == MAX_EXAMINED as u64;
     let next = rows.last().filter(is_cut).map(|last| place(&last.item));
     let items = rows.into_iter().filter(|row| row.matches).map(|row| row.item).collect();

@@ -39,8 +39,13 @@ pub(crate) fn of_store() -> Vec<Statement> {
 
 /// The statements that run with the settings [`crate::QUERY_SESSION`].
 pub(crate) fn of_queries() -> Vec<Statement> {
-    let of_audits = [audit::entries::STATEMENTS, audit::orphans::STATEMENTS, audit::records::STATEMENTS];
-    [of_audits.concat(), queries::statements()].concat()
+    let texts = [
+        audit::entries::STATEMENTS,
+        audit::orphans::STATEMENTS,
+        audit::records::STATEMENTS,
+        operations::targets::STATEMENTS,
+    ];
+    [texts.concat(), queries::statements()].concat()
 }
 
 #[cfg(test)]

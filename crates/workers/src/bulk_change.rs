@@ -1,9 +1,10 @@
-//! Changes all dead letters that an operator selects, however many, beside the traffic (ADR 0037).
+//! Changes all routes that an operator selects, however many, beside the traffic (ADR 0037, ADR 0059).
 //!
-//! The list is read once, page by page from its newest end to its oldest, and each page is changed in chunks.
-//! A route that becomes a dead letter during the change is newer than the position reached. So a route that
-//! fails again at once is not replayed again, and the change ends. Rows that another transaction has locked
-//! are tried again at the end, a bounded number of times, with the version that they were selected with.
+//! The list is read once, page by page, and each page is changed in chunks. Dead letters are read from the
+//! newest to the oldest. A route that becomes one during the change is newer than the position reached. So a
+//! route that fails again at once is not replayed again, and the change ends. Live routes are read in the
+//! order in which they are due, and a cancelled one is not listed again. Rows that another transaction has
+//! locked, and routes that a publisher has leased, are tried again at the end, a bounded number of times.
 //!
 //! Replayed routes are due at once. To avoid a backlog in which other routes wait, a chunk is replayed only
 //! while fewer than [`MAX_DUE_ROUTES`] are due. After each chunk there is a pause as long as the chunk took,
@@ -15,13 +16,12 @@
 use std::time::Duration;
 
 use ambient::Clock;
-use domain::operations::{CHUNK_ROUTES, DeadLetterChange, OperatorAction, Selection, Target};
+use domain::operations::{CHUNK_ROUTES, OperatorAction, RouteChange, Selection, Target};
 use domain::ports::{Operations, RouteStore, StoreError, apply_to_chunk};
-use domain::query::DeadLetterFilter;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-/// The most dead letters in one page of the list.
+/// The most routes in one page of the list.
 const PAGE_TARGETS: usize = 1_000;
 /// The number of due routes from which on no chunk of them is added.
 pub(crate) const MAX_DUE_ROUTES: usize = 1_000;
@@ -31,24 +31,26 @@ const DUE_POLL_INTERVAL: Duration = Duration::from_millis(100);
 const MAX_DUE_WAIT: Duration = Duration::from_secs(300);
 /// The longest pause after a chunk.
 const MAX_CHUNK_PAUSE: Duration = Duration::from_secs(1);
-/// The number of times that locked dead letters are tried again, and the pause before each attempt.
+/// The number of times that locked routes are tried again, and the pause before each attempt.
 const LOCK_ATTEMPTS: usize = 5;
 const LOCK_PAUSE: Duration = Duration::from_secs(1);
-/// The most locked dead letters that are kept to be tried again. Others are only reported as locked.
+/// The most locked routes that are kept to be tried again. Others are only reported as locked.
 const MAX_LOCKED: usize = 10_000;
 
-/// A change of dead letters.
+/// A change of routes.
 #[derive(Debug)]
-pub struct BulkChange<S, C> {
-    /// The tables.
+pub struct BulkChange<O, S, C> {
+    /// Selects and changes the routes.
+    pub operations: O,
+    /// Counts the due routes.
     pub store: S,
-    /// The clock. Replayed routes are due at its time.
+    /// The clock. Routes that become pending again are due at its time.
     pub clock: C,
-    /// The operation on each dead letter.
-    pub change: DeadLetterChange,
-    /// The operator and the selection of dead letters.
+    /// The operation on each route.
+    pub change: RouteChange,
+    /// The operator and the selection of routes.
     pub action: OperatorAction,
-    /// True if a replay waits while many routes are due.
+    /// True if a change that makes routes due waits while many routes are due.
     pub wait_for_publishers: bool,
 }
 
@@ -59,11 +61,13 @@ pub struct BulkReport {
     pub changed: u64,
     /// Routes that another transaction changed or deleted since they were selected.
     pub conflicts: u64,
-    /// Routes that another transaction has locked.
+    /// Routes that were to be cancelled and are published.
+    pub published: u64,
+    /// Routes that another transaction has locked or a publisher has leased.
     pub locked: u64,
     /// Ids that match no route.
     pub unknown: Vec<String>,
-    /// Named routes that are not dead letters (any more), or are discarded already.
+    /// Named routes that are not (any more) in the state that the change needs, or are discarded already.
     pub unchanged: u64,
     /// True while the change waits for publishers.
     pub waiting: bool,
@@ -72,7 +76,7 @@ pub struct BulkReport {
 /// The reason why a change ended.
 #[derive(Debug)]
 pub enum BulkEnd {
-    /// Every selected dead letter was tried.
+    /// Every selected route was tried.
     Finished,
     /// The change was stopped between two chunks.
     Stopped,
@@ -85,7 +89,7 @@ pub enum BulkEnd {
 /// The result of a step. `Err` ends the change early.
 type Early = Result<(), BulkEnd>;
 
-impl<S: Operations + RouteStore, C: Clock> BulkChange<S, C> {
+impl<O: Operations, S: RouteStore, C: Clock> BulkChange<O, S, C> {
     /// Runs the change until `stop`, which does not interrupt a chunk. Calls `progress` with the report so
     /// far.
     pub async fn run(
@@ -96,7 +100,7 @@ impl<S: Operations + RouteStore, C: Clock> BulkChange<S, C> {
         let mut run =
             BulkRun { bulk: self, stop, progress, report: BulkReport::default(), locked: Vec::new() };
         let selected = match &self.action.selection {
-            Selection::Filter(filter) => run.change_listed(filter).await,
+            Selection::DeadLetters(_) | Selection::Routes(_) => run.change_listed().await,
             selection @ Selection::Ids(_) => run.change_named(selection).await,
         };
         let end = match selected {
@@ -116,8 +120,8 @@ enum BulkAttempt {
     Again,
 }
 
-struct BulkRun<'a, S, C, P> {
-    bulk: &'a BulkChange<S, C>,
+struct BulkRun<'a, O, S, C, P> {
+    bulk: &'a BulkChange<O, S, C>,
     stop: &'a CancellationToken,
     progress: P,
     report: BulkReport,
@@ -125,14 +129,15 @@ struct BulkRun<'a, S, C, P> {
     locked: Vec<Target>,
 }
 
-impl<S: Operations + RouteStore, C: Clock, P: FnMut(&BulkReport) + Send> BulkRun<'_, S, C, P> {
-    async fn change_listed(&mut self, filter: &DeadLetterFilter) -> Early {
+impl<O: Operations, S: RouteStore, C: Clock, P: FnMut(&BulkReport) + Send> BulkRun<'_, O, S, C, P> {
+    async fn change_listed(&mut self) -> Early {
+        let BulkChange { operations, change, action, .. } = self.bulk;
         let mut after = None;
         loop {
             if self.stop.is_cancelled() {
                 return Err(BulkEnd::Stopped);
             }
-            let page = self.bulk.store.list_targets(filter, after.as_ref(), PAGE_TARGETS).await;
+            let page = operations.list_targets(change, &action.selection, after.as_ref(), PAGE_TARGETS).await;
             let page = page.map_err(BulkEnd::Failed)?;
             self.change(&page.items, BulkAttempt::First).await?;
             after = page.next;
@@ -143,7 +148,7 @@ impl<S: Operations + RouteStore, C: Clock, P: FnMut(&BulkReport) + Send> BulkRun
     }
 
     async fn change_named(&mut self, selection: &Selection) -> Early {
-        let targets = self.bulk.store.select_dead_letters(&self.bulk.change, selection).await;
+        let targets = self.bulk.operations.select_routes(&self.bulk.change, selection).await;
         let targets = targets.map_err(BulkEnd::Failed)?;
         (self.report.unknown, self.report.unchanged) = (targets.unknown, targets.unchanged);
         self.change(&targets.targets, BulkAttempt::First).await
@@ -163,17 +168,18 @@ impl<S: Operations + RouteStore, C: Clock, P: FnMut(&BulkReport) + Send> BulkRun
     }
 
     async fn change(&mut self, targets: &[Target], attempt: BulkAttempt) -> Early {
-        let BulkChange { store, clock, change, action, .. } = self.bulk;
+        let BulkChange { operations, clock, change, action, .. } = self.bulk;
         for chunk in targets.chunks(CHUNK_ROUTES) {
             self.wait_for_publishers().await?;
             let begun = Instant::now();
-            let done = apply_to_chunk(store, change, chunk, action, clock.now()).await;
+            let done = apply_to_chunk(operations, change, chunk, action, clock.now()).await;
             let done = done.map_err(BulkEnd::Failed)?;
             if matches!(attempt, BulkAttempt::Again) {
                 self.report.locked -= chunk.len() as u64;
             }
             self.report.changed += done.changed;
             self.report.conflicts += done.conflicts;
+            self.report.published += done.published;
             self.report.locked += done.locked.len() as u64;
             let room = MAX_LOCKED - self.locked.len();
             self.locked.extend(done.locked.into_iter().take(room));
@@ -185,7 +191,7 @@ impl<S: Operations + RouteStore, C: Clock, P: FnMut(&BulkReport) + Send> BulkRun
 
     /// Waits before a chunk until few routes are due, if the chunk adds due routes.
     async fn wait_for_publishers(&mut self) -> Early {
-        if self.bulk.wait_for_publishers && matches!(self.bulk.change, DeadLetterChange::Replay(_)) {
+        if self.bulk.wait_for_publishers && self.bulk.change.adds_due_routes() {
             self.wait_until_few_are_due().await?;
         }
         if self.stop.is_cancelled() { Err(BulkEnd::Stopped) } else { Ok(()) }

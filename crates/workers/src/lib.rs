@@ -10,6 +10,7 @@ mod attempts;
 mod audit;
 mod batch_limit;
 mod bulk_change;
+mod cancel;
 mod dispatch;
 #[cfg(test)]
 mod fixtures;
@@ -33,6 +34,7 @@ mod traces;
 pub use attempts::RecentAttempts;
 pub use audit::{Audit, AuditReport, AuditSettings, AuditStores};
 pub use bulk_change::{BulkChange, BulkEnd, BulkReport};
+pub use cancel::{LeaseTimes, LeasedChanges};
 pub use dispatch::{Dispatcher, Receiver, dispatch};
 pub use gauges::{GaugeStore, Gauges};
 pub use health::{BlockedWorker, FirstDeferred, Health, WorkerStatus};

@@ -2,15 +2,17 @@
 
 use std::cmp::Reverse;
 use std::collections::HashSet;
-use std::time::Duration;
 
 use ambient::Timestamp;
-use domain::operations::{DeadLetterChange, OperatorAction, Selection, Target, Targets, replay};
-use domain::ports::{Completion, Operations, StoreError};
+use domain::operations::{
+    CANCELLED, Changeable, Group, LivePlace, OperatorAction, RouteChange, RouteFilter, Selection, Target,
+    TargetPlace, Targets, replay,
+};
+use domain::ports::{ChangeOutcome, Operations, StoreError};
 use domain::query::{DeadLetterFilter, DeadLetterPlace, Page};
-use domain::route::{RouteKey, RouteStatus, Version};
+use domain::route::{Channel, RouteKey, RouteStatus};
 
-use super::database::{MemoryDatabase, ServiceTables};
+use super::database::{MemoryDatabase, Row, ServiceTables};
 use super::lock;
 use super::rows::RecordedAction;
 
@@ -22,58 +24,55 @@ impl MemoryDatabase {
 }
 
 impl Operations for MemoryDatabase {
-    async fn select_dead_letters(
+    async fn select_routes(
         &self,
-        change: &DeadLetterChange,
+        change: &RouteChange,
         selection: &Selection,
     ) -> Result<Targets, StoreError> {
         match selection {
             Selection::Ids(ids) => Ok(named(&lock(&self.0), change, ids)),
             // Loops list the targets of a filter in pages.
-            Selection::Filter(_) => Err(StoreError::Refused {
-                operation: "select dead letters",
+            Selection::DeadLetters(_) | Selection::Routes(_) => Err(StoreError::Refused {
+                operation: "select routes",
                 source: "the store in memory selects them by their ids only".into(),
             }),
         }
     }
 
-    /// Lists the targets, newest first. Of the filter, only `created_before` counts.
+    /// Lists the targets. Of a filter of dead letters, only `created_before` counts; one of live routes must
+    /// name the channel.
     async fn list_targets(
         &self,
-        filter: &DeadLetterFilter,
-        after: Option<&DeadLetterPlace>,
+        change: &RouteChange,
+        selection: &Selection,
+        after: Option<&TargetPlace>,
         limit: usize,
-    ) -> Result<Page<Target, DeadLetterPlace>, StoreError> {
+    ) -> Result<Page<Target, TargetPlace>, StoreError> {
         let tables = lock(&self.0);
-        let place = |place: &DeadLetterPlace| (place.created_at, place.key.clone());
-        let mut places: Vec<DeadLetterPlace> = tables
-            .dead_letters
-            .iter()
-            .filter(|(_, letter)| !letter.is_discarded)
-            .map(|(key, letter)| DeadLetterPlace { created_at: letter.created_at, key: key.clone() })
-            .filter(|found| filter.created_before.is_none_or(|before| found.created_at < before))
-            .filter(|found| after.is_none_or(|after| place(found) < place(after)))
-            .collect();
-        places.sort_by_key(|found| Reverse(place(found)));
-        places.truncate(limit);
-        let next = places.last().filter(|_| places.len() == limit).cloned();
-        Ok(Page { items: places.iter().filter_map(|found| target(&tables, &found.key)).collect(), next })
+        let (places, page) = match selection {
+            Selection::Ids(_) => (Vec::new(), false),
+            Selection::DeadLetters(filter) => tables.dead_letters_after(filter, after, limit),
+            Selection::Routes(filter) => tables.live_after(filter, after, limit),
+        };
+        let next = places.last().filter(|_| page).map(|(_, place)| place.clone());
+        let items = places.iter().filter_map(|(key, _)| tables.target(change.changes(), key)).collect();
+        Ok(Page { items, next })
     }
 
-    async fn change_dead_letters(
+    async fn change_routes(
         &self,
-        change: &DeadLetterChange,
+        change: &RouteChange,
         chunk: &[Target],
         action: &OperatorAction,
         now: Timestamp,
-    ) -> Result<Vec<Completion>, StoreError> {
+    ) -> Result<Vec<ChangeOutcome>, StoreError> {
         let mut tables = lock(&self.0);
-        let outcomes: Vec<Completion> =
+        let outcomes: Vec<ChangeOutcome> =
             chunk.iter().map(|target| tables.change(change, target, now)).collect();
         let changed: Vec<Target> = chunk
             .iter()
             .zip(&outcomes)
-            .filter(|(_, outcome)| **outcome == Completion::Applied)
+            .filter(|(_, outcome)| **outcome == ChangeOutcome::Changed)
             .map(|(target, _)| target.clone())
             .collect();
         if !changed.is_empty() {
@@ -89,20 +88,86 @@ impl Operations for MemoryDatabase {
     }
 }
 
+/// The keys of a page with their places, and true if it may have a next one.
+type Places = (Vec<(RouteKey, TargetPlace)>, bool);
+
 impl ServiceTables {
-    fn change(&mut self, change: &DeadLetterChange, target: &Target, now: Timestamp) -> Completion {
-        let Some(row) = self.routes.get_mut(&target.key) else { return Completion::Conflict };
-        let Some(letter) = self.dead_letters.get_mut(&target.key) else { return Completion::Conflict };
-        if row.status != RouteStatus::DeadLetter || row.route.version != target.version {
-            return Completion::Conflict;
+    fn dead_letters_after(
+        &self,
+        filter: &DeadLetterFilter,
+        after: Option<&TargetPlace>,
+        limit: usize,
+    ) -> Places {
+        let after = match after {
+            Some(TargetPlace::DeadLetter(place)) => Some((place.created_at, place.key.clone())),
+            _ => None,
+        };
+        let mut found: Vec<(Timestamp, RouteKey)> = self
+            .dead_letters
+            .iter()
+            .filter(|(_, letter)| !letter.is_discarded)
+            .map(|(key, letter)| (letter.created_at, key.clone()))
+            .filter(|(created_at, _)| filter.created_before.is_none_or(|before| *created_at < before))
+            .filter(|place| after.as_ref().is_none_or(|after| place < after))
+            .collect();
+        found.sort_by_key(|place| Reverse(place.clone()));
+        found.truncate(limit);
+        let place = |(created_at, key): (Timestamp, RouteKey)| {
+            (key.clone(), TargetPlace::DeadLetter(DeadLetterPlace { created_at, key }))
+        };
+        let is_full = found.len() == limit;
+        (found.into_iter().map(place).collect(), is_full)
+    }
+
+    fn live_after(&self, filter: &RouteFilter, after: Option<&TargetPlace>, limit: usize) -> Places {
+        let channel = filter.channel.unwrap_or(Channel::Push);
+        let after = match after {
+            Some(TargetPlace::Live(place)) => {
+                Some((place.next_attempt_at.parse().unwrap_or(Timestamp::MAX), place.key.clone()))
+            }
+            _ => None,
+        };
+        let mut found: Vec<(Timestamp, RouteKey)> = self
+            .routes
+            .iter()
+            .filter(|(_, row)| row.status.is_live() && row.route.channel == channel)
+            .map(|(key, row)| (row.route.next_attempt_at, key.clone()))
+            .filter(|place| after.as_ref().is_none_or(|after| place > after))
+            .collect();
+        found.sort();
+        found.truncate(limit);
+        let place = |(due, key): (Timestamp, RouteKey)| {
+            let next_attempt_at = due.to_string();
+            (key.clone(), TargetPlace::Live(LivePlace { channel, next_attempt_at, key }))
+        };
+        let is_full = found.len() == limit;
+        (found.into_iter().map(place).collect(), is_full)
+    }
+
+    /// The route, if it is in this state.
+    fn target(&self, state: Changeable, key: &RouteKey) -> Option<Target> {
+        let row = self.routes.get(key).filter(|row| state.includes(row.status))?;
+        let group = match state {
+            Changeable::DeadLetters => {
+                self.dead_letters.get(key)?;
+                Group::Cause(row.last_error_classification.to_owned())
+            }
+            Changeable::Live => Group::Type(row.route.content.notification_type.clone()),
+        };
+        Some(Target { key: key.clone(), version: row.route.version, channel: row.route.channel, group })
+    }
+
+    fn change(&mut self, change: &RouteChange, target: &Target, now: Timestamp) -> ChangeOutcome {
+        let Some(row) = self.routes.get_mut(&target.key) else { return ChangeOutcome::Conflict };
+        if !change.changes().includes(row.status) || row.route.version != target.version {
+            return ChangeOutcome::Conflict;
         }
         if self.locked.contains(&target.key) {
-            return Completion::Locked;
+            return ChangeOutcome::Locked;
         }
-        let least = row.route.version.updated_at() + Duration::from_micros(1);
-        row.route.version = Version::read(now.max(least));
+        row.touch(now);
         match change {
-            DeadLetterChange::Replay(budgets) => {
+            RouteChange::Replay(budgets) => {
                 let replayed = replay(row.route.channel, *budgets, now);
                 row.status = replayed.status;
                 row.route.attempt_count = replayed.attempt_count;
@@ -110,13 +175,26 @@ impl ServiceTables {
                 row.route.next_attempt_at = replayed.next_attempt_at;
                 self.dead_letters.remove(&target.key);
             }
-            DeadLetterChange::Discard { .. } => letter.is_discarded = true,
+            RouteChange::Discard { .. } => {
+                if let Some(letter) = self.dead_letters.get_mut(&target.key) {
+                    letter.is_discarded = true;
+                }
+            }
+            RouteChange::Cancel { .. } => {
+                cancel(row);
+                self.held.remove(&target.key);
+            }
         }
-        Completion::Applied
+        ChangeOutcome::Changed
     }
 }
 
-fn named(tables: &ServiceTables, change: &DeadLetterChange, ids: &[String]) -> Targets {
+fn cancel(row: &mut Row) {
+    row.status = RouteStatus::Skipped;
+    row.last_error_classification = CANCELLED;
+}
+
+fn named(tables: &ServiceTables, change: &RouteChange, ids: &[String]) -> Targets {
     let mut targets = Targets::default();
     let mut seen = HashSet::new();
     for id in ids.iter().filter(|id| seen.insert(id.as_str())) {
@@ -126,21 +204,10 @@ fn named(tables: &ServiceTables, change: &DeadLetterChange, ids: &[String]) -> T
             continue;
         };
         let discarded = tables.dead_letters.get(&key).is_some_and(|letter| letter.is_discarded);
-        match target(tables, &key) {
+        match tables.target(change.changes(), &key) {
             Some(target) if change.applies_to(discarded, true) => targets.targets.push(target),
             _ => targets.unchanged += 1,
         }
     }
     targets
-}
-
-fn target(tables: &ServiceTables, key: &RouteKey) -> Option<Target> {
-    let row = tables.routes.get(key).filter(|row| row.status == RouteStatus::DeadLetter)?;
-    tables.dead_letters.get(key)?;
-    Some(Target {
-        key: key.clone(),
-        version: row.route.version,
-        channel: row.route.channel,
-        classification: row.last_error_classification.to_owned(),
-    })
 }

@@ -4,6 +4,7 @@ use domain::hold::HoldPlan;
 use domain::operations::Plan;
 use domain::query::{ActivityHistory, Notification, Status};
 use idempotency::MAX_KEY_BYTES;
+use schemars::JsonSchema;
 use serde_json::{Value, json};
 
 use super::examples;
@@ -13,13 +14,13 @@ use super::operations::{
 };
 use super::problems::{IN_PROGRESS, INTENT_REFUSED, NOT_FOUND, QUERY_TOO_EXPENSIVE, REQUEST_CONFLICT};
 use super::schemas::{Schemas, header_refs, schema_ref};
-use crate::changes::{DiscardRequest, ReplayRequest};
+use crate::changes::{CancelRequest, DiscardRequest, ReplayRequest};
 use crate::holds::{HoldRequest, ReleaseRequest};
 use crate::ports::ApiSettings;
 use crate::receipts::ReceiptsRequest;
 use crate::search::SearchRequest;
 use crate::view::{
-    Accepted, Actions, ChangedHold, DeadLetters, Discarded, Holds, KeyOutcome, MalformedIntents,
+    Accepted, Actions, Cancelled, ChangedHold, DeadLetters, Discarded, Holds, KeyOutcome, MalformedIntents,
     MalformedIntentsPage, Notifications, ReceiptResults, Replayed, Results,
 };
 use crate::{actions, activity, dead_letters, intent_outcome, malformed_intents, notifications};
@@ -36,6 +37,7 @@ pub(super) fn paths(settings: &ApiSettings, schemas: &mut Schemas) -> Value {
         "/v1/dead-letters": {"get": list_dead_letters(schemas).render()},
         "/v1/dead-letters:replay": {"post": replay(settings, schemas).render()},
         "/v1/dead-letters:discard": {"post": discard(settings, schemas).render()},
+        "/v1/routes:cancel": {"post": cancel(settings, schemas).render()},
         "/v1/actions": {"get": list_actions(schemas).render()},
         "/v1/activity": {"get": get_activity(schemas).render()},
         "/v1/holds": {"get": list_holds(schemas).render()},
@@ -185,47 +187,40 @@ fn list_dead_letters(schemas: &mut Schemas) -> Operation {
 }
 
 fn replay(settings: &ApiSettings, schemas: &mut Schemas) -> Operation {
-    let any = json!({"anyOf": [schemas.answer::<Replayed>(), schemas.answer::<Plan>()]});
-    let success = answer(
-        "What was done; with `dry_run`, what would be.",
-        any,
-        examples::replayed(),
-        &["Idempotency-Replayed"],
-    );
-    change(
-        "replayDeadLetters",
-        "Replays dead letters.",
-        in_chunks(
-            "Their routes are pending again with a new budget, under the ids that they always had; the dead letters are deleted.",
-        ),
-        Body {
-            schema: schemas.request::<ReplayRequest>(),
-            examples: examples::replay_requests(),
-            max_bytes: settings.max_body_bytes,
-        },
-        success,
-    )
+    let about = "Their routes are pending again with a new budget, under the ids that they always had; the dead letters are deleted.";
+    let texts = ("replayDeadLetters", "Replays dead letters.", about);
+    let examples = (examples::replay_requests(), examples::replayed());
+    route_change::<ReplayRequest, Replayed>(settings, schemas, texts, examples)
 }
 
 fn discard(settings: &ApiSettings, schemas: &mut Schemas) -> Operation {
-    let any = json!({"anyOf": [schemas.answer::<Discarded>(), schemas.answer::<Plan>()]});
-    let success = answer(
-        "What was done; with `dry_run`, what would be.",
-        any,
-        examples::discarded(),
-        &["Idempotency-Replayed"],
-    );
-    change(
-        "discardDeadLetters",
-        "Discards dead letters.",
-        in_chunks("They stay, are listed with `discarded=true` only, and are replayed only by their ids."),
-        Body {
-            schema: schemas.request::<DiscardRequest>(),
-            examples: examples::discard_requests(),
-            max_bytes: settings.max_body_bytes,
-        },
-        success,
-    )
+    let about = "They stay, are listed with `discarded=true` only, and are replayed only by their ids.";
+    let texts = ("discardDeadLetters", "Discards dead letters.", about);
+    let examples = (examples::discard_requests(), examples::discarded());
+    route_change::<DiscardRequest, Discarded>(settings, schemas, texts, examples)
+}
+
+fn cancel(settings: &ApiSettings, schemas: &mut Schemas) -> Operation {
+    let about = "Pending and failed routes, held or not, are `skipped` with the classification `cancelled`. One that a publisher has taken is waited \
+        for, and then counted as published or cancelled.";
+    let texts = ("cancelRoutes", "Cancels routes that are not published yet.", about);
+    let examples = (examples::cancel_requests(), examples::cancelled());
+    route_change::<CancelRequest, Cancelled>(settings, schemas, texts, examples)
+}
+
+/// A change of routes with these texts (id, summary, description) and examples (of bodies and of responses).
+fn route_change<Request: JsonSchema, Done: JsonSchema>(
+    settings: &ApiSettings,
+    schemas: &mut Schemas,
+    (id, summary, about): (&'static str, &'static str, &str),
+    (requests, responses): (Value, Value),
+) -> Operation {
+    let any = json!({"anyOf": [schemas.answer::<Done>(), schemas.answer::<Plan>()]});
+    let said = "What was done; with `dry_run`, what would be.";
+    let success = answer(said, any, responses, &["Idempotency-Replayed"]);
+    let schema = schemas.request::<Request>();
+    let body = Body { schema, examples: requests, max_bytes: settings.max_body_bytes };
+    change(id, summary, in_chunks(about), body, success)
 }
 
 fn list_actions(schemas: &mut Schemas) -> Operation {

@@ -22,6 +22,23 @@ pub(crate) struct Discarded {
     report: ChangeReport,
 }
 
+/// The result of a cancellation.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct Cancelled {
+    /// How many routes are cancelled.
+    cancelled: u64,
+    /// How many are published: their entry was in the outbound stream.
+    published: u64,
+    #[serde(flatten)]
+    report: ChangeReport,
+}
+
+impl From<ChangeReport> for Cancelled {
+    fn from(report: ChangeReport) -> Self {
+        Self { cancelled: report.changed, published: report.published, report }
+    }
+}
+
 impl From<ChangeReport> for Replayed {
     fn from(report: ChangeReport) -> Self {
         Self { replayed: report.changed, report }

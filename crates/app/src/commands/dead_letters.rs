@@ -2,23 +2,25 @@
 //! connection string.
 
 mod args;
-mod change;
-mod plan;
 
 use std::io::Write;
 
 use anyhow::anyhow;
 use api::view;
+use domain::operations::RouteChange;
 use domain::ports::Queries;
 use domain::query::{DeadLetter, DeadLetterFilter, DeadLetterPlace};
-use domain::route::Channel;
+use store_postgres::PgStore;
 
+pub(in crate::commands) use args::channel_parser;
 pub use args::{DeadLettersCommand, EXAMPLES};
-use args::{ListArgs, ShowArgs};
+use args::{ListArgs, SelectionArgs, ShowArgs};
 
-use super::operators::{Cell, Column, CommandLine, Listing, Style, Tables, Tone, print_members};
+use super::changes::{Command, Words, action, with_filter};
+use super::operators::{Cell, Column, CommandLine, Listing, StoreClock, Style, Tables, Tone, print_members};
 use super::output::{print_json, printable};
-use super::{Failure, Vars};
+use super::{Failure, Vars, load};
+use crate::config::OperatorConfig;
 
 /// Runs the command with these variables, and prints to `out`.
 pub async fn run(
@@ -29,9 +31,44 @@ pub async fn run(
     match command {
         DeadLettersCommand::List(args) => list(&args, vars, out).await,
         DeadLettersCommand::Show(args) => show(&args, vars, out).await,
-        DeadLettersCommand::Replay(args) => change::replay(&args, vars, out).await,
-        DeadLettersCommand::Discard(args) => change::discard(&args, vars, out).await,
+        DeadLettersCommand::Replay(args) => {
+            let (tables, budgets) = load(vars.clone())?;
+            let change = RouteChange::Replay(budgets);
+            let command = change_command((tables, &vars), &args.selection, change, REPLAY_WORDS).await?;
+            command.run(args.no_wait, out).await
+        }
+        DeadLettersCommand::Discard(args) => {
+            let tables = load(vars.clone())?;
+            let command = change_command((tables, &vars), &args.selection, args.change, DISCARD_WORDS);
+            command.await?.run(false, out).await
+        }
     }
+}
+
+pub(super) const REPLAY_WORDS: Words = Words {
+    command: "dead-letters replay",
+    verb: "Replay",
+    done: "replayed",
+    nouns: ["dead letter", "dead letters"],
+    headings: ["CAUSE", "DEAD LETTERS"],
+};
+const DISCARD_WORDS: Words =
+    Words { command: "dead-letters discard", verb: "Discard", done: "discarded", ..REPLAY_WORDS };
+
+async fn change_command<'a>(
+    (config, vars): (OperatorConfig, &Vars),
+    selected: &'a SelectionArgs,
+    change: RouteChange,
+    words: Words,
+) -> Result<Command<'a, PgStore>, Failure> {
+    let args = &selected.change;
+    let tables = Tables::open(config).await?;
+    let store = tables.store()?;
+    let now = tables.explained(tables.queries.now().await)?;
+    let end = tables.explained(tables.queries.end_of_dead_letters(now).await)?;
+    let action = action(args.actor.actor(vars), selected.selection(now, end)?);
+    let (operations, clock) = (store.clone(), StoreClock::new(now));
+    Ok(Command { tables, operations, store, clock, args, change, action, words })
 }
 
 async fn list(args: &ListArgs, vars: Vars, out: &mut impl Write) -> Result<(), Failure> {
@@ -59,15 +96,6 @@ async fn list(args: &ListArgs, vars: Vars, out: &mut impl Write) -> Result<(), F
     let command = with_filter(CommandLine::new("notification dead-letters list"), &filter)
         .flag("--discarded", args.discarded);
     Ok(listing.print(out, style, page.into_parts(&filter), document, command)?)
-}
-
-/// Adds the command-line options that are equivalent to `filter`.
-fn with_filter(line: CommandLine, filter: &DeadLetterFilter) -> CommandLine {
-    line.option("--channel", filter.channel.map(Channel::as_str))
-        .option("--classification", filter.classification.as_ref())
-        .option("--type", filter.notification_type.as_ref())
-        .option("--since", filter.created_after)
-        .option("--until", filter.created_before)
 }
 
 fn row(letter: &DeadLetter) -> [Cell; 6] {

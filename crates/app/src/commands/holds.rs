@@ -10,9 +10,10 @@ use domain::hold::{Hold, HoldActor, HoldChange, HoldKey, HoldPlan, HoldScope, ch
 use domain::ports::{HoldChanges, HoldStore};
 use serde_json::json;
 
-use super::actor::{ActorArgs, request_id};
+use super::actor::request_id;
+use super::changes::ChangeArgs;
 use super::operators::{
-    Cell, Column, CommandLine, Output, Style, TableOutput, Tables, Tone, parse_text, print_rows, table,
+    Cell, Column, CommandLine, Style, TableOutput, Tables, Tone, parse_text, print_rows, table,
 };
 use super::output::{confirm, print_json, print_line, printable};
 use super::{Failure, Vars};
@@ -44,21 +45,6 @@ impl KeyArgs {
         let (scope, name) = given.ok_or_else(|| Failure::Usage("error: nothing is named".to_owned()))?;
         HoldKey::new(scope, name).map_err(|error| Failure::Usage(format!("error: {error}")))
     }
-}
-
-/// How to carry out a change.
-#[derive(Args, Debug, Clone)]
-struct ChangeArgs {
-    /// Print what would be done, and change nothing
-    #[arg(long)]
-    dry_run: bool,
-    /// Do not ask
-    #[arg(long)]
-    yes: bool,
-    #[command(flatten)]
-    actor: ActorArgs,
-    #[command(flatten)]
-    output: Output,
 }
 
 /// The hold to make.

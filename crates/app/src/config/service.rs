@@ -5,6 +5,7 @@ use std::time::Duration;
 use domain::backoff::BackoffBounds;
 use domain::operations::Budgets;
 use pg::Dsn;
+use workers::LeaseTimes;
 
 use super::section::section;
 
@@ -40,6 +41,13 @@ section! {
     impl Budgets {
         push = NOTIFICATION_PUSH_MAX_ATTEMPTS,
         email = NOTIFICATION_EMAIL_MAX_ATTEMPTS,
+    }
+}
+
+section! {
+    impl LeaseTimes {
+        lease_ttl = NOTIFICATION_ROUTE_LEASE_TTL,
+        dedupe_ttl = NOTIFICATION_PUBLISH_DEDUPE_TTL,
     }
 }
 

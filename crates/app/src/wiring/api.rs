@@ -18,14 +18,15 @@ use idempotency::{
     ObservedStore, PostgresStore, RetentionTtl, is_final,
 };
 use store_postgres::{PgQueries, PgStore};
-use store_redis::RedisIntentStream;
+use store_redis::{RedisIntentStream, RedisLeases};
 use tokio::net::TcpListener;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
-use workers::{Metrics, SubmissionQueue};
+use workers::{LeaseTimes, LeasedChanges, Metrics, SubmissionQueue};
 
 use super::console::ConsoleParts;
 use super::leader::LockLookup;
+use super::leased_changes;
 use crate::config::{self, ApiLimits, Config, known_producers};
 use crate::start::{self, Backends};
 use crate::supervisor::{Stage, Supervisor};
@@ -47,7 +48,8 @@ struct ApiPorts;
 impl Ports for ApiPorts {
     type Submissions = SubmissionQueue;
     type Queries = PgQueries;
-    type Operations = PgStore;
+    type Operations = LeasedChanges<PgStore, RedisLeases>;
+    type Holds = PgStore;
     type Receipts = PgStore;
     type Stream = RedisIntentStream;
     type Leader = LockLookup;
@@ -88,7 +90,7 @@ pub(super) struct ApiParts {
     tls: Option<Tls>,
     keys: Idempotency<ObservedStore<PostgresStore>>,
     queries: PgQueries,
-    operations: PgStore,
+    operations: LeasedChanges<PgStore, RedisLeases>,
     stream: RedisIntentStream,
     leader: LockLookup,
     settings: ApiSettings,
@@ -117,6 +119,7 @@ pub(super) async fn prepare(
     let listener = http_server::bind(addr.host.as_deref(), addr.port).await.with_context(cannot_listen)?;
     let api_addr = listener.local_addr().with_context(cannot_listen)?;
     tracing::info!(api_addr = %api_addr, tls = tls.is_some(), "the API is listening");
+    let times = LeaseTimes { lease_ttl: config.routes.lease_ttl, dedupe_ttl: config.publish.dedupe_ttl };
     let console = api.console.then(|| ConsoleParts::new(stores, &tokens, api));
     Ok(ApiParts {
         listener,
@@ -124,7 +127,7 @@ pub(super) async fn prepare(
         tls,
         keys: guarded(config, &api.limits, keys)?,
         queries: start::open_queries(config, api.limits.query_timeout)?,
-        operations: stores.postgres.clone(),
+        operations: leased_changes(&stores.postgres, &stores.redis, &config.intents.stream, times),
         stream: RedisIntentStream::new(&stores.redis, config.intents.stream.clone()),
         leader: LockLookup::new(stores.locks.clone(), &config.intents.stream),
         settings: settings(config, &api.limits),
@@ -195,7 +198,8 @@ impl ApiParts {
         let api = Api::<ApiPorts> {
             submissions,
             queries: self.queries,
-            receipts: self.operations.clone(),
+            receipts: self.operations.store.clone(),
+            holds: self.operations.store.clone(),
             operations: self.operations,
             count_receipts: Arc::new(move |outcome, count| receipts.receipts(outcome, count)),
             stream: self.stream,

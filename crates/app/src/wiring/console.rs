@@ -12,7 +12,8 @@ use http_server::TrustedProxies;
 use http_server::tokens::AccessTokens;
 use idempotency::{ObservedStore, PostgresStore};
 use store_postgres::{PgQueries, PgStore};
-use store_redis::RedisIntentStream;
+use store_redis::{RedisIntentStream, RedisLeases};
+use workers::LeasedChanges;
 
 use super::leader::LockLookup;
 use crate::config;
@@ -26,7 +27,8 @@ struct ConsolePorts;
 
 impl Ports for ConsolePorts {
     type Queries = PgQueries;
-    type Operations = PgStore;
+    type Operations = LeasedChanges<PgStore, RedisLeases>;
+    type Holds = PgStore;
     type Stream = RedisIntentStream;
     type Leader = LockLookup;
     type Activity = PgQueries;
@@ -61,7 +63,8 @@ impl ConsoleParts {
     where
         P: ApiPorts<
                 Queries = PgQueries,
-                Operations = PgStore,
+                Operations = LeasedChanges<PgStore, RedisLeases>,
+                Holds = PgStore,
                 Stream = RedisIntentStream,
                 Leader = LockLookup,
                 Keys = ObservedStore<PostgresStore>,
@@ -72,6 +75,7 @@ impl ConsoleParts {
             queries: api.queries.clone(),
             activity: api.queries.clone(),
             operations: api.operations.clone(),
+            holds: api.holds.clone(),
             stream: api.stream.clone(),
             leader: api.leader.clone(),
             sessions: self.sessions,

@@ -1,16 +1,10 @@
 //! Dead letters, by cause and in a list, to be replayed or discarded.
 
-mod asked;
-mod change;
-mod plan;
-mod result;
-mod unfinished;
-
 use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::{RawQuery, State};
-use axum::routing::{get, post};
+use axum::routing::get;
 use domain::catalog::Catalog;
 use domain::ports::Queries;
 use domain::query::{
@@ -19,6 +13,7 @@ use domain::query::{
 use domain::route::Channel;
 use maud::{Markup, html};
 
+use super::changes::{Change, DEAD_LETTERS, condition_fields};
 use super::parts::{
     choice_field, filter_buttons, limit, notification_path, pages, size_field, text_field, time_field,
 };
@@ -31,7 +26,7 @@ use crate::widgets::{
     Tone, badge, column, empty, form_token, number, numbers, table, time, too_many, visible,
 };
 
-use asked::{CHANGE_PATH, Change, LIST_PATH, PLAN_PATH, RESULT_PATH, filter_fields};
+const LIST_PATH: &str = DEAD_LETTERS.list;
 
 const PARAMS: [&str; 8] = [
     "channel",
@@ -46,11 +41,7 @@ const PARAMS: [&str; 8] = [
 
 /// The routes of these pages.
 pub(crate) fn routes<P: Ports>() -> Router<Arc<Console<P>>> {
-    Router::new()
-        .route(LIST_PATH, get(list::<P>))
-        .route(PLAN_PATH, post(plan::show::<P>).get(plan::start_over))
-        .route(CHANGE_PATH, post(change::change::<P>).get(plan::start_over))
-        .route(RESULT_PATH, get(result::show::<P>))
+    Router::new().route(LIST_PATH, get(list::<P>))
 }
 
 /// The address of the list of dead letters with a cause.
@@ -156,9 +147,9 @@ fn letters(operator: &Operator, listed: &Listed) -> Markup {
     let is_filtered = DeadLetterFilter { discarded: false, ..filter.clone() } != DeadLetterFilter::default();
     html! {
         @if !rows.is_empty() {
-            form.stack method="post" action=(PLAN_PATH) aria-label="Choose dead letters" {
+            form.stack method="post" action=(DEAD_LETTERS.plan) aria-label="Choose dead letters" {
                 (form_token(operator))
-                (filter_fields(filter))
+                (condition_fields(&filter.named_conditions()))
                 (buttons(filter.discarded))
                 // Without a script the checkbox would do nothing.
                 label.check-all hidden { input type="checkbox" data-check-all="id"; "Choose all on this page" }
@@ -216,18 +207,4 @@ fn row(letter: &DeadLetter) -> Vec<Markup> {
         },
         html! { (time(letter.created_at)) br; span.hint { (letter.final_attempt_count) " of " (letter.max_attempts) " attempts" } },
     ]
-}
-
-/// The buttons that show the plan for one dead letter.
-pub(super) fn change_one_form(operator: &Operator, id: &str, discarded: bool) -> Markup {
-    html! {
-        form.actions method="post" action=(PLAN_PATH) aria-label={ "Change " (id) } {
-            (form_token(operator))
-            input type="hidden" name="id" value=(id);
-            button.primary type="submit" name="do" value=(Change::Replay.chosen()) { "Replay…" }
-            @if !discarded {
-                button.danger type="submit" name="do" value=(Change::Discard.chosen()) { "Discard…" }
-            }
-        }
-    }
 }

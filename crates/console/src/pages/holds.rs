@@ -56,7 +56,7 @@ async fn list<P: Ports>(
     RawQuery(query): RawQuery,
 ) -> Result<Page, PageError> {
     let params = Params::parse(query.as_deref(), &[DONE])?;
-    let holds = console.operations.list_holds().await?;
+    let holds = console.holds.list_holds().await?;
     let done = params.text(DONE);
     let content = html! {
         @if let Some(done) = &done { (notice(Tone::Good, &html! { p { (visible(done)) } })) }
@@ -203,7 +203,7 @@ async fn plan<P: Ports>(
             return Ok(page.with_status(StatusCode::BAD_REQUEST));
         }
     };
-    let plan = console.operations.plan_hold(&key, &change).await?;
+    let plan = console.holds.plan_hold(&key, &change).await?;
     let title = match change {
         HoldChange::Hold { .. } => "Hold?",
         HoldChange::Release => "Release?",
@@ -265,7 +265,7 @@ async fn change<P: Ports>(
     let (key, change) = read(&form).map_err(PageError::Invalid)?;
     let request_id = hex::encode(console.ids.next());
     let by = HoldActor { name: &operator.name, request_id: &request_id, idempotency_key: None };
-    let changed = console.operations.change_hold(&key, &change, by).await?;
+    let changed = console.holds.change_hold(&key, &change, by).await?;
     let done = match (&change, changed) {
         (HoldChange::Hold { .. }, true) => format!("The {key} is held."),
         (HoldChange::Hold { .. }, false) => format!("The {key} was held already."),

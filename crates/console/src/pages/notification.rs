@@ -15,7 +15,8 @@ use domain::record::NotificationId;
 use domain::route::RouteStatus;
 use maud::{Markup, html};
 
-use super::dead_letters::{change_one_form, list_path};
+use super::changes::{Change, change_one_form};
+use super::dead_letters::list_path;
 use super::parts::{facts, notification_path, pretty, segment, status, status_name};
 use crate::error::PageError;
 use crate::layout::{Page, Section};
@@ -178,6 +179,16 @@ fn choose_status(found: &Notification, chosen: Option<RouteStatus>, path: &str) 
     }
 }
 
+/// The changes that an operator can make to a route.
+fn changes_of(route: &Route) -> &'static [Change] {
+    match route.status {
+        RouteStatus::DeadLetter if route.discarded.is_some() => &[Change::Replay],
+        RouteStatus::DeadLetter => &[Change::Replay, Change::Discard],
+        RouteStatus::Pending | RouteStatus::Failed => &[Change::Cancel],
+        RouteStatus::Published | RouteStatus::Skipped => &[],
+    }
+}
+
 fn route_card(operator: &Operator, route: &Route, key: &str, now: Timestamp) -> Markup {
     let list = list_path(Some(route.channel), Some(&route.last_error_classification));
     html! {
@@ -195,9 +206,9 @@ fn route_card(operator: &Operator, route: &Route, key: &str, now: Timestamp) -> 
                 ("Language", visible(&route.resolved_locale)),
                 ("Failed attempts", html! { (route.attempt_count) " of " (route.max_attempts) }),
             ]))
-            @if route.status == RouteStatus::DeadLetter {
-                div.actions {
-                    (change_one_form(operator, key, route.discarded.is_some()))
+            div.actions {
+                (change_one_form(operator, key, changes_of(route)))
+                @if route.status == RouteStatus::DeadLetter {
                     a href=(list) { "All dead letters with this cause" }
                 }
             }

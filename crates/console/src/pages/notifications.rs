@@ -16,6 +16,7 @@ use domain::record::RecordCursor;
 use domain::route::RouteStatus;
 use maud::{Markup, html};
 
+use super::changes::FORM_PATH;
 use super::parts::{
     choice_field, filter_buttons, limit, notification_path, pages, producers, size_field, status_name,
     text_field, time_field,
@@ -186,6 +187,7 @@ fn listed(
             (empty("There are no notifications yet.", "The catalogue shows how to send one."))
         }
         (pages(params, PATH, next))
+        p { a href=(FORM_PATH) { "Cancel by filter…" } }
     }
 }
 

@@ -21,7 +21,7 @@ async fn a_change_that_fails_after_some_chunks_is_offered_again_and_repeats_noth
     let plan = browser.plan(&[("do", "replay_all")]).await;
     let form = confirmation(&plan);
     let mut chunk = 0;
-    world.script.on("change_dead_letters", move |_| {
+    world.script.on("change_routes", move |_| {
         chunk += 1;
         match chunk {
             2 => Effect::Fail(StoreError::Unavailable { operation: "change", source: "it is down".into() }),
@@ -45,7 +45,7 @@ async fn a_change_that_fails_after_some_chunks_is_offered_again_and_repeats_noth
 async fn a_change_that_takes_too_long_continues_and_its_form_leads_to_the_result() {
     let (world, mut browser) = with_dead_letters(1).await;
     let form = confirmation(&browser.plan(&[("do", "replay_chosen"), ("id", "1-0/push:user:u-1")]).await);
-    world.script.on("change_dead_letters", |_| Effect::Delay(TIME_LIMIT * 2));
+    world.script.on("change_routes", |_| Effect::Delay(TIME_LIMIT * 2));
     pause();
     for _ in 0..2 {
         let late = browser.post(CHANGE, &borrowed(&form)).await;
@@ -53,7 +53,7 @@ async fn a_change_that_takes_too_long_continues_and_its_form_leads_to_the_result
         assert!(late.body.contains("The change is still being made."), "{}", late.body);
         assert_eq!(confirmation(&late), form);
     }
-    assert!(world.script.calls_of("change_dead_letters").iter().all(|call| !call.succeeded));
+    assert!(world.script.calls_of("change_routes").iter().all(|call| !call.succeeded));
     advance(TIME_LIMIT * 2).await;
     resume();
     let done = wait_for("the change is made", Duration::from_secs(30), async || {
@@ -85,7 +85,7 @@ async fn a_change_that_panics_or_meets_a_corrupt_or_refused_row_says_what_may_be
     for failure in failures {
         let (world, mut browser) = with_dead_letters(1).await;
         let form = confirmation(&browser.plan(&[("do", "replay_all")]).await);
-        world.script.on("change_dead_letters", move |_| {
+        world.script.on("change_routes", move |_| {
             Effect::Fail(failure.expect("a test makes a chunk of a change panic")())
         });
         let interrupted = browser.post(CHANGE, &borrowed(&form)).await;
@@ -97,7 +97,7 @@ async fn a_change_that_panics_or_meets_a_corrupt_or_refused_row_says_what_may_be
         assert!(names_its_request(&interrupted, &form), "{}", interrupted.body);
         assert_eq!(confirmation(&interrupted), form);
 
-        world.script.off("change_dead_letters");
+        world.script.off("change_routes");
         let done = browser.post(CHANGE, &borrowed(&form)).await;
         assert_eq!(done.status, StatusCode::SEE_OTHER, "{}", done.body);
         let changed: Vec<u64> = world.actions().await.iter().map(|action| action.affected).collect();
@@ -121,7 +121,7 @@ async fn a_change_that_takes_longer_than_a_handler_may_is_interrupted_and_names_
         ..IdempotencySettings::default()
     })
     .await;
-    world.script.on("change_dead_letters", |_| Effect::Hang);
+    world.script.on("change_routes", |_| Effect::Hang);
     let (_world, answer, form) = unfinished(world).await;
     assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE);
     assert!(answer.body.contains("The change took longer than it may."), "{}", answer.body);
@@ -169,7 +169,7 @@ fn has_navigation(answer: &Answer) -> bool {
 #[tokio::test]
 async fn the_time_of_a_page_counts_from_the_first_byte_of_its_request() {
     let (world, mut browser) = with_dead_letters(1).await;
-    world.script.on("select_dead_letters", |_| Effect::Hang);
+    world.script.on("select_routes", |_| Effect::Hang);
     let token = browser.form_token().await;
     browser.waited = TIME_LIMIT - Duration::from_secs(1);
     pause();
@@ -182,7 +182,7 @@ async fn the_time_of_a_page_counts_from_the_first_byte_of_its_request() {
 #[tokio::test]
 async fn a_page_that_takes_too_long_is_a_page_that_says_so_within_its_time() {
     let (world, mut browser) = with_dead_letters(1).await;
-    world.script.on("select_dead_letters", |_| Effect::Hang);
+    world.script.on("select_routes", |_| Effect::Hang);
     let token = browser.form_token().await;
     pause();
     let begun = Instant::now();
@@ -192,20 +192,20 @@ async fn a_page_that_takes_too_long_is_a_page_that_says_so_within_its_time() {
     assert_eq!((late.status, late.header("retry-after")), (StatusCode::SERVICE_UNAVAILABLE, "5"));
     assert!(is_page(&late) && late.body.contains("The page took too long"), "{late:?}");
     assert!(has_navigation(&late), "{late:?}");
-    world.script.off("select_dead_letters");
+    world.script.off("select_routes");
     assert_eq!(browser.plan(&[("do", "replay_all")]).await.status, StatusCode::OK);
 }
 
 #[tokio::test]
 async fn a_page_that_panics_is_a_page_that_says_so() {
     let (world, mut browser) = with_dead_letters(1).await;
-    world.script.on("select_dead_letters", |_| panic!("a test makes the page of a plan panic"));
+    world.script.on("select_routes", |_| panic!("a test makes the page of a plan panic"));
     let failed = browser.plan(&[("do", "replay_all")]).await;
     assert_eq!(failed.status, StatusCode::INTERNAL_SERVER_ERROR);
     assert!(is_page(&failed) && failed.body.contains("The page failed"), "{failed:?}");
     assert!(has_navigation(&failed), "{failed:?}");
     assert!(!failed.body.contains("a test makes"), "{}", failed.body);
-    world.script.off("select_dead_letters");
+    world.script.off("select_routes");
     assert_eq!(browser.plan(&[("do", "replay_all")]).await.status, StatusCode::OK);
 }
 

@@ -62,6 +62,7 @@ struct TestPorts;
 impl Ports for TestPorts {
     type Queries = PgQueries;
     type Operations = Scripted<PgStore>;
+    type Holds = Scripted<PgStore>;
     type Stream = Scripted<MemoryIntents>;
     type Leader = MemoryElection;
     type Activity = Scripted<MemoryReplicas>;
@@ -133,6 +134,7 @@ impl World {
         console::router(Console::<TestPorts> {
             queries: self.queries.clone(),
             operations: Scripted::new(self.store.clone(), &self.script),
+            holds: Scripted::new(self.store.clone(), &self.script),
             stream: self.intents.clone(),
             leader: self.election.clone(),
             activity: Scripted::new(self.replicas.clone(), &self.script),

@@ -1,11 +1,12 @@
 use super::*;
+use crate::query::DeadLetterFilter;
 
 const BUDGETS: Budgets = Budgets { push: 3, email: 7 };
 
 fn target(n: usize, channel: Channel, classification: &str) -> Target {
     let key = RouteKey { notification_id: format!("{n}-0").into(), route_id: format!("{channel}:user:u") };
     let version = Version::read(Timestamp::UNIX_EPOCH);
-    Target { key, version, channel, classification: classification.to_owned() }
+    Target { key, version, channel, group: Group::Cause(classification.to_owned()) }
 }
 
 #[test]
@@ -17,14 +18,14 @@ fn a_reason_has_1_to_1024_bytes_without_nul() {
         ("x".repeat(MAX_REASON_BYTES), true),
         ("x".repeat(MAX_REASON_BYTES + 1), false),
     ] {
-        assert_eq!(DeadLetterChange::discard(reason.clone()).is_some(), expected, "{}", reason.len());
+        assert_eq!(RouteChange::discard(reason.clone()).is_some(), expected, "{}", reason.len());
     }
 }
 
 #[test]
 fn a_discarded_dead_letter_may_be_replayed_by_its_id_and_nothing_else() {
     let (replay, discard) =
-        (DeadLetterChange::Replay(BUDGETS), DeadLetterChange::Discard { reason: "obsolete".into() });
+        (RouteChange::Replay(BUDGETS), RouteChange::Discard { reason: "obsolete".into() });
     for (change, discarded, is_named, expected) in [
         (&replay, false, false, true),
         (&replay, false, true, true),
@@ -74,8 +75,7 @@ fn a_plan_counts_by_cause_and_shows_the_first_ids() {
     let remaining = Counted { count: 4, capped: false };
     let targets = Targets { targets, remaining, unknown: vec!["x".into()], unchanged: 1 };
     let plan = targets.plan();
-    let by: Vec<_> =
-        plan.by.iter().map(|group| (group.channel, &*group.classification, group.count)).collect();
+    let by: Vec<_> = plan.by.iter().map(|group| (group.channel, group.group.name(), group.count)).collect();
     assert_eq!(by, [(Channel::Email, "mail", 25), (Channel::Push, "gateway", 2)]);
     assert_eq!(plan.count, Counted { count: 31, capped: false });
     assert_eq!((plan.first.len(), plan.first[0].to_string()), (20, "0-0/email:user:u".to_owned()));
@@ -100,12 +100,12 @@ fn the_arguments_name_the_filter_or_the_ids_of_the_chunk_and_the_idempotency_key
         selection,
     };
     let filter = DeadLetterFilter { channel: Some(Channel::Email), ..DeadLetterFilter::default() };
-    let discard = DeadLetterChange::Discard { reason: "old".into() };
-    let by_filter = action(Selection::Filter(filter)).arguments(&discard, &[]);
+    let discard = RouteChange::Discard { reason: "old".into() };
+    let by_filter = action(Selection::DeadLetters(filter)).arguments(&discard, &[]);
     let expected = json!({"filter": {"channel": "email"}, "idempotency_key": "k", "reason": "old"});
     assert_eq!(by_filter, expected);
     let by_ids = action(Selection::Ids(vec!["1-0/push:user:u".into(), "2-0/x".into()]));
-    let arguments = by_ids.arguments(&DeadLetterChange::Replay(BUDGETS), &[target(1, Channel::Push, "c")]);
+    let arguments = by_ids.arguments(&RouteChange::Replay(BUDGETS), &[target(1, Channel::Push, "c")]);
     let max_attempts = json!({"push": 3, "email": 7});
     let expected = json!({"ids": ["1-0/push:user:u"], "idempotency_key": "k", "max_attempts": max_attempts});
     assert_eq!(arguments, expected);

@@ -80,6 +80,20 @@ pub trait Queries: Send + Sync {
         }
     }
 
+    /// Returns the end of a selection that contains every existing notification: just after the newest, or
+    /// `now` if there is none.
+    fn end_of_notifications(
+        &self,
+        now: Timestamp,
+    ) -> impl Future<Output = Result<Timestamp, StoreError>> + Send {
+        async move {
+            let limit = PageLimit::new(1).unwrap_or_default();
+            let newest = self.list_notifications(&NotificationFilter::default(), None, limit).await?;
+            let newest = newest.items.first();
+            Ok(newest.map_or(now, |newest| newest.accepted_at + Duration::from_micros(1)))
+        }
+    }
+
     /// Returns malformed intents that `filter` selects, the newest first, starting after `after`.
     fn list_malformed_intents(
         &self,

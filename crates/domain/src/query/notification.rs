@@ -12,6 +12,7 @@ use super::store_status::Waiting;
 use crate::document::{Guarded, json_text, object_schema};
 use crate::explanation::explain;
 use crate::hold::RouteHold;
+use crate::operations::CANCELLED;
 use crate::receipt::Receipt;
 use crate::record::{NotificationId, Record};
 use crate::route::{Channel, FailedAttempt, RouteKey, RouteStatus, holds_address, route_numbers};
@@ -106,6 +107,9 @@ impl Notification {
                 route.recipient_ref.withhold();
             }
             route.resolved_email.withhold();
+            if route.last_error_classification == CANCELLED {
+                "cancelled by an operator".clone_into(&mut route.last_error_message);
+            }
             if let Some(hold) = &mut route.hold {
                 hold.actor.withhold();
                 hold.reason.withhold();
@@ -172,9 +176,11 @@ pub struct Route {
     pub resolved_email: Guarded,
     /// The recipient's language.
     pub resolved_locale: String,
-    /// The cause of the last failed attempt, or of the skipping; else empty.
+    /// The cause of the last failed attempt, or of the skipping: `cancelled` if an operator cancelled it; else
+    /// empty.
     pub last_error_classification: String,
-    /// Message of the last failed attempt; else empty.
+    /// Message of the last failed attempt, or the operator that cancelled it and the reason; else empty. A
+    /// producer does not learn who.
     pub last_error_message: String,
     /// Time of the last failed attempt.
     pub last_error_at: Option<Timestamp>,

@@ -1,7 +1,7 @@
 //! The statements of operators' changes.
 
 use ambient::Timestamp;
-use domain::operations::{ReplayedRoute, Target};
+use domain::operations::{CANCELLED, Changeable, ReplayedRoute, Target};
 use domain::route::{RouteKey, RouteStatus};
 use pg::parameter::{self, Parameter};
 use pg::{BoundStatement, Statement};
@@ -12,11 +12,12 @@ use crate::routes;
 // that are not published.
 pg::statements! {
     /// The routes with these keys, dead or not.
-    ROUTES_NAMED = "operations.routes_named", plan ["routes_pkey", "dead_letters_pkey"], "
-        SELECT r.notification_id, r.route_id, r.channel, r.status, r.updated_at, d.failure_classification,
-            d.discarded_at IS NOT NULL AS discarded
+    ROUTES_NAMED = "operations.routes_named", plan ["routes_pkey", "records_pkey", "dead_letters_pkey"], "
+        SELECT r.notification_id, r.route_id, r.channel, r.status, r.updated_at, c.notification_type,
+            d.failure_classification, d.discarded_at IS NOT NULL AS discarded
         FROM unnest($1::text[], $2::text[]) AS g (notification_id, route_id)
         JOIN routes r ON r.notification_id = g.notification_id AND r.route_id = g.route_id
+        JOIN records c ON c.notification_id = r.notification_id
         LEFT JOIN dead_letters d ON d.notification_id = r.notification_id AND d.route_id = r.route_id";
 
     /// The targets that still have their version. A dead letter that was edited by hand without a higher
@@ -37,6 +38,35 @@ pg::statements! {
         JOIN dead_letters d ON d.notification_id = r.notification_id AND d.route_id = r.route_id
         WHERE r.updated_at = g.expected AND r.status = $4::text
         FOR UPDATE OF r, d SKIP LOCKED";
+
+    /// The targets that are live at the version that was read.
+    UNCHANGED_LIVE = "operations.unchanged_live", plan ["routes_pkey"], "
+        SELECT r.notification_id, r.route_id
+        FROM unnest($1::text[], $2::text[], $3::timestamptz[]) AS g (notification_id, route_id, expected)
+        JOIN routes r ON r.notification_id = g.notification_id AND r.route_id = g.route_id
+        WHERE r.updated_at = g.expected AND r.status = ANY ($4::text[])";
+
+    /// The rows of [`UNCHANGED_LIVE`] that are not locked by another transaction; locks them.
+    LOCK_LIVE = "operations.lock_live", plan ["routes_pkey"], "
+        SELECT r.notification_id, r.route_id
+        FROM unnest($1::text[], $2::text[], $3::timestamptz[]) AS g (notification_id, route_id, expected)
+        JOIN routes r ON r.notification_id = g.notification_id AND r.route_id = g.route_id
+        WHERE r.updated_at = g.expected AND r.status = ANY ($4::text[])
+        FOR NO KEY UPDATE OF r SKIP LOCKED";
+
+    /// Skips locked live routes, with the classification and the message of a cancellation.
+    CANCEL = "operations.cancel", plan ["routes_pkey"], "
+        UPDATE routes r
+        SET updated_at = greatest($5::timestamptz, r.updated_at + interval '1 microsecond'), status = $6::text,
+            next_attempt_at = NULL, skipped_at = $5::timestamptz, last_error_classification = $3::text,
+            last_error_message = $4::text
+        FROM unnest($1::text[], $2::text[]) AS g (notification_id, route_id)
+        WHERE r.notification_id = g.notification_id AND r.route_id = g.route_id AND r.status = ANY ($7::text[])";
+
+    /// Ends the keeping of locked routes by holds.
+    RELEASE_HELD = "operations.release_held", plan ["held_routes_pkey"], "
+        DELETE FROM held_routes
+        WHERE (notification_id, route_id) IN (SELECT unnest($1::text[]), unnest($2::text[]))";
 
     /// Gives locked routes their new budget. Columns that are not listed here are unchanged.
     REPLAY_ROUTES = "operations.replay_routes", plan ["routes_pkey"], "
@@ -77,19 +107,23 @@ pub(super) fn routes_named(keys: &[&RouteKey]) -> BoundStatement {
     ROUTES_NAMED.bind(routes::keys(keys.iter().copied()))
 }
 
-pub(super) fn unchanged(chunk: &[Target]) -> BoundStatement {
-    as_read(&UNCHANGED, chunk)
+pub(super) fn unchanged(state: Changeable, chunk: &[Target]) -> BoundStatement {
+    as_read([&UNCHANGED, &UNCHANGED_LIVE], state, chunk)
 }
 
-pub(super) fn lock(chunk: &[Target]) -> BoundStatement {
-    as_read(&LOCK, chunk)
+pub(super) fn lock(state: Changeable, chunk: &[Target]) -> BoundStatement {
+    as_read([&LOCK, &LOCK_LIVE], state, chunk)
 }
 
-/// [`UNCHANGED`] or [`LOCK`].
-fn as_read(statement: &Statement, chunk: &[Target]) -> BoundStatement {
+/// The first statement for dead letters, the second for live routes.
+fn as_read([dead, live]: [&Statement; 2], state: Changeable, chunk: &[Target]) -> BoundStatement {
     let [notification_ids, route_ids] = keys(chunk);
     let versions = parameter::instants(chunk.iter().map(|target| target.version.updated_at()));
-    statement.bind([notification_ids, route_ids, versions, dead()])
+    let (statement, status) = match state {
+        Changeable::DeadLetters => (dead, self::dead()),
+        Changeable::Live => (live, parameter::texts(state.statuses())),
+    };
+    statement.bind([notification_ids, route_ids, versions, status])
 }
 
 fn dead() -> Parameter {
@@ -130,6 +164,23 @@ pub(super) fn discard(targets: &[Target], actor: &str, reason: &str, now: Timest
     let [notification_ids, route_ids] = keys(targets);
     let (actor, reason) = (parameter::text(actor), parameter::text(reason));
     DISCARD.bind([notification_ids, route_ids, parameter::instant(now), actor, reason])
+}
+
+pub(super) fn cancel(targets: &[Target], message: &str, now: Timestamp) -> BoundStatement {
+    let [notification_ids, route_ids] = keys(targets);
+    CANCEL.bind([
+        notification_ids,
+        route_ids,
+        parameter::text(CANCELLED),
+        parameter::text(message),
+        parameter::instant(now),
+        parameter::text(RouteStatus::Skipped.as_str()),
+        routes::live_statuses(),
+    ])
+}
+
+pub(super) fn release_held(targets: &[Target]) -> BoundStatement {
+    RELEASE_HELD.bind(keys(targets))
 }
 
 pub(crate) fn insert_action(

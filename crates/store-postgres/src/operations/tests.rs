@@ -2,13 +2,17 @@
 
 use std::time::Duration;
 
-use domain::operations::{Budgets, OperatorActionId};
+use domain::operations::{Budgets, Changeable, Group, LivePlace, OperatorActionId, RouteFilter};
 use domain::ports::{Cutoff, Expired};
-use domain::route::Channel;
+use domain::query::DeadLetterFilter;
+use domain::route::{Channel, Version};
 use harness::TestDatabase;
 use serde_json::Value;
 
+use super::statements::{delete, lock, replay_routes, routes_named, touch, unchanged};
+use super::targets::{SELECTED_AT_ONCE, live};
 use super::*;
+use crate::queries::MAX_EXAMINED;
 use crate::routes::tests::{most_rows, nodes, number, plan, rows, store};
 
 const CHUNK: u64 = 500;
@@ -20,7 +24,7 @@ fn chunk() -> Vec<Target> {
         key: RouteKey { notification_id: format!("{n}-0").into(), route_id: "push:user:u".into() },
         version: Version::read(Timestamp::from_millis(1_767_225_600_000).expect("in range")),
         channel: Channel::Push,
-        classification: "c".into(),
+        group: Group::Type("t".into()),
     };
     (1..=CHUNK).map(target).collect()
 }
@@ -55,15 +59,31 @@ async fn a_chunk_reaches_its_routes_and_dead_letters_by_their_keys() {
         let routes: Vec<_> =
             chunk.iter().map(|target| (target, replay(target.channel, budgets, now))).collect();
         check("selecting by id", &plan(&session, routes_named(&keys)).await);
-        check("what is unchanged", &plan(&session, unchanged(&chunk)).await);
+        check("what is unchanged", &plan(&session, unchanged(Changeable::DeadLetters, &chunk)).await);
         session.begin().await.expect("is there");
-        check("locking", &plan(&session, lock(&chunk)).await);
+        check("locking", &plan(&session, lock(Changeable::DeadLetters, &chunk)).await);
         check("marking", &plan(&session, discard(&chunk, "ops", "why", now)).await);
         check("raising versions", &plan(&session, touch(&chunk, now)).await);
         check("deleting", &plan(&session, delete(&chunk)).await);
         check("replaying", &plan(&session, replay_routes(&routes, now)).await);
         session.rollback().await.expect("is there");
     }
+}
+
+#[tokio::test]
+async fn a_page_of_live_routes_examines_a_bounded_number_of_a_backlog() {
+    let database = TestDatabase::new().await;
+    let client = database.client().await;
+    client.batch_execute(&rows(1, 30_000, "pending", "'2026-01-01'")).await.expect("rows");
+    client.batch_execute("ANALYZE records; ANALYZE routes").await.expect("statistics");
+    let store = store(&database);
+    let session = store.session("explain").await.expect("is there");
+    let filter = RouteFilter { producer: Some("another".to_owned()), ..RouteFilter::default() };
+    let place = LivePlace::beginning(Channel::Push);
+    let plan = plan(&session, live(&filter, &place, 1_000)).await;
+    // The numbering of rows reads one ahead.
+    assert!(most_rows(&plan) <= MAX_EXAMINED as u64 + 1, "it reads {} rows:\n{plan:#}", most_rows(&plan));
+    assert!(nodes(&plan).iter().all(|node| node["Node Type"] != "Seq Scan"), "{plan:#}");
 }
 
 #[tokio::test]
@@ -104,11 +124,12 @@ async fn a_plan_that_takes_too_long_ends_with_what_was_found_and_counts_what_rem
     client.batch_execute(letters).await.expect("rows");
     let store = store(&database);
     let session = store.session("select").await.expect("is there");
-    let all = DeadLetterFilter::default();
-    let cut_short = select_listed(&session, &all, Duration::ZERO).await.expect("is there");
+    let all = Selection::DeadLetters(DeadLetterFilter::default());
+    let replay = RouteChange::Replay(Budgets { push: 3, email: 7 });
+    let cut_short = select_listed(&session, &replay, &all, Duration::ZERO).await.expect("is there");
     let found =
         |targets: &Targets| (targets.targets.len(), targets.remaining.count, targets.remaining.capped);
     assert_eq!(found(&cut_short), (SELECTED_AT_ONCE, 0, true));
-    let whole = select_listed(&session, &all, Duration::MAX).await.expect("is there");
+    let whole = select_listed(&session, &replay, &all, Duration::MAX).await.expect("is there");
     assert!(!whole.remaining.capped && whole.targets.len() > SELECTED_AT_ONCE, "{:?}", found(&whole));
 }

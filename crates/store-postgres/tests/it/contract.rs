@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use domain::hold::HoldKey;
 use domain::ports::{
-    AcceptanceStore, Activity, ActivityQueries, CheckpointStore, HoldStore, IdempotencyStore, KeySweep,
-    MalformedKey, Operations, Queries, ReceiptStore, ReplicaStore, RepublishStore, RetentionStore,
+    AcceptanceStore, Activity, ActivityQueries, CheckpointStore, HoldChanges, HoldStore, IdempotencyStore,
+    KeySweep, MalformedKey, Operations, Queries, ReceiptStore, ReplicaStore, RepublishStore, RetentionStore,
     RouteStore, SessionHash, SessionStore, SessionSweep, StepDownStore,
 };
 use domain::record::{IdempotencyKey, NotificationId};
@@ -156,7 +156,7 @@ impl OperationsFixture for World {
     /// The connection of the transaction.
     type Lock = Client;
 
-    fn store(&self) -> &(impl AcceptanceStore + RouteStore + Operations) {
+    fn store(&self) -> &(impl AcceptanceStore + RouteStore + HoldChanges + Operations) {
         &self.store
     }
 

@@ -1,18 +1,18 @@
 //! Operators' changes concurrent with other transactions, and after a crash.
 
-use domain::operations::{Budgets, DeadLetterChange, OperatorAction, OperatorActionId, Selection, Targets};
+use domain::operations::{Budgets, OperatorAction, OperatorActionId, RouteChange, Selection, Targets};
 use domain::ports::{
-    Completion, Cutoff, Expired, Operations, Queries, Removal, RetentionStore, apply_change,
+    ChangeOutcome, Cutoff, Expired, Operations, Queries, Removal, RetentionStore, apply_change,
 };
 use domain::query::DeadLetterFilter;
 use domain::record::NotificationId;
 
 use super::*;
 
-const REPLAY: DeadLetterChange = DeadLetterChange::Replay(Budgets { push: 3, email: 7 });
+const REPLAY: RouteChange = RouteChange::Replay(Budgets { push: 3, email: 7 });
 
 fn everything() -> Selection {
-    Selection::Filter(DeadLetterFilter::default())
+    Selection::DeadLetters(DeadLetterFilter::default())
 }
 
 fn action() -> OperatorAction {
@@ -43,11 +43,11 @@ async fn dead_letters(world: &World, count: u32) {
 }
 
 async fn select(world: &World, selection: &Selection) -> Targets {
-    world.store.select_dead_letters(&REPLAY, selection).await.expect("PostgreSQL is there")
+    world.store.select_routes(&REPLAY, selection).await.expect("PostgreSQL is there")
 }
 
-async fn change(world: &World, targets: &Targets) -> Vec<Completion> {
-    let changed = world.store.change_dead_letters(&REPLAY, &targets.targets, &action(), at(0)).await;
+async fn change(world: &World, targets: &Targets) -> Vec<ChangeOutcome> {
+    let changed = world.store.change_routes(&REPLAY, &targets.targets, &action(), at(0)).await;
     changed.expect("PostgreSQL is there")
 }
 
@@ -81,11 +81,11 @@ async fn a_crash_before_the_commit_leaves_the_chunk_as_it_was_and_the_request_ca
     // The transaction fails at its last statement, after routes and dead letters were changed.
     world.execute("ALTER TABLE operator_actions ADD CONSTRAINT refused CHECK (actor <> 'ops')").await;
     let targets = select(&world, &everything()).await;
-    let failed = world.store.change_dead_letters(&REPLAY, &targets.targets, &action(), at(0)).await;
+    let failed = world.store.change_routes(&REPLAY, &targets.targets, &action(), at(0)).await;
     assert!(matches!(failed, Err(StoreError::Refused { .. })), "{failed:?}");
     assert_eq!(world.column(COUNTS).await, ["4|0|4|0"]);
     world.execute("ALTER TABLE operator_actions DROP CONSTRAINT refused").await;
-    assert_eq!(change(&world, &targets).await, [Completion::Applied; 4]);
+    assert_eq!(change(&world, &targets).await, [ChangeOutcome::Changed; 4]);
     assert_eq!(world.column(COUNTS).await, ["0|4|0|1"]);
 }
 
@@ -101,8 +101,8 @@ async fn a_session_that_was_left_open_on_a_dead_letter_delays_nothing_else() {
     let outcomes = change(&world, &targets).await;
     // The call waits for no lock: the longest that it could wait is half a second.
     assert!(begun.elapsed() < Duration::from_millis(450), "{:?}", begun.elapsed());
-    assert_eq!(outcomes.iter().filter(|outcome| **outcome == Completion::Locked).count(), 1);
-    assert_eq!(outcomes.iter().filter(|outcome| **outcome == Completion::Applied).count(), 3);
+    assert_eq!(outcomes.iter().filter(|outcome| **outcome == ChangeOutcome::Locked).count(), 1);
+    assert_eq!(outcomes.iter().filter(|outcome| **outcome == ChangeOutcome::Changed).count(), 3);
 }
 
 // INV-14
@@ -117,7 +117,7 @@ async fn retention_and_a_replay_of_the_same_record_leave_it_whole_or_gone() {
     let (outcomes, removal) =
         tokio::join!(change(&world, &targets), world.store.delete_expired(&keys, cutoff));
     let removal: Removal = removal.expect("PostgreSQL is there");
-    let applied = outcomes.iter().filter(|outcome| **outcome == Completion::Applied).count();
+    let applied = outcomes.iter().filter(|outcome| **outcome == ChangeOutcome::Changed).count();
     let left: Vec<String> = world.column(COUNTS).await;
     let numbers: Vec<usize> = left[0].split('|').map(|number| number.parse().expect("a number")).collect();
     assert_eq!(numbers[1], applied, "a replayed route was deleted: {left:?} {removal:?}");
@@ -136,8 +136,8 @@ async fn a_route_that_was_deleted_or_edited_since_it_was_selected_is_a_conflict(
     world.execute("UPDATE routes SET updated_at = now() WHERE notification_id = '2-0'").await;
     for (target, outcome) in targets.targets.iter().zip(change(&world, &targets).await) {
         let expected = match target.key.notification_id.as_str() {
-            "3-0" => Completion::Applied,
-            _ => Completion::Conflict,
+            "3-0" => ChangeOutcome::Changed,
+            _ => ChangeOutcome::Conflict,
         };
         assert_eq!(outcome, expected, "{}", target.key);
     }
@@ -179,7 +179,7 @@ async fn a_plan_and_what_is_read_by_its_key_wait_for_no_connection_of_the_traffi
     let store = PgStore::new(traffic.clone()).with_plans(pool(QUERY_SESSION));
     let queries = PgQueries::new(searches.clone()).with_lookups(pool(QUERY_SESSION));
     let all_taken = (traffic.session("work").await, searches.session("search").await);
-    let planned = store.select_dead_letters(&REPLAY, &everything()).await.expect("it has a connection");
+    let planned = store.select_routes(&REPLAY, &everything()).await.expect("it has a connection");
     assert_eq!(planned.targets.len(), 2);
     let id = NotificationId::from("1-0".to_owned());
     assert!(queries.get_notification(&id).await.expect("it has a connection").is_some());

@@ -5,15 +5,16 @@ use std::sync::Arc;
 use ambient::ManualClock;
 use domain::operations::Budgets;
 use domain::ports::{Completion, DueOrder, Published, RowLocks};
+use domain::query::DeadLetterFilter;
 use domain::route::{Channel, Failed, LiveRoute, RouteKey, RouteStatus};
 use memory_stores::{Effect, MemoryDatabase, Scripted};
 
 use super::*;
 use crate::fixtures::{World, acknowledged, down, now, route};
 
-const REPLAY: DeadLetterChange = DeadLetterChange::Replay(Budgets { push: 3, email: 7 });
+const REPLAY: RouteChange = RouteChange::Replay(Budgets { push: 3, email: 7 });
 
-type Bulk = BulkChange<Scripted<MemoryDatabase>, Arc<ManualClock>>;
+type Bulk = BulkChange<Scripted<MemoryDatabase>, Scripted<MemoryDatabase>, Arc<ManualClock>>;
 
 /// Turns routes into dead letters, at the current time of the world.
 async fn fail(world: &World, routes: &[LiveRoute]) {
@@ -45,21 +46,27 @@ async fn world(numbers: impl IntoIterator<Item = u64>) -> World {
     world
 }
 
-fn bulk(world: &World, change: DeadLetterChange, selection: Selection) -> Bulk {
+fn bulk(world: &World, change: RouteChange, selection: Selection) -> Bulk {
     let action = OperatorAction {
         actor: "me@here".to_owned(),
         request_id: "r-1".to_owned(),
         idempotency_key: None,
         selection,
     };
-    let (store, clock) = (world.database.clone(), Arc::clone(&world.clock));
-    BulkChange { store, clock, change, action, wait_for_publishers: true }
+    BulkChange {
+        operations: world.database.clone(),
+        store: world.database.clone(),
+        clock: Arc::clone(&world.clock),
+        change,
+        action,
+        wait_for_publishers: true,
+    }
 }
 
 /// Selects all current dead letters.
 fn everything(world: &World) -> Selection {
     let created_before = Some(ambient::Clock::now(&world.clock));
-    Selection::Filter(DeadLetterFilter { created_before, ..DeadLetterFilter::default() })
+    Selection::DeadLetters(DeadLetterFilter { created_before, ..DeadLetterFilter::default() })
 }
 
 async fn due(world: &World) -> Vec<LiveRoute> {
@@ -106,7 +113,7 @@ async fn a_selection_of_any_size_is_changed_in_chunks_each_with_its_action() {
 async fn a_route_that_fails_again_meanwhile_is_not_changed_again() {
     let world = world(1..=1_500).await;
     // The filter has no time bound: the position in the list suffices, regardless of the clocks of replicas.
-    let bulk = bulk(&world, REPLAY, Selection::Filter(DeadLetterFilter::default()));
+    let bulk = bulk(&world, REPLAY, Selection::DeadLetters(DeadLetterFilter::default()));
     let (stop, failing) = (CancellationToken::new(), world.clone());
     let again = async {
         loop {
@@ -153,7 +160,7 @@ async fn a_replay_that_no_publisher_follows_ends_and_another_continues() {
     assert!(matches!(end, BulkEnd::Backlog), "{end:?}");
     assert_eq!(report, changed(1_000));
     assert!(begun.elapsed() >= MAX_DUE_WAIT);
-    let discard = DeadLetterChange::Discard { reason: "old".to_owned() };
+    let discard = RouteChange::Discard { reason: "old".to_owned() };
     let (report, end) =
         bulk(&world, discard, everything(&world)).run(&CancellationToken::new(), |_| ()).await;
     assert!(matches!(end, BulkEnd::Finished), "{end:?}");
@@ -179,7 +186,7 @@ async fn a_stop_ends_the_change_after_its_chunk_and_the_same_change_continues() 
 async fn a_store_that_fails_ends_the_change_with_what_was_done() {
     let world = world(1..=1_200).await;
     let mut calls = 0;
-    world.script.on("change_dead_letters", move |_| {
+    world.script.on("change_routes", move |_| {
         calls += 1;
         if calls == 2 { Effect::Fail(down("change")) } else { Effect::Pass }
     });
@@ -237,7 +244,7 @@ async fn what_another_operator_changed_meanwhile_is_a_conflict() {
     let key: RouteKey = route(5, 0).key;
     let theirs = other.database.clone();
     let mut once = true;
-    world.script.on("change_dead_letters", move |_| {
+    world.script.on("change_routes", move |_| {
         if std::mem::take(&mut once) {
             theirs.touch_route(&key);
         }

@@ -1,8 +1,12 @@
-//! Operators' changes: dead letters that are replayed or discarded.
+//! Operators' changes: dead letters that are replayed or discarded, and live routes that are cancelled
+//! (`live.rs`).
 
-use domain::operations::{Budgets, DeadLetterChange, OperatorAction, Selection, Targets};
+mod live;
+
+use domain::operations::{Budgets, OperatorAction, RouteChange, Selection, Targets};
 use domain::ports::{
-    AcceptanceStore, Completion, DueOrder, Operations, Queries, RouteStore, RowLocks, apply_change,
+    AcceptanceStore, ChangeOutcome, Completion, DueOrder, HoldChanges, Operations, Queries, RouteStore,
+    RowLocks, apply_change,
 };
 use domain::query::{Counted, DeadLetterFilter, Discarded, PageLimit, Route};
 use domain::route::{Channel, Failed, LiveRoute, Published, RouteKey, RouteStatus};
@@ -12,13 +16,15 @@ use super::accepted::{accept, at};
 use super::acknowledged;
 use memory_stores::RecordedAction;
 
+pub use live::*;
+
 /// A store under test, and a test's observations of it and actions on it.
 pub trait OperationsFixture {
     /// A transaction that has locked a route.
     type Lock;
 
     /// The store; acceptance and completions create its rows.
-    fn store(&self) -> &(impl AcceptanceStore + RouteStore + Operations);
+    fn store(&self) -> &(impl AcceptanceStore + RouteStore + HoldChanges + Operations);
 
     /// The queries on the rows.
     fn queries(&self) -> &impl Queries;
@@ -50,19 +56,22 @@ macro_rules! operations_contract {
             a_locked_route_is_left_and_the_others_are_changed,
             a_request_that_ended_early_continues_with_what_is_left,
             each_transaction_that_changes_something_leaves_a_row_with_what_was_asked,
+            a_cancelled_route_is_skipped_for_good_with_the_operator_and_the_reason,
+            a_filter_selects_live_routes_by_channel_type_producer_recipient_and_acceptance,
+            live_routes_are_listed_page_by_page_those_that_are_held_last,
         );
     };
 }
 
 const BUDGETS: Budgets = Budgets { push: 4, email: 9 };
-const REPLAY: DeadLetterChange = DeadLetterChange::Replay(BUDGETS);
+const REPLAY: RouteChange = RouteChange::Replay(BUDGETS);
 
-fn discard() -> DeadLetterChange {
-    DeadLetterChange::Discard { reason: "the game is over".to_owned() }
+fn discard() -> RouteChange {
+    RouteChange::Discard { reason: "the game is over".to_owned() }
 }
 
 fn everything() -> Selection {
-    Selection::Filter(DeadLetterFilter::default())
+    Selection::DeadLetters(DeadLetterFilter::default())
 }
 
 fn by_ids<'a>(ids: impl IntoIterator<Item = &'a str>) -> Selection {
@@ -101,14 +110,14 @@ async fn dead(store: &(impl AcceptanceStore + RouteStore), numbers: impl IntoIte
     }
 }
 
-async fn select(store: &impl Operations, change: &DeadLetterChange, selection: &Selection) -> Targets {
-    store.select_dead_letters(change, selection).await.expect("the store is there")
+async fn select(store: &impl Operations, change: &RouteChange, selection: &Selection) -> Targets {
+    store.select_routes(change, selection).await.expect("the store is there")
 }
 
 /// Selects dead letters and changes them. Returns the outcomes.
 async fn apply(
     store: &impl Operations,
-    change: &DeadLetterChange,
+    change: &RouteChange,
     selection: Selection,
 ) -> (u64, Counted, Vec<String>) {
     let targets = select(store, change, &selection).await;
@@ -219,29 +228,32 @@ pub async fn a_filter_selects_what_the_list_shows(fixture: impl OperationsFixtur
     let filter = DeadLetterFilter { channel: Some(Channel::Email), ..DeadLetterFilter::default() };
     // The filter's `discarded` does not restrict a change.
     let filter = DeadLetterFilter { discarded: true, ..filter };
-    let targets = select(fixture.store(), &REPLAY, &Selection::Filter(filter)).await;
+    let targets = select(fixture.store(), &REPLAY, &Selection::DeadLetters(filter)).await;
     let keys: Vec<String> = targets.targets.iter().map(|target| target.key.to_string()).collect();
     assert_eq!(keys, ["3-0/email:user:u-1", "2-0/email:user:u-1", "1-0/email:user:u-1"]);
     let plan = targets.plan();
     assert_eq!((plan.by.len(), plan.by[0].count), (1, 3));
-    assert_eq!(plan.by[0].classification, "mail_stream_publish_failed");
+    assert_eq!(plan.by[0].group.name(), "mail_stream_publish_failed");
 }
 
 pub async fn targets_are_listed_page_by_page_as_the_filter_selects_them(fixture: impl OperationsFixture) {
     dead(fixture.store(), 1..=4).await;
     assert_eq!(apply(fixture.store(), &discard(), by_ids(["2-0/email:user:u-1"])).await.0, 1);
     let filter = DeadLetterFilter { channel: Some(Channel::Email), ..DeadLetterFilter::default() };
-    let selected = select(fixture.store(), &REPLAY, &Selection::Filter(filter.clone())).await;
+    let selection = Selection::DeadLetters(filter);
+    let selected = select(fixture.store(), &REPLAY, &selection).await;
     let (mut listed, mut after, mut pages) = (Vec::new(), None, 0);
     loop {
-        let page = fixture.store().list_targets(&filter, after.as_ref(), 2).await;
+        let page = fixture.store().list_targets(&REPLAY, &selection, after.as_ref(), 2).await;
         let page = page.expect("the store is there");
         assert!(page.items.len() <= 2);
         // The listed dead letters are changed before the next page is read, as a command does; the next page
         // still starts at its place.
         let changed =
-            fixture.store().change_dead_letters(&REPLAY, &page.items, &action(everything()), at(20)).await;
-        assert!(changed.expect("the store is there").iter().all(|outcome| *outcome == Completion::Applied));
+            fixture.store().change_routes(&REPLAY, &page.items, &action(everything()), at(20)).await;
+        assert!(
+            changed.expect("the store is there").iter().all(|outcome| *outcome == ChangeOutcome::Changed)
+        );
         listed.extend(page.items);
         (after, pages) = (page.next, pages + 1);
         if after.is_none() {
@@ -256,13 +268,12 @@ pub async fn a_route_that_was_changed_since_it_was_selected_stays_as_it_is(fixtu
     dead(fixture.store(), [1]).await;
     let seen = select(fixture.store(), &REPLAY, &everything()).await;
     assert_eq!(apply(fixture.store(), &discard(), by_ids([PUSH])).await.0, 1);
-    let changed =
-        fixture.store().change_dead_letters(&REPLAY, &seen.targets, &action(everything()), at(30)).await;
+    let changed = fixture.store().change_routes(&REPLAY, &seen.targets, &action(everything()), at(30)).await;
     let outcome = |target: &domain::operations::Target| match target.key.to_string() == PUSH {
-        true => Completion::Conflict,
-        false => Completion::Applied,
+        true => ChangeOutcome::Conflict,
+        false => ChangeOutcome::Changed,
     };
-    let expected: Vec<Completion> = seen.targets.iter().map(outcome).collect();
+    let expected: Vec<ChangeOutcome> = seen.targets.iter().map(outcome).collect();
     assert_eq!(changed.expect("the store is there"), expected);
     assert_eq!(listed(fixture.queries(), true).await, [PUSH]);
     assert_eq!(route(fixture.queries(), EMAIL).await.status, RouteStatus::Pending);
@@ -276,12 +287,13 @@ pub async fn of_two_operators_with_the_same_selection_one_changes_each_route(
     let targets = select(store, &REPLAY, &everything()).await;
     let action = action(everything());
     let (one, other) = tokio::join!(
-        store.change_dead_letters(&REPLAY, &targets.targets, &action, at(20)),
-        store.change_dead_letters(&REPLAY, &targets.targets, &action, at(20)),
+        store.change_routes(&REPLAY, &targets.targets, &action, at(20)),
+        store.change_routes(&REPLAY, &targets.targets, &action, at(20)),
     );
     let (one, other) = (one.expect("the store is there"), other.expect("the store is there"));
     for outcomes in one.iter().zip(&other) {
-        let applied = [outcomes.0, outcomes.1].into_iter().filter(|outcome| **outcome == Completion::Applied);
+        let applied =
+            [outcomes.0, outcomes.1].into_iter().filter(|outcome| **outcome == ChangeOutcome::Changed);
         assert_eq!(applied.count(), 1, "{outcomes:?}");
     }
     let affected: u64 = fixture.actions().await.iter().map(|action| action.affected).sum();
@@ -294,8 +306,8 @@ pub async fn a_locked_route_is_left_and_the_others_are_changed(fixture: impl Ope
     for change in [discard(), REPLAY] {
         let targets = select(fixture.store(), &change, &by_ids([PUSH, EMAIL])).await;
         let action = action(everything());
-        let changed = fixture.store().change_dead_letters(&change, &targets.targets, &action, at(20)).await;
-        let expected = [Completion::Locked, Completion::Applied];
+        let changed = fixture.store().change_routes(&change, &targets.targets, &action, at(20)).await;
+        let expected = [ChangeOutcome::Locked, ChangeOutcome::Changed];
         assert_eq!(changed.expect("the store is there"), expected, "{change:?}");
     }
     let one_left = Counted { count: 1, capped: false };
@@ -308,8 +320,8 @@ pub async fn a_request_that_ended_early_continues_with_what_is_left(fixture: imp
     dead(fixture.store(), 1..=3).await;
     let targets = select(fixture.store(), &REPLAY, &everything()).await;
     let first = &targets.targets[..4];
-    let changed = fixture.store().change_dead_letters(&REPLAY, first, &action(everything()), at(20)).await;
-    assert_eq!(changed.expect("the store is there"), [Completion::Applied; 4]);
+    let changed = fixture.store().change_routes(&REPLAY, first, &action(everything()), at(20)).await;
+    assert_eq!(changed.expect("the store is there"), [ChangeOutcome::Changed; 4]);
     assert_eq!(apply(fixture.store(), &REPLAY, everything()).await, (2, NONE, vec![]));
     // Selection by ids: a replayed dead letter is neither unknown nor replayed again.
     let ids: Vec<String> = targets.targets.iter().map(|target| target.key.to_string()).collect();

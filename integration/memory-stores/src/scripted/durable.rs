@@ -8,17 +8,17 @@ use domain::accept::Probe;
 use domain::checkpoint::{Checkpoint, Witness};
 use domain::entry::EntryId;
 use domain::hold::{Hold, HoldActor, HoldChange, HoldKey, HoldPlan, HoldsInForce, RouteToHold};
-use domain::operations::{DeadLetterChange, OperatorAction, Selection, Target, Targets};
+use domain::operations::{OperatorAction, RouteChange, Selection, Target, TargetPlace, Targets};
 use domain::outcome::Outcome;
 use domain::ports::{
-    AbandonOutcome, AcceptanceBatch, AcceptanceStore, Activity, CheckpointMove, CheckpointStore, Completion,
-    Cutoff, DueCursor, DueOrder, DuePage, Election, Expired, Failed, FailureCounts, Fate, Fence, FenceWrite,
-    HoldChanges, HoldStore, IdempotencyStore, KeyClaim, KeyClaimRequest, KeyClaimToken, Known, Lookup,
-    Operations, ProcessedTrace, Published, PublishedPage, RecordCursor, Removal, ReplicaReport, ReplicaStore,
-    RepublishStore, RetentionStore, RouteStore, RowLocks, SavedStream, ServerId, StepDownStore, StoreError,
-    Swap, UserDirectory,
+    AbandonOutcome, AcceptanceBatch, AcceptanceStore, Activity, ChangeOutcome, CheckpointMove,
+    CheckpointStore, Completion, Cutoff, DueCursor, DueOrder, DuePage, Election, Expired, Failed,
+    FailureCounts, Fate, Fence, FenceWrite, HoldChanges, HoldStore, IdempotencyStore, KeyClaim,
+    KeyClaimRequest, KeyClaimToken, Known, Lookup, Operations, ProcessedTrace, Published, PublishedPage,
+    RecordCursor, Removal, ReplicaReport, ReplicaStore, RepublishStore, RetentionStore, RouteStore, RowLocks,
+    SavedStream, ServerId, StepDownStore, StoreError, Swap, UserDirectory,
 };
-use domain::query::{DeadLetterFilter, DeadLetterPlace, Page};
+use domain::query::Page;
 use domain::record::IdempotencyKey;
 use domain::replica::{ActivityPart, PartActivity};
 use domain::republish::SeenStream;
@@ -337,35 +337,36 @@ impl<S: StepDownStore> StepDownStore for Scripted<S> {
 }
 
 impl<S: Operations> Operations for Scripted<S> {
-    async fn select_dead_letters(
+    async fn select_routes(
         &self,
-        change: &DeadLetterChange,
+        change: &RouteChange,
         selection: &Selection,
     ) -> Result<Targets, StoreError> {
-        let selected = self.store.select_dead_letters(change, selection);
-        self.call("select_dead_letters", Vec::new(), selected).await
+        let selected = self.store.select_routes(change, selection);
+        self.call("select_routes", Vec::new(), selected).await
     }
 
     async fn list_targets(
         &self,
-        filter: &DeadLetterFilter,
-        after: Option<&DeadLetterPlace>,
+        change: &RouteChange,
+        selection: &Selection,
+        after: Option<&TargetPlace>,
         limit: usize,
-    ) -> Result<Page<Target, DeadLetterPlace>, StoreError> {
-        let page = self.store.list_targets(filter, after, limit);
-        self.call("list_targets", texts(after.map(|place| &place.key)), page).await
+    ) -> Result<Page<Target, TargetPlace>, StoreError> {
+        let page = self.store.list_targets(change, selection, after, limit);
+        self.call("list_targets", Vec::new(), page).await
     }
 
-    async fn change_dead_letters(
+    async fn change_routes(
         &self,
-        change: &DeadLetterChange,
+        change: &RouteChange,
         chunk: &[Target],
         action: &OperatorAction,
         now: Timestamp,
-    ) -> Result<Vec<Completion>, StoreError> {
+    ) -> Result<Vec<ChangeOutcome>, StoreError> {
         let keys = texts(chunk.iter().map(|target| &target.key));
-        let changed = self.store.change_dead_letters(change, chunk, action, now);
-        self.call("change_dead_letters", keys, changed).await
+        let changed = self.store.change_routes(change, chunk, action, now);
+        self.call("change_routes", keys, changed).await
     }
 }
 

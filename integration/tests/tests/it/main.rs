@@ -17,6 +17,7 @@ mod api_races;
 mod asyncapi;
 mod audit;
 mod bad_input;
+mod cancel;
 mod commands_dead_letters;
 mod commands_leader;
 mod commands_reading;

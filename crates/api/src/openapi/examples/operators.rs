@@ -6,7 +6,7 @@ use domain::dead_letter::recovery_hint;
 use domain::entry::EntryId;
 use domain::hold::{Hold, HoldChange, HoldKey, HoldPlan, HoldScope};
 use domain::malformed::{FailureCode, MalformedKey};
-use domain::operations::{ChangeReport, OperatorActionId, Plan, PlanGroup};
+use domain::operations::{ChangeReport, Group, OperatorActionId, Plan, PlanGroup};
 use domain::query::{
     self, ActivityHistory, ActivityPeriod, CauseCounts, ChannelStatus, Counted, DeadLetter, LeaderTerm,
     MalformedSummary, RecentFailures, RecordedAction, ReplicaStatus, Route, Status, StoreStatus,
@@ -20,7 +20,8 @@ use serde_json::{Value, json};
 
 use super::{OCCURRED_AT_MS, PRODUCER, after, key, rendered, route};
 use crate::view::{
-    Actions, ChangedHold, DeadLetters, Discarded, Holds, MalformedIntents, MalformedIntentsPage, Replayed,
+    Actions, Cancelled, ChangedHold, DeadLetters, Discarded, Holds, MalformedIntents, MalformedIntentsPage,
+    Replayed,
 };
 
 const ENTRY_ID: &str = "1775121700000-0";
@@ -64,14 +65,24 @@ pub(in crate::openapi) fn discard_requests() -> Value {
     })
 }
 
+pub(in crate::openapi) fn cancel_requests() -> Value {
+    json!({
+        "ids": {"value": {"ids": [dead_letter().key.to_string()], "reason": "wrong template"}},
+        "plan": {"value": {
+            "filter": {"notification_type": "game.turn.ready", "since": after(0).to_string()},
+            "reason": "wrong template",
+            "dry_run": true,
+        }},
+    })
+}
+
 fn report() -> ChangeReport {
     ChangeReport { changed: 1, ..ChangeReport::default() }
 }
 
-fn planned() -> Value {
+fn planned(group: Group) -> Value {
     let letter = dead_letter();
-    let group =
-        PlanGroup { channel: letter.channel, classification: letter.failure_classification, count: 1 };
+    let group = PlanGroup { channel: letter.channel, group, count: 1 };
     let count = Counted { count: 1, capped: false };
     let plan = Plan {
         count,
@@ -83,12 +94,21 @@ fn planned() -> Value {
     rendered(plan)["example"].take()
 }
 
+fn cause() -> Group {
+    Group::Cause(dead_letter().failure_classification)
+}
+
+pub(in crate::openapi) fn cancelled() -> Value {
+    let plan = planned(Group::Type(dead_letter().notification_type));
+    json!({"done": rendered(Cancelled::from(report()))["example"], "plan": plan})
+}
+
 pub(in crate::openapi) fn replayed() -> Value {
-    json!({"done": rendered(Replayed::from(report()))["example"], "plan": planned()})
+    json!({"done": rendered(Replayed::from(report()))["example"], "plan": planned(cause())})
 }
 
 pub(in crate::openapi) fn discarded() -> Value {
-    json!({"done": rendered(Discarded::from(report()))["example"], "plan": planned()})
+    json!({"done": rendered(Discarded::from(report()))["example"], "plan": planned(cause())})
 }
 
 pub(in crate::openapi) fn malformed() -> StoredMalformedIntent {

@@ -3,12 +3,12 @@
 use ambient::Timestamp;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{ArgGroup, Args, Subcommand};
-use domain::operations::{DeadLetterChange, MAX_REASON_BYTES, MAX_ROUTES_PER_REQUEST, Selection};
+use domain::operations::{MAX_REASON_BYTES, MAX_ROUTES_PER_REQUEST, RouteChange, Selection};
 use domain::query::DeadLetterFilter;
 use domain::route::{Channel, RouteKey};
 
 use crate::commands::Failure;
-use crate::commands::actor::ActorArgs;
+use crate::commands::changes::ChangeArgs;
 use crate::commands::operators::{Output, Paging, TimeRange, parse_text};
 
 /// A subcommand of `dead-letters`.
@@ -93,16 +93,8 @@ pub(super) struct SelectionArgs {
     pub(super) all: bool,
     #[command(flatten)]
     pub(super) filter: FilterArgs,
-    /// Print what would be done, and change nothing
-    #[arg(long)]
-    pub(super) dry_run: bool,
-    /// Do not ask
-    #[arg(long)]
-    pub(super) yes: bool,
     #[command(flatten)]
-    pub(super) actor: ActorArgs,
-    #[command(flatten)]
-    pub(super) output: Output,
+    pub(super) change: ChangeArgs,
 }
 
 impl SelectionArgs {
@@ -118,7 +110,7 @@ impl SelectionArgs {
         }
         let filter = self.filter.filter(now)?;
         let created_before = Some(filter.created_before.map_or(end, |until| until.min(end)));
-        Ok(Selection::Filter(DeadLetterFilter { created_before, ..filter }))
+        Ok(Selection::DeadLetters(DeadLetterFilter { created_before, ..filter }))
     }
 }
 
@@ -139,16 +131,15 @@ pub struct DiscardArgs {
     pub(super) selection: SelectionArgs,
     /// The reason that the list of discarded dead letters shows
     #[arg(long = "reason", value_name = "REASON", value_parser = parse_reason)]
-    pub(super) change: DeadLetterChange,
+    pub(super) change: RouteChange,
 }
 
-fn channel_parser() -> impl TypedValueParser<Value = Channel> {
+pub(in crate::commands) fn channel_parser() -> impl TypedValueParser<Value = Channel> {
     PossibleValuesParser::new(Channel::ALL.map(Channel::as_str)).try_map(|name| name.parse::<Channel>())
 }
 
-fn parse_reason(text: &str) -> Result<DeadLetterChange, String> {
-    DeadLetterChange::discard(text.to_owned())
-        .ok_or_else(|| format!("it takes 1 to {MAX_REASON_BYTES} bytes"))
+fn parse_reason(text: &str) -> Result<RouteChange, String> {
+    RouteChange::discard(text.to_owned()).ok_or_else(|| format!("it takes 1 to {MAX_REASON_BYTES} bytes"))
 }
 
 /// The examples of `dead-letters`.
@@ -275,7 +266,9 @@ mod tests {
         ] {
             let end = now + Duration::from_secs(300);
             let Ok(DeadLettersCommand::Replay(args)) = parse(line) else { panic!("{line}") };
-            let Ok(Selection::Filter(filter)) = args.selection.selection(now, end) else { panic!("{line}") };
+            let Ok(Selection::DeadLetters(filter)) = args.selection.selection(now, end) else {
+                panic!("{line}")
+            };
             assert_eq!(filter.created_before, Some(expected.parse().expect("a time")), "{line}");
         }
     }

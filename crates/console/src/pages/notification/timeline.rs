@@ -1,6 +1,7 @@
 //! The events of a route, in order, and the next one.
 
 use ambient::Timestamp;
+use domain::operations::CANCELLED;
 use domain::query::Route;
 use domain::receipt::{PastReport, ReceiptStatus, Recorded};
 use domain::route::{FailedAttempt, RouteStatus};
@@ -62,8 +63,16 @@ fn past(route: &Route) -> Vec<Event> {
         ));
     }
     if let Some(at) = route.skipped_at {
-        let why = html! { code { (visible(&route.last_error_classification)) } };
-        events.push(Event::new(Tone::Neutral, Some(at), "Skipped", why));
+        events.push(match route.last_error_classification == CANCELLED {
+            true => {
+                let by = html! { (visible(&route.last_error_message)) };
+                Event::new(Tone::Neutral, Some(at), "Cancelled", by)
+            }
+            false => {
+                let why = html! { code { (visible(&route.last_error_classification)) } };
+                Event::new(Tone::Neutral, Some(at), "Skipped", why)
+            }
+        });
     }
     if let Some(discarded) = &route.discarded {
         let by = html! { "by " (visible(&discarded.by)) ": " (visible(&discarded.reason)) };

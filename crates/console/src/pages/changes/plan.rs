@@ -5,38 +5,36 @@ use std::sync::Arc;
 use ambient::Clock;
 use axum::extract::State;
 use axum::http::StatusCode;
-use axum::response::Redirect;
 use domain::operations::{MAX_REASON_BYTES, Plan, PlanGroup, Selection, Targets};
 use domain::ports::{Operations, Queries};
 use domain::route::RouteKey;
 use maud::{Markup, html};
 
-use super::asked::{Asked, CHANGE_PATH, Change, LIST_PATH};
+use super::asked::Asked;
+use super::kind::Change;
 use crate::error::PageError;
 use crate::forms::Form;
-use crate::layout::{Page, Section};
+use crate::layout::Page;
 use crate::operator::Operator;
 use crate::pages::parts::notification_path;
 use crate::ports::{Console, Ports};
 use crate::widgets::{column, empty, form_token, number, numbers, table, too_many, visible};
-
-/// Redirects to the list: a plan belongs to a form, so its address alone, reloaded or bookmarked, cannot show
-/// it.
-pub(super) async fn start_over() -> Redirect {
-    Redirect::to(LIST_PATH)
-}
 
 pub(super) async fn show<P: Ports>(
     State(console): State<Arc<Console<P>>>,
     operator: Operator,
     form: Form,
 ) -> Result<Page, PageError> {
-    let end = console.queries.end_of_dead_letters(console.clock.now()).await?;
-    let asked = Asked::read(&form, end)?;
-    page(&console, &operator, &asked, None).await
+    let asked = Asked::of(&form)?;
+    let now = console.clock.now();
+    let end = match asked.selection {
+        Selection::Routes(_) => console.queries.end_of_notifications(now).await?,
+        Selection::DeadLetters(_) | Selection::Ids(_) => console.queries.end_of_dead_letters(now).await?,
+    };
+    page(&console, &operator, &asked.until(end), None).await
 }
 
-/// A reason that is not valid for a discard.
+/// A reason that is not valid.
 pub(super) struct Refused<'a> {
     pub(super) reason: &'a str,
     /// The violation.
@@ -44,7 +42,7 @@ pub(super) struct Refused<'a> {
 }
 
 /// The page of a plan. `refused` is set if it was confirmed with an invalid reason. Its form contains exactly
-/// the dead letters that it shows.
+/// the routes that it shows.
 pub(super) async fn page<P: Ports>(
     console: &Console<P>,
     operator: &Operator,
@@ -52,16 +50,13 @@ pub(super) async fn page<P: Ports>(
     refused: Option<&Refused<'_>>,
 ) -> Result<Page, PageError> {
     let change = asked.change.planned(console.settings.budgets);
-    let mut targets = console.operations.select_dead_letters(&change, &asked.selection).await?;
+    let mut targets = console.operations.select_routes(&change, &asked.selection).await?;
     asked.keep_planned(&mut targets);
     let request_id = hex::encode(console.ids.next());
-    let title = match asked.change {
-        Change::Replay => "Replay dead letters?",
-        Change::Discard => "Discard dead letters?",
-    };
+    let [title, _] = asked.change.titles();
     let status = if refused.is_some() { StatusCode::BAD_REQUEST } else { StatusCode::OK };
     let content = render(operator, asked, &targets, &request_id, refused);
-    Ok(Page::new(Section::DeadLetters, title, content).with_status(status))
+    Ok(Page::new(asked.change.pages().section, title, content).with_status(status))
 }
 
 fn render(
@@ -73,17 +68,18 @@ fn render(
 ) -> Markup {
     let plan = targets.plan();
     let now = targets.targets.len() as u64;
+    let pages = asked.change.pages();
     html! {
         (selected(asked))
         @if now == 0 {
-            (empty("There is nothing to change.", "Nothing that is selected is a dead letter that this applies to. It may have been replayed or discarded meanwhile."))
+            (empty("There is nothing to change.", &format!("Nothing that is selected is a {} that this applies to. It may have been changed meanwhile.", pages.noun(1))))
             (unknown(&plan.unknown))
-            p { a.button href=(LIST_PATH) { "Back to the dead letters" } }
+            p { a.button href=(pages.list) { (pages.back) } }
         } @else {
             section.card aria-label="The plan" {
-                p.figure { (format!("{:#}", plan.count)) " " (letters(plan.count.count)) }
-                p { (consequence(asked.change)) }
-                (groups(&plan))
+                p.figure { (format!("{:#}", plan.count)) " " (pages.noun(plan.count.count)) }
+                p { (asked.change.consequence()) }
+                (groups(asked.change, &plan))
                 @if plan.remaining.count > 0 {
                     (too_many(
                         &format!("This request changes {} of them.", number(now)),
@@ -91,27 +87,12 @@ fn render(
                     ))
                 }
                 @if targets.unchanged > 0 {
-                    p { (number(targets.unchanged)) " that are selected are not changed: they are no dead letters any more, are discarded already, or changed since the plan was shown." }
+                    p { (number(targets.unchanged)) " that are selected are not changed: they are not in the state that this needs (any more), or changed since the plan was shown." }
                 }
                 (unknown(&plan.unknown))
                 (first(&plan))
             }
             (confirm(operator, &asked.planned(targets), now, request_id, refused))
-        }
-    }
-}
-
-fn letters(count: u64) -> &'static str {
-    if count == 1 { "dead letter" } else { "dead letters" }
-}
-
-fn consequence(change: Change) -> &'static str {
-    match change {
-        Change::Replay => {
-            "Each route becomes pending again with a new budget of attempts, under the ids it always had, and its dead letter is deleted."
-        }
-        Change::Discard => {
-            "Each dead letter is marked with your name and the reason and leaves the list of those that need attention. It can still be replayed."
         }
     }
 }
@@ -124,19 +105,28 @@ fn condition_name(name: &str) -> &str {
         "channel" => "the channel",
         "created_after" => "a failure from",
         "created_before" => "a failure before",
+        "notification_id" => "the notification",
+        "producer" => "the producer",
+        "recipient" => "the recipient",
+        "since" => "a time from",
+        "until" => "a time before",
         other => other,
     }
 }
 
 /// Describes the selection.
 fn selected(asked: &Asked) -> Markup {
+    let all = match asked.change {
+        Change::Replay | Change::Discard => "All open dead letters with ",
+        Change::Cancel => "All pending and failed routes with ",
+    };
     html! {
-        @match &asked.selection {
-            Selection::Ids(ids) => p { (number(ids.len() as u64)) " chosen by id." },
-            Selection::Filter(filter) => {
+        @match (&asked.selection, asked.selection.named_conditions()) {
+            (Selection::Ids(ids), _) => p { (number(ids.len() as u64)) " chosen by id." },
+            (_, conditions) => {
                 p {
-                    "All open dead letters with "
-                    @for (index, (name, value)) in filter.named_conditions().iter().enumerate() {
+                    (all)
+                    @for (index, (name, value)) in conditions.iter().flatten().enumerate() {
                         @if index > 0 { ", " }
                         (condition_name(name)) " " strong { (visible(value)) }
                     }
@@ -147,16 +137,17 @@ fn selected(asked: &Asked) -> Markup {
     }
 }
 
-fn groups(plan: &Plan) -> Markup {
+fn groups(change: Change, plan: &Plan) -> Markup {
     let row = |group: &PlanGroup| {
-        vec![
-            visible(&group.classification),
-            html! { (group.channel.as_str()) },
-            html! { (number(group.count)) },
-        ]
+        vec![visible(group.group.name()), html! { (group.channel.as_str()) }, html! { (number(group.count)) }]
     };
     let rows: Vec<Vec<Markup>> = plan.by.iter().map(row).collect();
-    table("By cause", &[column("Cause"), column("Channel"), numbers("Dead letters")], &rows)
+    match change {
+        Change::Replay | Change::Discard => {
+            table("By cause", &[column("Cause"), column("Channel"), numbers("Dead letters")], &rows)
+        }
+        Change::Cancel => table("By type", &[column("Type"), column("Channel"), numbers("Routes")], &rows),
+    }
 }
 
 fn first(plan: &Plan) -> Markup {
@@ -195,19 +186,16 @@ fn confirm(
     request_id: &str,
     refused: Option<&Refused<'_>>,
 ) -> Markup {
-    let (label, class) = match asked.change {
-        Change::Replay => ("Replay", "primary"),
-        Change::Discard => ("Discard", "danger"),
-    };
+    let (change, pages) = (asked.change, asked.change.pages());
     html! {
-        form.card method="post" action=(CHANGE_PATH) aria-label="Confirm" {
+        form.card method="post" action=(pages.change) aria-label="Confirm" {
             (form_token(operator))
             input type="hidden" name="request_id" value=(request_id);
             (asked.fields())
-            @if asked.change == Change::Discard { (reason_field(refused)) }
+            @if change.has_reason() { (reason_field(refused)) }
             div.actions {
-                button class=(class) type="submit" { (label) " " (number(now)) " " (letters(now)) }
-                a.button href=(LIST_PATH) { "Cancel" }
+                button class=(change.class()) type="submit" { (change.label()) " " (number(now)) " " (pages.noun(now)) }
+                a.button href=(pages.list) { "Back" }
             }
         }
     }
@@ -221,7 +209,7 @@ fn reason_field(refused: Option<&Refused<'_>>) -> Markup {
                 textarea #reason name="reason" rows="3" maxlength=(MAX_REASON_BYTES) required aria-describedby="reason-help"
                     aria-invalid=[refused.map(|_| "true")] { (refused.map_or("", |refused| refused.reason)) }
                 p.hint #reason-help {
-                    "For those who look at it later; it is kept with the dead letter. At most " (number(MAX_REASON_BYTES as u64))
+                    "For those who look at it later; it is kept. At most " (number(MAX_REASON_BYTES as u64))
                     " bytes: a letter with an accent takes two, others up to four."
                 }
                 @if let Some(refused) = refused { p.bad.problem role="alert" { (refused.problem) } }

@@ -5,9 +5,9 @@ use axum::http::StatusCode;
 use idempotency::IdempotencyError;
 use maud::html;
 
-use super::asked::{Asked, CHANGE_PATH};
+use super::asked::Asked;
 use crate::forms::Form;
-use crate::layout::{Page, Section};
+use crate::layout::Page;
 use crate::operator::Operator;
 use crate::widgets::{Tone, form_token, id, notice};
 
@@ -131,7 +131,7 @@ pub(super) fn page(why: Unfinished, operator: &Operator, form: &Form, asked: &As
                 p { "What has been changed is recorded in " code { "operator_actions" } " under the request id " (id(request_id)) "." }
             }
         }))
-        form.actions method="post" action=(CHANGE_PATH) {
+        form.actions method="post" action=(asked.change.pages().change) {
             (form_token(operator))
             @for name in ["request_id", "reason"] {
                 @if let Some(value) = form.text(name) { input type="hidden" name=(name) value=(value); }
@@ -140,5 +140,5 @@ pub(super) fn page(why: Unfinished, operator: &Operator, form: &Form, asked: &As
             button.primary type="submit" { (label) }
         }
     };
-    Page::new(Section::DeadLetters, title, content).with_status(why.status())
+    Page::new(asked.change.pages().section, title, content).with_status(why.status())
 }

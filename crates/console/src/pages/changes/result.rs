@@ -2,14 +2,16 @@
 
 use std::sync::Arc;
 
-use axum::extract::{RawQuery, State};
-use domain::operations::{ChangeReport, Selection};
-use domain::query::{Counted, DeadLetterFilter};
+use axum::extract::State;
+use axum::http::Uri;
+use domain::operations::ChangeReport;
+use domain::query::Counted;
 use maud::{Markup, html};
 
-use super::asked::{Asked, Change, LIST_PATH, PLAN_PATH, RESULT_PATH, filter_fields};
+use super::asked::{Asked, condition_fields};
+use super::kind::Change;
 use crate::error::PageError;
-use crate::layout::{Page, Section};
+use crate::layout::Page;
 use crate::operator::{FormToken, Operator};
 use crate::params::{Params, address};
 use crate::ports::{Console, Ports};
@@ -17,19 +19,20 @@ use crate::widgets::{Tone, form_token, id, notice, number};
 
 /// The separator between the figures and their proof in the address of a result.
 const PROOF: &str = "&proof=";
-const PARAMS: [&str; 12] = [
-    "change",
-    "changed",
-    "remaining",
-    "capped",
-    "unchanged",
-    "unknown",
-    "request_id",
+const FIGURES: [&str; 8] =
+    ["change", "changed", "published", "remaining", "capped", "unchanged", "unknown", "request_id"];
+/// The conditions of filters.
+const CONDITIONS: [&str; 10] = [
     "channel",
     "classification",
     "notification_type",
     "created_after",
     "created_before",
+    "notification_id",
+    "producer",
+    "recipient",
+    "since",
+    "until",
 ];
 
 /// The address to which the browser is redirected afterwards. It contains everything that the page of the
@@ -46,16 +49,18 @@ impl ResultPath {
         let mut pairs = vec![
             ("change", self.asked.change.as_str().to_owned()),
             ("changed", report.changed.to_string()),
+            ("published", report.published.to_string()),
             ("remaining", report.remaining.count.to_string()),
             ("capped", report.remaining.capped.to_string()),
             ("unchanged", report.unchanged.to_string()),
             ("unknown", report.unknown.len().to_string()),
             ("request_id", self.request_id.clone()),
         ];
-        if let Selection::Filter(filter) = &self.asked.selection {
-            pairs.extend(filter.named_conditions());
-        }
-        let path = address(RESULT_PATH, pairs.iter().map(|(name, value)| (*name, value.as_str())));
+        pairs.extend(self.asked.selection.named_conditions().into_iter().flatten());
+        let path = address(
+            self.asked.change.pages().result,
+            pairs.iter().map(|(name, value)| (*name, value.as_str())),
+        );
         let proof = self.form_token.proof(&path);
         format!("{path}{PROOF}{proof}")
     }
@@ -67,29 +72,30 @@ struct Done {
     changed: u64,
     remaining: Counted,
     unchanged: u64,
+    published: u64,
     unknown: u64,
     request_id: String,
-    /// The filter, if the selection was one; its end time is always set.
-    filter: Option<DeadLetterFilter>,
+    /// The conditions of the filter, if the selection was one: a filter always has an end.
+    conditions: Vec<(&'static str, String)>,
 }
 
 pub(super) async fn show<P: Ports>(
     State(_): State<Arc<Console<P>>>,
     operator: Operator,
-    RawQuery(query): RawQuery,
+    uri: Uri,
 ) -> Result<Page, PageError> {
     let missing = || {
         PageError::NotFound(
             "There is no result of this session at this address. What was changed is recorded in operator_actions.".to_owned(),
         )
     };
-    let (figures, proof) = query.as_deref().and_then(|query| query.rsplit_once(PROOF)).ok_or_else(missing)?;
-    if !operator.form_token.proves(&format!("{RESULT_PATH}?{figures}"), proof) {
+    let (figures, proof) = uri.query().and_then(|query| query.rsplit_once(PROOF)).ok_or_else(missing)?;
+    if !operator.form_token.proves(&format!("{}?{figures}", uri.path()), proof) {
         return Err(missing());
     }
-    let params = Params::parse(Some(figures), &PARAMS)?;
+    let params = Params::parse(Some(figures), &[&FIGURES[..], &CONDITIONS].concat())?;
     let count = |name| Ok::<u64, PageError>(params.value(name, "a number")?.unwrap_or(0));
-    let filter = super::filter_of(&params)?;
+    let conditions = CONDITIONS.iter().filter_map(|name| Some((*name, params.text(name)?.to_owned())));
     let done = Done {
         change: params.text("change").and_then(Change::parse).ok_or_else(missing)?,
         changed: params.value("changed", "a number")?.ok_or_else(missing)?,
@@ -98,26 +104,24 @@ pub(super) async fn show<P: Ports>(
             capped: params.value("capped", "true or false")?.unwrap_or(false),
         },
         unchanged: count("unchanged")?,
+        published: count("published")?,
         unknown: count("unknown")?,
         request_id: params.text("request_id").unwrap_or_default().to_owned(),
-        filter: filter.created_before.is_some().then_some(filter),
+        conditions: conditions.collect(),
     };
-    let title = match done.change {
-        Change::Replay => "Dead letters replayed",
-        Change::Discard => "Dead letters discarded",
-    };
-    Ok(Page::new(Section::DeadLetters, title, render(&operator, &done)))
+    let [_, title] = done.change.titles();
+    Ok(Page::new(done.change.pages().section, title, render(&operator, &done)))
 }
 
 fn render(operator: &Operator, done: &Done) -> Markup {
-    let letters = if done.changed == 1 { "dead letter was" } else { "dead letters were" };
-    let verb = match done.change {
-        Change::Replay => "replayed. Publishers take the routes as they are due.",
-        Change::Discard => "discarded.",
-    };
+    let pages = done.change.pages();
+    let were = if done.changed == 1 { "was" } else { "were" };
     let tone = if done.changed > 0 { Tone::Good } else { Tone::Neutral };
     html! {
-        (notice(tone, &html! { p { strong { (number(done.changed)) " " (letters) " " (verb) } } }))
+        (notice(tone, &html! { p { strong { (number(done.changed)) " " (pages.noun(done.changed)) " " (were) " " (done.change.done()) } } }))
+        @if done.published > 0 {
+            p { (number(done.published)) (if done.published == 1 { " is" } else { " are" }) " published: the entry was in the outbound stream." }
+        }
         @if done.unchanged > 0 {
             p {
                 (number(done.unchanged)) (if done.unchanged == 1 { " was" } else { " were" })
@@ -135,23 +139,23 @@ fn render(operator: &Operator, done: &Done) -> Markup {
         @if done.changed > 0 {
             p { "Recorded in " code { "operator_actions" } " under the request id " (id(&done.request_id)) "." }
         }
-        p { a.button href=(LIST_PATH) { "Back to the dead letters" } }
+        p { a.button href=(pages.list) { (pages.back) } }
     }
 }
 
-/// The remaining dead letters, and how to continue.
+/// The remaining routes, and how to continue.
 fn remaining(operator: &Operator, done: &Done) -> Markup {
     html! {
         (notice(Tone::Warning, &html! {
             p { strong { "Not changed yet: " (format!("{:#}", done.remaining)) "." } }
-            p { "What is left is beyond the bound of one request, or another transaction holds it." }
-            @if done.filter.is_none() { p { "Choose it again in the list in a moment." } }
+            p { "What is left is beyond the bound of one request, or another transaction or a publisher holds it." }
+            @if done.conditions.is_empty() { p { "Choose it again in the list in a moment." } }
         }))
-        @if let Some(filter) = &done.filter {
-            form.actions method="post" action=(PLAN_PATH) {
+        @if !done.conditions.is_empty() {
+            form.actions method="post" action=(done.change.pages().plan) {
                 (form_token(operator))
                 input type="hidden" name="do" value=(done.change.all());
-                (filter_fields(filter))
+                (condition_fields(&done.conditions))
                 button.primary type="submit" { "Continue with the rest…" }
             }
         }

@@ -16,13 +16,13 @@ use axum::Extension;
 use axum::extract::State;
 use axum::http::Method;
 use axum::response::{IntoResponse, Redirect, Response};
-use domain::operations::{DeadLetterChange, OperatorAction, Selection};
+use domain::operations::{OperatorAction, RouteChange};
 use domain::ports::{Operations, StoreError, apply_change};
 use futures_util::FutureExt;
 use idempotency::{Fingerprint, Key, KeyedRequest, Owner, Run};
 use serde_json::json;
 
-use super::asked::{Asked, CHANGE_PATH, reason, request_id};
+use super::asked::{Asked, reason, request_id};
 use super::plan;
 use super::result::ResultPath;
 use super::unfinished::{self, Unfinished};
@@ -88,7 +88,7 @@ fn answer(run: Waited, begun: bool, request_id: &str) -> Result<Result<Response,
             ));
         }
         Some(Ok(Ok(Run::Unavailable(error)))) => {
-            tracing::debug!(cause = error_chain(&error), "dead letters could not be changed");
+            tracing::debug!(cause = error_chain(&error), "routes could not be changed");
             Unfinished::of(&error, begun)
         }
         // The chunks before the failure are committed.
@@ -99,7 +99,7 @@ fn answer(run: Waited, begun: bool, request_id: &str) -> Result<Result<Response,
         Some(Err(_panic)) => {
             tracing::error!(
                 request_id,
-                "a change of dead letters panicked; its operator may send the form again, which continues with the rest"
+                "a change of routes panicked; its operator may send the form again, which continues with the rest"
             );
             Unfinished::Panicked
         }
@@ -128,36 +128,37 @@ fn guarded_request(
     reason: &str,
 ) -> Result<KeyedRequest, PageError> {
     let invalid = |error: idempotency::IdempotencyError| PageError::Invalid(error.to_string());
-    let selected = match &asked.selection {
-        Selection::Ids(_) => {
+    let selected = match asked.selection.named_conditions() {
+        None => {
             let planned = asked.planned.iter().flatten().map(|(id, version)| format!("{id}={version}"));
             json!(planned.collect::<Vec<_>>())
         }
-        Selection::Filter(filter) => json!(filter.named_conditions()),
+        Some(conditions) => json!(conditions),
     };
+    let path = asked.change.pages().change;
     let said = json!([asked.change.as_str(), reason, selected]).to_string();
     Ok(KeyedRequest {
-        owner: Owner::new(&format!("POST {CHANGE_PATH} {}", operator.name)).map_err(invalid)?,
+        owner: Owner::new(&format!("POST {path} {}", operator.name)).map_err(invalid)?,
         key: Key::new(request_id).map_err(invalid)?,
-        fingerprint: Fingerprint::of_request(&Method::POST, CHANGE_PATH, said.as_bytes()),
+        fingerprint: Fingerprint::of_request(&Method::POST, path, said.as_bytes()),
     })
 }
 
 async fn apply<P: Ports>(
     console: &Console<P>,
-    change: &DeadLetterChange,
+    change: &RouteChange,
     action: &OperatorAction,
     path: &ResultPath,
 ) -> Result<Response, PageError> {
     let now = console.clock.now();
-    let mut targets = console.operations.select_dead_letters(change, &action.selection).await?;
+    let mut targets = console.operations.select_routes(change, &action.selection).await?;
     path.asked.keep_planned(&mut targets);
     let report = apply_change(&console.operations, change, &targets, action, now).await;
     let report = report.map_err(|error| match error {
         // The selection itself is valid, so the store refused to write a row.
         StoreError::Refused { .. } => {
             let (request_id, cause) = (&action.request_id, error_chain(&error));
-            tracing::error!(request_id, cause, "PostgreSQL refuses a change of dead letters");
+            tracing::error!(request_id, cause, "PostgreSQL refuses a change of routes");
             PageError::Refused
         }
         error => error.into(),
