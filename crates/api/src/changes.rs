@@ -1,4 +1,5 @@
-//! `POST /v1/dead-letters:replay`, `:discard` and `POST /v1/routes:cancel`: operators' changes of routes.
+//! `POST /v1/dead-letters:replay` and `:discard`, `POST /v1/routes:cancel` and `:resend`: operators' changes
+//! of routes.
 //!
 //! The Idempotency-Key guards a change as a whole, and each chunk of the change is a separate transaction.
 //! Crash recovery: after a crash the chunks before it are committed, and the key is free once its lock TTL
@@ -28,7 +29,7 @@ use crate::at_most::AtMost;
 use crate::operator_request::OperatorRequest;
 use crate::ports::{Api, Ports};
 use crate::problems::{bad_request, read_failed, store_failed};
-use crate::view::{Cancelled, Discarded, Replayed};
+use crate::view::{Cancelled, Discarded, Replayed, Resent};
 
 type Ids = AtMost<String, MAX_ROUTES_PER_REQUEST>;
 
@@ -104,6 +105,28 @@ pub(crate) struct CancelRequest {
     dry_run: bool,
     /// The reason, in the operator's words: 1 to 1,024 bytes without U+0000.
     #[schemars(length(min = 1, max = MAX_REASON_BYTES), regex(pattern = r"^[^\x00]*$"))]
+    reason: String,
+}
+
+/// The published routes to send again: either those with these ids, or those that the filter selects.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(transform = either_ids_or_filter)]
+pub(crate) struct ResendRequest {
+    /// `<notification_id>/<route_id>` of each route.
+    #[schemars(with = "Option<Vec<String>>", length(min = 1, max = MAX_ROUTES_PER_REQUEST))]
+    ids: Option<Ids>,
+    /// At most 10,000 of the published routes that it selects; `remaining` counts the others. It takes at
+    /// least one condition. The times are those of publication; a route that was published more than a day
+    /// after its acceptance is selected by its id or its notification.
+    #[schemars(with = "Option<SelectedRoutes>")]
+    filter: Option<Object<SelectedRoutes>>,
+    /// Only tell what the request would do. Then it needs no `Idempotency-Key`.
+    #[serde(default)]
+    dry_run: bool,
+    /// The reason, in the operator's words: at most 1,024 bytes without U+0000.
+    #[serde(default)]
+    #[schemars(length(max = MAX_REASON_BYTES), regex(pattern = r"^[^\x00]*$"))]
     reason: String,
 }
 
@@ -202,6 +225,24 @@ pub(crate) async fn cancel<P: Ports>(
         render: |report| Json(Cancelled::from(report)).into_response(),
     };
     carry_out(api, request, asked).await
+}
+
+pub(crate) async fn resend<P: Ports>(
+    State(api): State<Arc<Api<P>>>,
+    request: OperatorRequest,
+) -> Result<Response, Problem> {
+    let ResendRequest { ids, filter, dry_run, reason } = request.parse()?;
+    let Some(change) = RouteChange::resend(api.settings.budgets, reason) else {
+        return Err(bad_request(format!("reason takes at most {MAX_REASON_BYTES} bytes.")));
+    };
+    let mut selection =
+        selection(ids, filter, |filter: SelectedRoutes| filter.read().map(Selection::Routes))?;
+    if let Selection::Routes(filter) = &mut selection {
+        // What the request sends again is not selected by it again.
+        filter.until = Some(filter.until.unwrap_or_else(|| api.clock.now()));
+    }
+    let render = |report| Json(Resent::from(report)).into_response();
+    carry_out(api, request, Asked { change, selection, dry_run, render }).await
 }
 
 async fn carry_out<P: Ports>(

@@ -65,6 +65,7 @@ pub fn router<P: Ports>(api: Api<P>, guard: &TokenGuard) -> Router {
         .route("/v1/dead-letters:replay", operator(post(changes::replay::<P>)))
         .route("/v1/dead-letters:discard", operator(post(changes::discard::<P>)))
         .route("/v1/routes:cancel", operator(post(changes::cancel::<P>)))
+        .route("/v1/routes:resend", operator(post(changes::resend::<P>)))
         .route("/v1/actions", operator(get(actions::list::<P>)))
         .route("/v1/activity", operator(get(activity::show::<P>)))
         .route("/v1/holds", operator(get(holds::list::<P>)))

@@ -14,7 +14,7 @@ mod receipts;
 
 pub(crate) use accepted::{Accepted, AcceptedElement, OUTCOME_ACCEPTED, OUTCOME_DUPLICATE};
 pub(crate) use batch::{ElementResult, MAX_BATCH_RECIPIENTS, MAX_INTENTS, Results};
-pub(crate) use changes::{Cancelled, Discarded, Replayed};
+pub(crate) use changes::{Cancelled, Discarded, Replayed, Resent};
 pub(crate) use holds::ChangedHold;
 pub use holds::Holds;
 pub(crate) use intent_outcome::{IntentState, KeyOutcome};

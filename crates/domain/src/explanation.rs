@@ -8,7 +8,7 @@ use ambient::Timestamp;
 
 use crate::hold::RouteHold;
 use crate::operations::CANCELLED;
-use crate::query::{Route, Waiting};
+use crate::query::{Route, RouteResend, Waiting};
 use crate::receipt::{Receipt, ReceiptStatus, Report};
 use crate::route::{RouteStatus, SkipReason};
 
@@ -38,17 +38,21 @@ fn state(route: &Route, now: Timestamp, obstacle: Option<&Waiting>) -> String {
     match route.status {
         RouteStatus::Pending => format!("{}; {}", why_pending(route), next_attempt(route, now, obstacle)),
         RouteStatus::Failed => format!("{}; {}", failures(route), next_attempt(route, now, obstacle)),
-        RouteStatus::Published => format!(
-            "Published{} as entry {} of the outbound stream; final, consumers deliver it from there",
-            at(route.published_at),
-            route.published_entry_id,
-        ),
+        RouteStatus::Published => {
+            let again = route.resend.as_ref().map(|resend| format!(", {}", sent_again(resend)));
+            let again = again.unwrap_or_default();
+            format!("{}{again}; final, consumers deliver it from there", published(route))
+        }
         RouteStatus::DeadLetter => dead_letter(route),
         RouteStatus::Skipped => skipped(route),
     }
 }
 
 fn why_pending(route: &Route) -> String {
+    // A replay of a dead letter begins with the first attempt again.
+    if let Some(resend) = route.resend.as_ref().filter(|_| route.attempt_count > 0) {
+        return format!("{}, {}", published(route), sent_again(resend));
+    }
     // Only an operator makes a route pending again, or holds it.
     if route.updated_at > route.created_at && route.hold.is_none() {
         format!("Scheduled again by an operator at {}", route.updated_at)
@@ -57,7 +61,33 @@ fn why_pending(route: &Route) -> String {
     }
 }
 
+fn published(route: &Route) -> String {
+    format!(
+        "Published{} as entry {} of the outbound stream",
+        at(route.published_at),
+        route.published_entry_id
+    )
+}
+
+/// The resend, with operator and reason unless the reader may not learn them.
+fn sent_again(resend: &RouteResend) -> String {
+    let by = resend.actor.shown().unwrap_or("an operator");
+    let because = resend.reason.shown().filter(|reason| !reason.is_empty());
+    let because = because.map(|reason| format!(" because: {reason}")).unwrap_or_default();
+    format!("sent again by {by} at {}{because}", resend.at)
+}
+
 fn failures(route: &Route) -> String {
+    if let Some(resend) = &route.resend {
+        // The attempts before the resend are counted, too.
+        let attempt = route.attempt_count;
+        return format!(
+            "{}, {}; attempt {attempt} failed: {}",
+            published(route),
+            sent_again(resend),
+            cause(route)
+        );
+    }
     format!("Failed {}: {}", times(route.attempt_count), cause(route))
 }
 
@@ -98,12 +128,12 @@ fn next_attempt(route: &Route, now: Timestamp, obstacle: Option<&Waiting>) -> St
 }
 
 fn dead_letter(route: &Route) -> String {
-    let gave_up = format!(
-        "gave up{} after {}: {}",
-        at(route.dead_lettered_at),
-        attempts(route.attempt_count),
-        cause(route)
-    );
+    let attempts = match &route.resend {
+        None => attempts(route.attempt_count),
+        // The attempts before the resend are counted, too.
+        Some(resend) => format!("attempt {}, {}", route.attempt_count, sent_again(resend)),
+    };
+    let gave_up = format!("gave up{} after {attempts}: {}", at(route.dead_lettered_at), cause(route));
     match &route.discarded {
         Some(discarded) => format!(
             "Discarded by {} at {} ({}), after the service {gave_up}; only a replay by its id makes another attempt",
@@ -121,7 +151,11 @@ fn skipped(route: &Route) -> String {
     if reason == CANCELLED {
         // The message names the operator and the reason, unless the reader may not learn them.
         let (at, who) = (at(route.skipped_at), &route.last_error_message);
-        return format!("Skipped{at} because it was {who}; final, only a new intent is sent");
+        let again = match &route.resend {
+            Some(resend) => format!("{}, {}; ", published(route), sent_again(resend)),
+            None => String::new(),
+        };
+        return format!("{again}Skipped{at} because it was {who}; final, only a new intent is sent");
     }
     let why = if reason == SkipReason::NoEmailAddress.as_str() {
         "the user directory had no usable e-mail address of the user"

@@ -1,4 +1,5 @@
-//! Operators' changes of routes: dead letters are replayed or discarded, live routes are cancelled.
+//! Operators' changes of routes: dead letters are replayed or discarded, live routes are cancelled, and
+//! published ones are sent again.
 //!
 //! The API, the commands and the console share one rule. A request selects at most [`MAX_ROUTES_PER_REQUEST`]
 //! routes, each with its version at that time, and changes them in chunks of [`CHUNK_ROUTES`]. A route whose
@@ -64,6 +65,13 @@ pub enum RouteChange {
         /// The reason, in the operator's words.
         reason: String,
     },
+    /// The published routes become pending again, with these budgets: their entries are appended again.
+    Resend {
+        /// The budgets of the new attempts.
+        budgets: Budgets,
+        /// The reason, in the operator's words; may be empty.
+        reason: String,
+    },
 }
 
 /// The state in which routes must be for a change.
@@ -73,6 +81,8 @@ pub enum Changeable {
     DeadLetters,
     /// They are pending or failed, held or not.
     Live,
+    /// Their entries are in the outbound streams.
+    Published,
 }
 
 impl RouteChange {
@@ -86,12 +96,18 @@ impl RouteChange {
         is_reason(&reason).then_some(Self::Cancel { reason })
     }
 
+    /// A resend with these budgets, for this reason, which may be empty. `None` if the text is not a reason.
+    pub fn resend(budgets: Budgets, reason: String) -> Option<Self> {
+        (reason.is_empty() || is_reason(&reason)).then_some(Self::Resend { budgets, reason })
+    }
+
     /// The name in `operator_actions.action`.
     pub fn action(&self) -> &'static str {
         match self {
             Self::Replay(_) => "replay_dead_letters",
             Self::Discard { .. } => "discard_dead_letters",
             Self::Cancel { .. } => "cancel_routes",
+            Self::Resend { .. } => "resend_routes",
         }
     }
 
@@ -100,6 +116,7 @@ impl RouteChange {
         match self {
             Self::Replay(_) | Self::Discard { .. } => Changeable::DeadLetters,
             Self::Cancel { .. } => Changeable::Live,
+            Self::Resend { .. } => Changeable::Published,
         }
     }
 
@@ -108,12 +125,21 @@ impl RouteChange {
         match self {
             Self::Replay(_) => None,
             Self::Discard { reason } | Self::Cancel { reason } => Some(reason),
+            Self::Resend { reason, .. } => Some(reason.as_str()).filter(|reason| !reason.is_empty()),
         }
     }
 
     /// True if the change makes routes due.
     pub fn adds_due_routes(&self) -> bool {
-        matches!(self, Self::Replay(_))
+        self.budgets().is_some()
+    }
+
+    /// The budgets that the change gives to routes.
+    fn budgets(&self) -> Option<Budgets> {
+        match self {
+            Self::Replay(budgets) | Self::Resend { budgets, .. } => Some(*budgets),
+            Self::Discard { .. } | Self::Cancel { .. } => None,
+        }
     }
 
     /// True if the change may be made to a dead letter. A discarded one may only be replayed, and only if it
@@ -129,6 +155,7 @@ impl Changeable {
         match self {
             Self::DeadLetters => status == RouteStatus::DeadLetter,
             Self::Live => status.is_live(),
+            Self::Published => status == RouteStatus::Published,
         }
     }
 
@@ -148,25 +175,37 @@ pub fn cancelled_by(actor: &str, reason: &str) -> String {
     format!("cancelled by {actor}: {reason}")
 }
 
-/// The new values of a route that is replayed at `now`. Its ids, recipient and last error are kept.
+/// The new values of a route that becomes pending again. Its ids, recipient and last error are kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ReplayedRoute {
+pub struct RequeuedRoute {
     /// Always pending.
     pub status: RouteStatus,
-    /// Always zero.
+    /// The attempts before the next one: none if it is replayed, all so far if it is sent again.
     pub attempt_count: u32,
-    /// The currently configured budget.
+    /// These, and the currently configured budget.
     pub max_attempts: u32,
     /// Immediately: no replica has the route in memory, so there is no head start.
     pub next_attempt_at: Timestamp,
 }
 
 /// The new values of a dead letter of `channel` that is replayed at `now`.
-pub fn replay(channel: Channel, budgets: Budgets, now: Timestamp) -> ReplayedRoute {
-    ReplayedRoute {
+pub fn replay(channel: Channel, budgets: Budgets, now: Timestamp) -> RequeuedRoute {
+    RequeuedRoute {
         status: RouteStatus::Pending,
         attempt_count: 0,
         max_attempts: budgets.of(channel),
+        next_attempt_at: now,
+    }
+}
+
+/// The new values of a published route that is sent again at `now`: the number of its next attempt is one
+/// higher than that of the attempt that was published.
+pub fn resend(target: &Target, budgets: Budgets, now: Timestamp) -> RequeuedRoute {
+    let attempt_count = target.attempt_count.saturating_add(1);
+    RequeuedRoute {
+        status: RouteStatus::Pending,
+        attempt_count,
+        max_attempts: attempt_count.saturating_add(budgets.of(target.channel)),
         next_attempt_at: now,
     }
 }
@@ -180,6 +219,10 @@ pub struct Target {
     pub version: Version,
     /// The channel of the route.
     pub channel: Channel,
+    /// Its attempts so far, as [`LiveRoute`](crate::route::LiveRoute) counts them.
+    pub attempt_count: u32,
+    /// The id of the entry that its next one replaces, if it is live and sent again.
+    pub replaces: Option<String>,
     /// The property by which a plan counts it.
     pub group: Group,
 }
@@ -275,7 +318,7 @@ impl OperatorAction {
         if let Some(key) = &self.idempotency_key {
             arguments["idempotency_key"] = json!(key);
         }
-        if let RouteChange::Replay(budgets) = change {
+        if let Some(budgets) = change.budgets() {
             arguments["max_attempts"] = json!({ "push": budgets.push, "email": budgets.email });
         }
         if let Some(reason) = change.reason() {

@@ -111,6 +111,7 @@ mod tests {
     fn route(channel: Channel) -> LiveRoute {
         let at = Timestamp::from_millis(1_775_121_700_500).expect("in range");
         LiveRoute {
+            replaces: None,
             key: RouteKey {
                 notification_id: NotificationId::from("1775121700000-0".to_owned()),
                 route_id: format!("{channel}:user:u-1"),

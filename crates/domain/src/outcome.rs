@@ -22,6 +22,7 @@ impl Acceptance {
         self.routes.iter().filter_map(|route| match route.start {
             Start::Skipped(_) => None,
             Start::Pending { due } => Some(LiveRoute {
+                replaces: None,
                 key: route.key.clone(),
                 version: Version::read(self.record.content.accepted_at),
                 channel: route.channel,

@@ -41,7 +41,7 @@ pub use idempotency::{
     AbandonOutcome, IdempotencyStore, KeyClaim, KeyClaimRequest, KeyClaimToken, KeyCondition, ResponseToStore,
 };
 pub use operations::{ChangeOutcome, ChunkReport, Operations, apply_change, apply_to_chunk};
-pub use publishing::{Append, LeaseOutcome, LeaseStore, LeaseToken, Outbound};
+pub use publishing::{Append, Leasable, LeaseOutcome, LeaseStore, LeaseToken, Outbound};
 pub use queries::{LeaderLookup, Queries, StreamQueries};
 pub use receipts::ReceiptStore;
 pub use replicas::{Activity, ActivityQueries, BlockedReport, ReplicaReport, ReplicaStore, WorkerReport};

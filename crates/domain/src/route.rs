@@ -285,12 +285,15 @@ pub struct LiveRoute {
     pub resolved_email: String,
     /// Language of the recipient.
     pub resolved_locale: String,
-    /// Failed attempts so far.
+    /// Attempts so far: those that failed, and before a resend the one that was published.
     pub attempt_count: u32,
-    /// Retry budget: this many failed attempts make a dead letter.
+    /// An attempt that fails at this count makes a dead letter.
     pub max_attempts: u32,
     /// Due time.
     pub next_attempt_at: Timestamp,
+    /// The id of the entry that the next one replaces, if an operator has the route sent again: a marker of
+    /// that entry does not mean that the next one is in the stream.
+    pub replaces: Option<String>,
     /// Content of the notification.
     pub content: Arc<RecordContent>,
 }

@@ -140,6 +140,7 @@ struct LiveColumns {
     attempt_count: Place,
     max_attempts: Place,
     next_attempt_at: Place,
+    published_entry_id: Place,
     producer: Place,
     notification_type: Place,
     payload_json: Place,
@@ -163,6 +164,7 @@ impl LiveColumns {
             attempt_count: place("routes.attempt_count")?,
             max_attempts: place("routes.max_attempts")?,
             next_attempt_at: place("routes.next_attempt_at")?,
+            published_entry_id: place("routes.published_entry_id")?,
             producer: place("records.producer")?,
             notification_type: place("records.notification_type")?,
             payload_json: place("records.payload_json")?,
@@ -204,6 +206,9 @@ impl LiveColumns {
             attempt_count: self.attempt_count.count(row, &name)?,
             max_attempts: self.max_attempts.count(row, &name)?,
             next_attempt_at: self.next_attempt_at.instant(row, &name)?,
+            replaces: Some(self.published_entry_id.get::<&str>(row, &name)?)
+                .filter(|id| !id.is_empty())
+                .map(str::to_owned),
             content,
             key,
         })

@@ -1,11 +1,11 @@
-//! Operators' changes: dead letters are replayed or discarded and live routes are cancelled, in chunks that
-//! leave a row in `operator_actions`. `targets.rs` selects the routes.
+//! Operators' changes: dead letters are replayed or discarded, live routes are cancelled and published ones
+//! are sent again, in chunks that leave a row in `operator_actions`. `targets.rs` selects the routes.
 //!
 //! A chunk is one transaction:
 //!
 //! 1. It locks the routes that still have the version with which they were selected, and their dead letters.
-//!    It waits for no lock: rows that another transaction holds are left out, be it another operator's, one of
-//!    retention, or one that was left open in a console.
+//!    It waits for no lock: rows that another transaction holds are left out, be it another operator's, one
+//!    of retention, or one that was left open in a console.
 //! 2. It changes the locked rows and no others, and counts each of them.
 //! 3. It records the change, and commits.
 //!
@@ -14,15 +14,18 @@
 //! is lost, the caller receives an outage error, and the repeated request does the rest.
 //!
 //! Concurrent transactions: a publisher changes live routes only, so it reads a replayed route when it is
-//! due, and never a dead one. Whoever cancels live routes holds their leases. Retention holds the locks of the routes it deletes, and skips a record with a
-//! locked or live route. If two operators collide, one of them finds the rows locked or at another version.
+//! due, and never a dead one. Live routes are cancelled under their leases. A published route that is sent
+//! again has a new version, so a repeated completion of its old entry is a conflict. Retention holds the
+//! locks of the routes it deletes, and skips a record with a locked or live route: a record stays while one
+//! of its routes is sent again. If two operators collide, one of them finds the rows locked or at another
+//! version.
 
 use std::collections::HashSet;
 use std::time::Duration;
 
 use ambient::Timestamp;
 use domain::operations::{
-    OperatorAction, RouteChange, Selection, Target, TargetPlace, Targets, cancelled_by, replay,
+    OperatorAction, RouteChange, Selection, Target, TargetPlace, Targets, cancelled_by, replay, resend,
 };
 use domain::ports::{ChangeOutcome, Operations, StoreError};
 use domain::query::Page;
@@ -38,7 +41,9 @@ pub(crate) mod statements;
 pub(crate) mod targets;
 
 pub(crate) use statements::insert_action;
-use statements::{cancel, delete, discard, lock, release_held, replay_routes, touch, unchanged};
+use statements::{
+    cancel, delete, discard, lock, release_held, replay_routes, resend_routes, touch, unchanged,
+};
 use targets::{select_listed, select_named, target_page};
 
 impl Operations for PgStore {
@@ -127,6 +132,11 @@ async fn write(
             let marked = discard(&targets, &action.actor, reason, now);
             check_all(session.execute(marked).await.map_err(store_error)?, &targets, "dead_letters")?;
             session.execute(touch(&targets, now)).await
+        }
+        RouteChange::Resend { budgets, reason } => {
+            let routes: Vec<_> =
+                targets.iter().map(|target| (target, resend(target, *budgets, now))).collect();
+            session.execute(resend_routes(&routes, (&action.actor, reason), now)).await
         }
         RouteChange::Cancel { reason } => {
             session.execute(release_held(&targets)).await.map_err(store_error)?;

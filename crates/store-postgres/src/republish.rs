@@ -212,12 +212,13 @@ pg::statements! {
         LIMIT $6::bigint";
 
     /// The columns that publishing needs. A published route has no next attempt: its publication time is
-    /// returned instead.
+    /// returned instead. The entry that the next one replaces is the one that the last resend replaced.
     PUBLISHED_ROUTES = "republish.published_routes", plan ["routes_pkey", "records_pkey"], concat!("
         SELECT ", live_columns_text!(), "
         FROM (
             SELECT r.notification_id, r.route_id, r.channel, r.updated_at, r.recipient_ref, r.resolved_email,
-                r.resolved_locale, r.attempt_count, r.max_attempts, r.published_at AS next_attempt_at
+                r.resolved_locale, r.attempt_count, r.max_attempts, r.published_at AS next_attempt_at,
+                coalesce(nullif(r.replaced_entry_id, r.published_entry_id), '') AS published_entry_id
             FROM unnest($1::text[], $2::text[]) AS g (notification_id, route_id)
             JOIN routes r ON r.notification_id = g.notification_id AND r.route_id = g.route_id
             WHERE r.status = $3::text

@@ -130,7 +130,7 @@ pub(crate) fn live_statuses() -> Parameter {
 macro_rules! live_columns_text {
     () => {
         "r.notification_id, r.route_id, r.channel, r.updated_at, r.recipient_ref, r.resolved_email, r.resolved_locale,
-            r.attempt_count, r.max_attempts, r.next_attempt_at, c.producer, c.notification_type, c.payload_json,
+            r.attempt_count, r.max_attempts, r.next_attempt_at, r.published_entry_id, c.producer, c.notification_type, c.payload_json,
             c.occurred_at, c.accepted_at, c.request_id, c.trace_id"
     };
 }

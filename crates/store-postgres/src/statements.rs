@@ -43,7 +43,7 @@ pub(crate) fn of_queries() -> Vec<Statement> {
         audit::entries::STATEMENTS,
         audit::orphans::STATEMENTS,
         audit::records::STATEMENTS,
-        operations::targets::STATEMENTS,
+        operations::targets::statements::STATEMENTS,
     ];
     [texts.concat(), queries::statements()].concat()
 }

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use domain::ports::{Acknowledged, LeaseOutcome, LeaseStore, LeaseToken, ServerId, StoreError};
+use domain::ports::{Acknowledged, Leasable, LeaseOutcome, LeaseStore, LeaseToken, ServerId, StoreError};
 use domain::route::{Channel, RouteKey};
 use redis::{Script, Value};
 
@@ -41,10 +41,11 @@ impl RedisLeases {
         }
     }
 
-    async fn acquire(
+    async fn acquire<'a>(
         &self,
         operation: &'static str,
         keys: impl ExactSizeIterator<Item = String>,
+        replaced: impl Iterator<Item = &'a str>,
         token: &LeaseToken,
         ttl: Duration,
     ) -> Result<Vec<LeaseOutcome>, StoreError> {
@@ -54,6 +55,9 @@ impl RedisLeases {
         }
         let mut call = ScriptCall::new(&self.acquire, keys);
         call.arg(&token.0).arg(millis(ttl));
+        for entry_id in replaced {
+            call.arg(entry_id);
+        }
         let mut answers = match self.client.script(operation, &call).await? {
             Value::Array(answers) if answers.len() >= count => answers,
             other => return Err(unexpected(operation, &other)),
@@ -82,13 +86,15 @@ impl RedisLeases {
 }
 
 impl LeaseStore for RedisLeases {
-    async fn acquire_leases(
+    async fn acquire_leases<R: Leasable>(
         &self,
-        keys: &[&RouteKey],
+        routes: &[&R],
         token: &LeaseToken,
         ttl: Duration,
     ) -> Result<Vec<LeaseOutcome>, StoreError> {
-        self.acquire("acquire route leases", self.lease_keys(keys), token, ttl).await
+        let keys = routes.iter().map(|route| self.keyspace.route_lease(route.key()));
+        let replaced = routes.iter().map(|route| route.replaces().unwrap_or_default());
+        self.acquire("acquire route leases", keys, replaced, token, ttl).await
     }
 
     async fn release_leases(&self, keys: &[&RouteKey], token: &LeaseToken) -> Result<(), StoreError> {
@@ -102,7 +108,8 @@ impl LeaseStore for RedisLeases {
         ttl: Duration,
     ) -> Result<bool, StoreError> {
         let key = [self.keyspace.scan_lock(channel)].into_iter();
-        Ok(self.acquire("acquire the scan lock", key, token, ttl).await? == [LeaseOutcome::Won])
+        Ok(self.acquire("acquire the scan lock", key, [""].into_iter(), token, ttl).await?
+            == [LeaseOutcome::Won])
     }
 
     async fn release_scan_lock(&self, channel: Channel, token: &LeaseToken) -> Result<(), StoreError> {

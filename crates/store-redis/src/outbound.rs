@@ -5,7 +5,7 @@ mod inspection;
 use std::time::Duration;
 
 use domain::outbound::OutboundEntry;
-use domain::ports::{Acknowledged, Append, LeaseToken, Outbound, ServerId, StoreError};
+use domain::ports::{Acknowledged, Append, Leasable, LeaseToken, Outbound, ServerId, StoreError};
 use domain::route::{Channel, RouteKey};
 use redis::{Script, Value};
 
@@ -70,10 +70,14 @@ impl RedisOutbound {
     }
 
     /// The keys of an append: the stream, its server changes, then the lease of each entry.
-    fn append_keys(&self, channel: Channel, entries: &[(&RouteKey, &OutboundEntry<'_>)]) -> Vec<String> {
+    fn append_keys<R: Leasable>(
+        &self,
+        channel: Channel,
+        entries: &[(&R, &OutboundEntry<'_>)],
+    ) -> Vec<String> {
         let mut keys = Vec::with_capacity(entries.len() + 2);
         keys.extend(self.stream_keys(channel));
-        keys.extend(entries.iter().map(|(key, _)| self.keyspace.route_lease(key)));
+        keys.extend(entries.iter().map(|(route, _)| self.keyspace.route_lease(route.key())));
         keys
     }
 
@@ -157,7 +161,7 @@ fn stream_keys(stream: &str) -> [String; 2] {
 }
 
 /// Adds to the call, for each entry, the number of its names and values, then these.
-fn add_entries(call: &mut ScriptCall<'_>, entries: &[(&RouteKey, &OutboundEntry<'_>)]) {
+fn add_entries<R>(call: &mut ScriptCall<'_>, entries: &[(&R, &OutboundEntry<'_>)]) {
     for (_, OutboundEntry(fields)) in entries {
         call.arg(fields.len() * 2);
         for (name, value) in fields {

@@ -88,7 +88,7 @@ impl<S: Operations, L: LeaseStore> Operations for LeasedChanges<S, L> {
                 let token = LeaseToken(format!("cancel:{}:{key}", action.actor));
                 Cancellation { changes: self, change, action, token, now }.run(chunk).await
             }
-            RouteChange::Replay(_) | RouteChange::Discard { .. } => {
+            RouteChange::Replay(_) | RouteChange::Discard { .. } | RouteChange::Resend { .. } => {
                 self.store.change_routes(change, chunk, action, now).await
             }
         }
@@ -139,10 +139,10 @@ impl<S: Operations, L: LeaseStore> Cancellation<'_, S, L> {
     }
 
     async fn acquire(&self, targets: &[&Target]) -> Result<Vec<LeaseOutcome>, StoreError> {
-        let keys: Vec<&RouteKey> = targets.iter().map(|target| &target.key).collect();
-        let acquired = self.changes.leases.acquire_leases(&keys, &self.token, self.changes.times.dedupe_ttl);
-        let acquired = acquired.await;
+        let LeasedChanges { leases, times, .. } = self.changes;
+        let acquired = leases.acquire_leases(targets, &self.token, times.dedupe_ttl).await;
         if acquired.is_err() {
+            let keys: Vec<&RouteKey> = targets.iter().map(|target| &target.key).collect();
             self.release(&keys).await;
         }
         acquired

@@ -282,6 +282,7 @@ pub(crate) fn acknowledged(entry_id: &str) -> Acknowledged {
 pub(crate) fn route(number: u64, attempt_count: u32) -> LiveRoute {
     let at = Timestamp::UNIX_EPOCH;
     LiveRoute {
+        replaces: None,
         key: RouteKey {
             notification_id: NotificationId::of(EntryId::new(number, 0), 0),
             route_id: "push:user:u-1".into(),

@@ -6,6 +6,20 @@
 //! returns the result of the first call. While a completion is not committed, its marker is renewed
 //! ([`markers`]); a completion that cannot be committed because of its own row is deferred ([`deferred`]).
 //!
+//! A route that an operator has sent again (ADR 0059) names the entry that its next one replaces, and goes
+//! the same way: a marker of exactly that entry gives way to the lease. What is left if the process dies
+//! after a step:
+//!
+//! | step | after a crash |
+//! |---|---|
+//! | the operator's transaction | the route is due, with the marker of the replaced entry or none |
+//! | lease | the lease, until it expires; the replaced marker is gone |
+//! | append | the marker of the new entry, which completes the route |
+//! | completion | nothing to do |
+//!
+//! A publisher that has not committed the replaced entry renews its marker, and may write it over the lease.
+//! The append then finds it, appends nothing, and the route is leased again.
+//!
 //! Work has two sources: batches of routes that this replica has just accepted ([`crate::dispatch`]), and the
 //! scan for due routes ([`scan`]): retries, routes that were not dispatched, and routes of a crashed replica.
 //! One replica at a time reads a page of due routes of a channel, under the scan lock.

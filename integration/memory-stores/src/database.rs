@@ -227,6 +227,7 @@ impl ServiceTables {
 fn skipped(route: &NewRoute, record: &Record) -> Option<(LiveRoute, SkipReason)> {
     let Start::Skipped(reason) = route.start else { return None };
     let row = LiveRoute {
+        replaces: None,
         key: route.key.clone(),
         version: Version::read(record.content.accepted_at),
         channel: route.channel,

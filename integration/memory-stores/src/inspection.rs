@@ -5,7 +5,9 @@ use std::time::Duration;
 use ambient::Clock;
 use domain::entry::EntryId;
 use domain::outbound::OutboundEntry;
-use domain::ports::{Append, FoundEntries, OutboundInspection, OutboundServer, OutboundState, StoreError};
+use domain::ports::{
+    Append, FoundEntries, Leasable, OutboundInspection, OutboundServer, OutboundState, StoreError,
+};
 use domain::republish::Gap;
 use domain::route::{Channel, RouteKey};
 
@@ -134,28 +136,29 @@ impl OutboundInspection for MemoryPublishing {
         }
     }
 
-    async fn append_again(
+    async fn append_again<R: Leasable>(
         &self,
         channel: Channel,
-        entries: &[(&RouteKey, &OutboundEntry<'_>)],
+        entries: &[(&R, &OutboundEntry<'_>)],
         marker_ttl: Duration,
     ) -> Result<Vec<Append>, StoreError> {
         let now = self.clock.now();
         let mut state = lock(&self.state);
-        let mut append_again = |key: &RouteKey, entry: &OutboundEntry<'_>| {
+        let mut append_again = |route: &R, entry: &OutboundEntry<'_>| {
+            let key = route.key();
             match state.holder(key, now) {
                 Some(Holder::Token(_)) => return Append::LeaseLost,
-                Some(Holder::Marker(marker)) => {
+                Some(Holder::Marker(marker)) if route.replaces() != Some(marker.as_str()) => {
                     let marker = marker.clone();
                     if marker.parse().is_ok_and(|id| state.has_had(channel, key, id)) {
                         state.put_marker(key, &marker, now + marker_ttl);
                         return state.done(marker);
                     }
                 }
-                None => {}
+                Some(Holder::Marker(_)) | None => {}
             }
             state.append(channel, key, entry, now, marker_ttl)
         };
-        Ok(entries.iter().map(|(key, entry)| append_again(key, entry)).collect())
+        Ok(entries.iter().map(|(route, entry)| append_again(route, entry)).collect())
     }
 }

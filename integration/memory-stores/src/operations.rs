@@ -5,8 +5,8 @@ use std::collections::HashSet;
 
 use ambient::Timestamp;
 use domain::operations::{
-    CANCELLED, Changeable, Group, LivePlace, OperatorAction, RouteChange, RouteFilter, Selection, Target,
-    TargetPlace, Targets, replay,
+    CANCELLED, Changeable, Group, LivePlace, OperatorAction, RequeuedRoute, RouteChange, RouteFilter,
+    Selection, Target, TargetPlace, Targets, replay, resend,
 };
 use domain::ports::{ChangeOutcome, Operations, StoreError};
 use domain::query::{DeadLetterFilter, DeadLetterPlace, Page};
@@ -52,6 +52,9 @@ impl Operations for MemoryDatabase {
         let (places, page) = match selection {
             Selection::Ids(_) => (Vec::new(), false),
             Selection::DeadLetters(filter) => tables.dead_letters_after(filter, after, limit),
+            Selection::Routes(_) if change.changes() == Changeable::Published => {
+                tables.published_after(after, limit)
+            }
             Selection::Routes(filter) => tables.live_after(filter, after, limit),
         };
         let next = places.last().filter(|_| page).map(|(_, place)| place.clone());
@@ -144,6 +147,20 @@ impl ServiceTables {
         (found.into_iter().map(place).collect(), is_full)
     }
 
+    /// Published routes by their keys, of any filter.
+    fn published_after(&self, after: Option<&TargetPlace>, limit: usize) -> Places {
+        let after = match after {
+            Some(TargetPlace::Published(_, key)) => Some(key),
+            _ => None,
+        };
+        let published = self.routes.iter().filter(|(_, row)| row.status == RouteStatus::Published);
+        let keys = published.map(|(key, _)| key).filter(|key| after.is_none_or(|after| *key > after));
+        let found: Vec<RouteKey> = keys.take(limit).cloned().collect();
+        let is_full = found.len() == limit;
+        let place = |key: RouteKey| (key.clone(), TargetPlace::Published(Timestamp::MIN, key));
+        (found.into_iter().map(place).collect(), is_full)
+    }
+
     /// The route, if it is in this state.
     fn target(&self, state: Changeable, key: &RouteKey) -> Option<Target> {
         let row = self.routes.get(key).filter(|row| state.includes(row.status))?;
@@ -152,9 +169,18 @@ impl ServiceTables {
                 self.dead_letters.get(key)?;
                 Group::Cause(row.last_error_classification.to_owned())
             }
-            Changeable::Live => Group::Type(row.route.content.notification_type.clone()),
+            Changeable::Live | Changeable::Published => {
+                Group::Type(row.route.content.notification_type.clone())
+            }
         };
-        Some(Target { key: key.clone(), version: row.route.version, channel: row.route.channel, group })
+        Some(Target {
+            key: key.clone(),
+            version: row.route.version,
+            channel: row.route.channel,
+            attempt_count: row.route.attempt_count,
+            replaces: row.route.replaces.clone().filter(|_| row.status.is_live()),
+            group,
+        })
     }
 
     fn change(&mut self, change: &RouteChange, target: &Target, now: Timestamp) -> ChangeOutcome {
@@ -168,12 +194,12 @@ impl ServiceTables {
         row.touch(now);
         match change {
             RouteChange::Replay(budgets) => {
-                let replayed = replay(row.route.channel, *budgets, now);
-                row.status = replayed.status;
-                row.route.attempt_count = replayed.attempt_count;
-                row.route.max_attempts = replayed.max_attempts;
-                row.route.next_attempt_at = replayed.next_attempt_at;
+                requeue(row, replay(row.route.channel, *budgets, now));
                 self.dead_letters.remove(&target.key);
+            }
+            RouteChange::Resend { budgets, .. } => {
+                row.route.replaces = Some(row.published_entry_id.clone());
+                requeue(row, resend(target, *budgets, now));
             }
             RouteChange::Discard { .. } => {
                 if let Some(letter) = self.dead_letters.get_mut(&target.key) {
@@ -187,6 +213,13 @@ impl ServiceTables {
         }
         ChangeOutcome::Changed
     }
+}
+
+fn requeue(row: &mut Row, requeued: RequeuedRoute) {
+    row.status = requeued.status;
+    row.route.attempt_count = requeued.attempt_count;
+    row.route.max_attempts = requeued.max_attempts;
+    row.route.next_attempt_at = requeued.next_attempt_at;
 }
 
 fn cancel(row: &mut Row) {

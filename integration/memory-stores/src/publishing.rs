@@ -10,7 +10,7 @@ use ambient::{Clock, ManualClock, Timestamp};
 use domain::entry::EntryId;
 use domain::outbound::OutboundEntry;
 use domain::ports::{
-    Acknowledged, Append, LeaseOutcome, LeaseStore, LeaseToken, Outbound, ServerId, StoreError,
+    Acknowledged, Append, Leasable, LeaseOutcome, LeaseStore, LeaseToken, Outbound, ServerId, StoreError,
 };
 use domain::republish::Gap;
 use domain::route::{Channel, RouteKey};
@@ -190,6 +190,12 @@ impl MemoryPublishing {
         }
     }
 
+    /// Writes the marker of an entry over any value, as the publisher that appended the entry does.
+    pub fn write_marker(&self, key: &RouteKey, id: &str, ttl: Duration) {
+        let until = self.clock.now() + ttl;
+        lock(&self.state).put_marker(key, id, until);
+    }
+
     /// Loses every lease, marker and scan lock.
     pub fn lose_leases(&self) {
         let mut state = lock(&self.state);
@@ -199,27 +205,27 @@ impl MemoryPublishing {
 }
 
 impl LeaseStore for MemoryPublishing {
-    async fn acquire_leases(
+    async fn acquire_leases<R: Leasable>(
         &self,
-        keys: &[&RouteKey],
+        routes: &[&R],
         token: &LeaseToken,
         ttl: Duration,
     ) -> Result<Vec<LeaseOutcome>, StoreError> {
         let now = self.clock.now();
         let mut state = lock(&self.state);
-        let mut acquire = |key: &RouteKey| match state.holder(key, now) {
-            Some(Holder::Marker(id)) => {
+        let acquire = |route: &&R| match state.holder(route.key(), now) {
+            Some(Holder::Marker(id)) if route.replaces() != Some(id.as_str()) => {
                 let id = id.clone();
                 LeaseOutcome::Published(state.acknowledged(id))
             }
             Some(Holder::Token(holder)) if holder != token => LeaseOutcome::Held,
-            Some(Holder::Token(_)) | None => {
+            Some(Holder::Token(_) | Holder::Marker(_)) | None => {
                 let held = Expiring { value: Holder::Token(token.clone()), until: now + ttl };
-                state.routes.insert(key.clone(), held);
+                state.routes.insert(route.key().clone(), held);
                 LeaseOutcome::Won
             }
         };
-        Ok(keys.iter().map(|key| acquire(key)).collect())
+        Ok(routes.iter().map(acquire).collect())
     }
 
     async fn release_leases(&self, keys: &[&RouteKey], token: &LeaseToken) -> Result<(), StoreError> {
@@ -268,7 +274,12 @@ impl LeaseStore for MemoryPublishing {
         let mut state = lock(&self.state);
         let (is_same, now) = (state.server() == *server, self.clock.now());
         for (key, id) in markers {
-            if is_same || matches!(state.holder(key, now), Some(Holder::Marker(held)) if held == id) {
+            let is_later = |held: &str| held.parse::<EntryId>().ok() > id.parse().ok();
+            let is_extended = match state.holder(key, now) {
+                Some(Holder::Marker(held)) => held == id || (is_same && !is_later(held)),
+                Some(Holder::Token(_)) | None => is_same,
+            };
+            if is_extended {
                 state.put_marker(key, id, until);
             }
         }

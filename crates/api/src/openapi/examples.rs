@@ -26,7 +26,7 @@ use crate::view::{
 pub(super) use operators::{
     actions, activity, cancel_requests, cancelled, changed_hold, dead_letters, discard_requests, discarded,
     hold_requests, holds, malformed, malformed_intents, malformed_intents_page, release_requests,
-    replay_requests, replayed, status,
+    replay_requests, replayed, resend_requests, resent, status,
 };
 
 const ID: &str = "019d4d2f-9a74-7cc3-8a5e-1f0c6b7d2e90";
@@ -138,6 +138,7 @@ fn route(channel: Channel) -> Route {
         published_entry_id: String::new(),
         recovery_hint: String::new(),
         discarded: None,
+        resend: None,
         hold: None,
         receipt: None,
         explanation: String::new(),

@@ -14,14 +14,14 @@ use super::operations::{
 };
 use super::problems::{IN_PROGRESS, INTENT_REFUSED, NOT_FOUND, QUERY_TOO_EXPENSIVE, REQUEST_CONFLICT};
 use super::schemas::{Schemas, header_refs, schema_ref};
-use crate::changes::{CancelRequest, DiscardRequest, ReplayRequest};
+use crate::changes::{CancelRequest, DiscardRequest, ReplayRequest, ResendRequest};
 use crate::holds::{HoldRequest, ReleaseRequest};
 use crate::ports::ApiSettings;
 use crate::receipts::ReceiptsRequest;
 use crate::search::SearchRequest;
 use crate::view::{
     Accepted, Actions, Cancelled, ChangedHold, DeadLetters, Discarded, Holds, KeyOutcome, MalformedIntents,
-    MalformedIntentsPage, Notifications, ReceiptResults, Replayed, Results,
+    MalformedIntentsPage, Notifications, ReceiptResults, Replayed, Resent, Results,
 };
 use crate::{actions, activity, dead_letters, intent_outcome, malformed_intents, notifications};
 
@@ -38,6 +38,7 @@ pub(super) fn paths(settings: &ApiSettings, schemas: &mut Schemas) -> Value {
         "/v1/dead-letters:replay": {"post": replay(settings, schemas).render()},
         "/v1/dead-letters:discard": {"post": discard(settings, schemas).render()},
         "/v1/routes:cancel": {"post": cancel(settings, schemas).render()},
+        "/v1/routes:resend": {"post": resend(settings, schemas).render()},
         "/v1/actions": {"get": list_actions(schemas).render()},
         "/v1/activity": {"get": get_activity(schemas).render()},
         "/v1/holds": {"get": list_holds(schemas).render()},
@@ -206,6 +207,14 @@ fn cancel(settings: &ApiSettings, schemas: &mut Schemas) -> Operation {
     let texts = ("cancelRoutes", "Cancels routes that are not published yet.", about);
     let examples = (examples::cancel_requests(), examples::cancelled());
     route_change::<CancelRequest, Cancelled>(settings, schemas, texts, examples)
+}
+
+fn resend(settings: &ApiSettings, schemas: &mut Schemas) -> Operation {
+    let about = "They are pending again with a new budget, and appended again under the ids that they always had, with the next number of attempt: \
+        consumers that have processed them drop them. The request does not wait for publishers.";
+    let texts = ("resendRoutes", "Sends published routes again.", about);
+    let examples = (examples::resend_requests(), examples::resent());
+    route_change::<ResendRequest, Resent>(settings, schemas, texts, examples)
 }
 
 /// A change of routes with these texts (id, summary, description) and examples (of bodies and of responses).

@@ -39,6 +39,21 @@ impl From<ChangeReport> for Cancelled {
     }
 }
 
+/// The result of a resend.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct Resent {
+    /// How many routes are pending again.
+    resent: u64,
+    #[serde(flatten)]
+    report: ChangeReport,
+}
+
+impl From<ChangeReport> for Resent {
+    fn from(report: ChangeReport) -> Self {
+        Self { resent: report.changed, report }
+    }
+}
+
 impl From<ChangeReport> for Replayed {
     fn from(report: ChangeReport) -> Self {
         Self { replayed: report.changed, report }

@@ -216,7 +216,7 @@ impl<O: Operations + Clone> Command<'_, O> {
                 self.words.counted_are(Counted { count: report.locked, capped: false }),
                 match self.change {
                     RouteChange::Cancel { .. } => ", or publishers have leased them",
-                    RouteChange::Replay(_) | RouteChange::Discard { .. } => "",
+                    RouteChange::Replay(_) | RouteChange::Discard { .. } | RouteChange::Resend { .. } => "",
                 }
             ),
             BulkEnd::Finished if !report.unknown.is_empty() => {

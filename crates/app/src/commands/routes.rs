@@ -1,11 +1,14 @@
-//! `cancel`: live routes that must not be published (ADR 0059).
+//! `cancel`: live routes that must not be published; `resend`: published routes that are sent again (ADR
+//! 0059).
 
 use std::io::Write;
 
 use ambient::Timestamp;
 use clap::{ArgGroup, Args};
-use domain::operations::{MAX_REASON_BYTES, MAX_ROUTES_PER_REQUEST, RouteChange, RouteFilter, Selection};
-use domain::ports::Queries;
+use domain::operations::{
+    Budgets, Changeable, MAX_REASON_BYTES, MAX_ROUTES_PER_REQUEST, RouteChange, RouteFilter, Selection,
+};
+use domain::ports::{Operations, Queries};
 use domain::record::NotificationId;
 use domain::route::Channel;
 use workers::LeaseTimes;
@@ -83,6 +86,25 @@ fn parse_reason(text: &str) -> Result<RouteChange, String> {
     RouteChange::cancel(text.to_owned()).ok_or_else(|| format!("it takes 1 to {MAX_REASON_BYTES} bytes"))
 }
 
+/// The routes to send again.
+#[derive(Args, Debug)]
+pub struct ResendArgs {
+    #[command(flatten)]
+    selection: SelectionArgs,
+    /// The reason, which the routes keep
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true, value_parser = parse_optional_reason)]
+    reason: String,
+    /// Send again at once, however many routes are due
+    #[arg(long)]
+    no_wait: bool,
+}
+
+fn parse_optional_reason(text: &str) -> Result<String, String> {
+    let no_budgets = Budgets { push: 0, email: 0 };
+    let change = RouteChange::resend(no_budgets, text.to_owned());
+    change.map(|_| text.to_owned()).ok_or_else(|| format!("it takes at most {MAX_REASON_BYTES} bytes"))
+}
+
 /// The examples of `cancel`.
 pub const CANCEL_EXAMPLES: &str = "\
 Examples:
@@ -103,6 +125,36 @@ own environment: PostgreSQL, Redis, and the same NOTIFICATION_ROUTE_LEASE_TTL an
 `conflicts`, `locked`, `finished`, and `request_id`, null if nothing was changed; with --dry-run the plan as POST /v1/routes:cancel answers
 it. The exit code is 1 if it did not finish, an id names no route, some stayed locked, or none of the ids named a live route.";
 
+/// The examples of `resend`.
+pub const RESEND_EXAMPLES: &str = "\
+Examples:
+  notification resend --channel email --since 2026-04-02T09:00:00Z --until 2026-04-02T11:50:00Z --reason 'the mail service lost them' --dry-run
+  notification resend --recipient u-1 --since 1d
+  notification resend --notification 1775121700000-0 --yes
+  notification resend --id 1775121700000-0/push:user:u-1
+
+Published routes are appended to their outbound stream again, under the same event_id or delivery_id and with the next number of attempt:
+consumers that have processed them drop them. --since and --until are times of publication; a route that was published more than a day
+after its acceptance is selected by --notification or --id.
+
+It shows the plan and asks, then works in transactions of 500, each with a row in operator_actions. What is published after it began is
+left alone. It adds routes only while fewer than 1,000 are due, so that new notifications do not wait behind it, and ends if the publishers
+leave as many for 5 minutes; --no-wait sends at once. Ctrl-C ends it after the transaction in progress, and it says how to continue. The
+routes have a new budget of NOTIFICATION_PUSH_MAX_ATTEMPTS or NOTIFICATION_EMAIL_MAX_ATTEMPTS attempts, and are held, cancelled or dead
+letters like any other.
+
+--json prints one document: `resent`, `unknown` (ids that name no route), `unchanged` (how many name no published route), `conflicts`,
+`locked`, `finished`, and `request_id`, null if nothing was changed; with --dry-run the plan as POST /v1/routes:resend answers it. The exit
+code is 1 if it did not finish, an id names no route, some stayed locked, or none of the ids named a published route.";
+
+const RESEND_WORDS: Words = Words {
+    command: "resend",
+    verb: "Resend",
+    done: "resent",
+    nouns: ["published route", "published routes"],
+    headings: ["TYPE", "ROUTES"],
+};
+
 const CANCEL_WORDS: Words = Words {
     command: "cancel",
     verb: "Cancel",
@@ -119,12 +171,38 @@ pub async fn cancel(args: CancelArgs, vars: Vars, out: &mut (impl Write + Send))
     let client = open_redis(&redis)?;
     let stream = config.intents_stream.clone();
     let tables = Tables::open(config).await?;
+    let operations = leased_changes(&tables.store()?, &client, &stream, times);
+    let words = CANCEL_WORDS;
+    command(tables, operations, &selection, actor, (change, words)).await?.run(false, out).await
+}
+
+/// Runs `resend` with these variables, and prints to `out`.
+pub async fn resend(args: ResendArgs, vars: Vars, out: &mut (impl Write + Send)) -> Result<(), Failure> {
+    let ResendArgs { selection, reason, no_wait } = args;
+    let actor = selection.change.actor.actor(&vars);
+    let (config, budgets): (OperatorConfig, Budgets) = load(vars)?;
+    let tables = Tables::open(config).await?;
+    let operations = tables.store()?;
+    let change = RouteChange::Resend { budgets, reason };
+    let command = command(tables, operations, &selection, actor, (change, RESEND_WORDS)).await?;
+    command.run(no_wait, out).await
+}
+
+async fn command<O: Operations + Clone>(
+    tables: Tables,
+    operations: O,
+    selection: &SelectionArgs,
+    actor: String,
+    (change, words): (RouteChange, Words),
+) -> Result<Command<'_, O>, Failure> {
     let store = tables.store()?;
-    let operations = leased_changes(&store, &client, &stream, times);
     let now = tables.explained(tables.queries.now().await)?;
-    let end = tables.explained(tables.queries.end_of_notifications(now).await)?;
+    let end = match change.changes() {
+        // Replicas write the times of acceptance by their own clocks.
+        Changeable::Live => tables.explained(tables.queries.end_of_notifications(now).await)?,
+        Changeable::Published | Changeable::DeadLetters => now,
+    };
     let action = action(actor, selection.selection(now, end)?);
     let (clock, args) = (StoreClock::new(now), &selection.change);
-    let command = Command { tables, operations, store, clock, args, change, action, words: CANCEL_WORDS };
-    command.run(false, out).await
+    Ok(Command { tables, operations, store, clock, args, change, action, words })
 }

@@ -50,7 +50,7 @@ async fn form<P: Ports>(
 ) -> Result<Page, PageError> {
     let params = Params::parse(query.as_deref(), &[])?;
     let content = render(&operator, &console.settings.catalog, &params);
-    Ok(Page::new(Section::Notifications, "Cancel routes", content))
+    Ok(Page::new(Section::Notifications, "Cancel or send again", content))
 }
 
 fn render(operator: &Operator, catalog: &Catalog, params: &Params) -> Markup {
@@ -69,8 +69,9 @@ fn render(operator: &Operator, catalog: &Catalog, params: &Params) -> Markup {
             }
             div.actions {
                 button.danger type="submit" name="do" value=(Change::Cancel.all()) { "Cancel all that match…" }
+                button.primary type="submit" name="do" value=(Change::Resend.all()) { "Send all that match again…" }
             }
-            p.hint { "The button shows the plan first. To cancel concerns pending and failed routes, held or not, by the time of acceptance." }
+            p.hint { "Each button shows the plan first. Pending and failed routes, held or not, are cancelled, by the time of acceptance; published ones are sent again, by the time of publication." }
             datalist #types { @for known in catalog.types() { option value=(known.name()) {} } }
             (producers(catalog))
         }

@@ -185,7 +185,8 @@ fn changes_of(route: &Route) -> &'static [Change] {
         RouteStatus::DeadLetter if route.discarded.is_some() => &[Change::Replay],
         RouteStatus::DeadLetter => &[Change::Replay, Change::Discard],
         RouteStatus::Pending | RouteStatus::Failed => &[Change::Cancel],
-        RouteStatus::Published | RouteStatus::Skipped => &[],
+        RouteStatus::Published => &[Change::Resend],
+        RouteStatus::Skipped => &[],
     }
 }
 

@@ -187,7 +187,7 @@ fn listed(
             (empty("There are no notifications yet.", "The catalogue shows how to send one."))
         }
         (pages(params, PATH, next))
-        p { a href=(FORM_PATH) { "Cancel by filter…" } }
+        p { a href=(FORM_PATH) { "Cancel or send again by filter…" } }
     }
 }
 

@@ -50,6 +50,8 @@ pub struct RouteState {
     pub status: Option<RouteStatus>,
     /// The id of the entry that the route names.
     pub published_entry_id: String,
+    /// The id of the entry in place of which an operator last had the route sent again; empty if never.
+    pub replaced_entry_id: String,
 }
 
 /// The verdict on an outbound entry.
@@ -88,6 +90,10 @@ pub fn judge_outbound(
         }
         return wrong(Kind::OutboundEntryWithoutRoute, format!("there is no route {key}"));
     };
+    // An entry of an attempt before the last resend, whatever became of the resend.
+    if route.replaced_entry_id.parse::<EntryId>().is_ok_and(|replaced| id <= replaced) {
+        return OutboundVerdict::Published;
+    }
     match route.status {
         Some(RouteStatus::Pending | RouteStatus::Failed) => OutboundVerdict::Uncommitted,
         Some(status @ (RouteStatus::DeadLetter | RouteStatus::Skipped)) => {

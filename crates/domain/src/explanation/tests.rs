@@ -3,7 +3,7 @@ use std::time::Duration;
 use super::*;
 use crate::dead_letter::recovery_hint;
 use crate::document::Age;
-use crate::query::Discarded;
+use crate::query::{Discarded, RouteResend};
 use crate::route::Channel;
 
 fn at(seconds: i64) -> Timestamp {
@@ -39,6 +39,7 @@ pub(crate) fn pending() -> Route {
         published_entry_id: String::new(),
         recovery_hint: String::new(),
         discarded: None,
+        resend: None,
         hold: None,
         receipt: None,
         explanation: String::new(),
@@ -304,4 +305,61 @@ fn a_route_that_is_next_names_the_obstacle_of_its_channel() {
         let sentence = explain(&route, at(now), Some(&obstacle));
         assert_eq!(sentence.contains(waits), expected, "{sentence}");
     }
+}
+
+#[test]
+fn a_resend_and_a_cancellation_are_explained_with_who_and_why_unless_the_reader_may_not_learn_it() {
+    let by = RouteResend {
+        at: at(50),
+        actor: "ops".into(),
+        reason: "it lost them".into(),
+        replaced_entry_id: "7-0".to_owned(),
+    };
+    let resent = Route {
+        published_at: Some(at(10)),
+        published_entry_id: "7-0".into(),
+        attempt_count: 1,
+        max_attempts: 8,
+        next_attempt_at: Some(at(50)),
+        updated_at: at(50),
+        resend: Some(by.clone()),
+        ..pending()
+    };
+    let published = format!("Published at {} as entry 7-0 of the outbound stream", second(10));
+    let again = format!("sent again by ops at {} because: it lost them", second(50));
+    let next = format!("next attempt (2 of 8) as soon as a publisher takes it; due since {}", second(50));
+    assert_eq!(explain(&resent, at(51), None), format!("{published}, {again}; {next}"));
+    let mut withheld = by;
+    withheld.actor.withhold();
+    withheld.reason.withhold();
+    let to_producer = Route { resend: Some(withheld), ..resent.clone() };
+    let unknown = format!("sent again by an operator at {}", second(50));
+    assert_eq!(explain(&to_producer, at(51), None), format!("{published}, {unknown}; {next}"));
+    let replayed = Route { attempt_count: 0, updated_at: at(55), ..resent.clone() };
+    let again_later = format!("Scheduled again by an operator at {}", second(55));
+    assert!(
+        explain(&replayed, at(56), None).starts_with(&again_later),
+        "{}",
+        explain(&replayed, at(56), None)
+    );
+    let cancelled = Route {
+        status: RouteStatus::Skipped,
+        next_attempt_at: None,
+        skipped_at: Some(at(60)),
+        last_error_classification: CANCELLED.into(),
+        last_error_message: "cancelled by ops: enough".into(),
+        ..pending()
+    };
+    let skipped = format!(
+        "Skipped at {} because it was cancelled by ops: enough; final, only a new intent is sent",
+        second(60)
+    );
+    assert_eq!(explain(&cancelled, at(61), None), skipped);
+    let of_resend = Route {
+        resend: resent.resend,
+        published_at: resent.published_at,
+        published_entry_id: "7-0".into(),
+        ..cancelled
+    };
+    assert_eq!(explain(&of_resend, at(61), None), format!("{published}, {again}; {skipped}"));
 }

@@ -42,9 +42,9 @@ pub struct RouteFilter {
     pub producer: Option<String>,
     /// The recipient: a user, by id, or an administrator, by address.
     pub recipient: Option<String>,
-    /// The earliest time, inclusive: of acceptance, for live routes.
+    /// The earliest time, inclusive: of acceptance for live routes, of publication for published ones.
     pub since: Option<Timestamp>,
-    /// The latest time, exclusive.
+    /// The latest time, exclusive. A route that was sent again counts by the later of both times.
     pub until: Option<Timestamp>,
 }
 
@@ -83,7 +83,9 @@ pub enum TargetPlace {
     DeadLetter(DeadLetterPlace),
     /// A position in the list of live routes.
     Live(LivePlace),
-    /// Among the routes of one notification: the last id.
+    /// A position among the published routes: the time of acceptance and the key of the last one.
+    Published(Timestamp, RouteKey),
+    /// A position among the routes of one notification: the last id.
     OfNotification(String),
 }
 

@@ -6,7 +6,14 @@ const BUDGETS: Budgets = Budgets { push: 3, email: 7 };
 fn target(n: usize, channel: Channel, classification: &str) -> Target {
     let key = RouteKey { notification_id: format!("{n}-0").into(), route_id: format!("{channel}:user:u") };
     let version = Version::read(Timestamp::UNIX_EPOCH);
-    Target { key, version, channel, group: Group::Cause(classification.to_owned()) }
+    Target {
+        key,
+        version,
+        channel,
+        attempt_count: 3,
+        replaces: None,
+        group: Group::Cause(classification.to_owned()),
+    }
 }
 
 #[test]
@@ -44,13 +51,24 @@ fn a_discarded_dead_letter_may_be_replayed_by_its_id_and_nothing_else() {
 fn a_replayed_route_is_pending_and_due_at_once_with_the_budget_of_its_channel() {
     let now = Timestamp::UNIX_EPOCH;
     for (channel, max_attempts) in [(Channel::Push, 3), (Channel::Email, 7)] {
-        let expected = ReplayedRoute {
+        let expected = RequeuedRoute {
             status: RouteStatus::Pending,
             attempt_count: 0,
             max_attempts,
             next_attempt_at: now,
         };
         assert_eq!(replay(channel, BUDGETS, now), expected);
+    }
+}
+
+#[test]
+fn a_resent_route_has_the_next_number_of_attempt_and_a_fresh_budget() {
+    let now = Timestamp::UNIX_EPOCH;
+    for (attempt_count, channel, expected) in [(0, Channel::Push, (1, 4)), (2, Channel::Email, (3, 10))] {
+        let target = Target { attempt_count, ..target(1, channel, "c") };
+        let resent = resend(&target, BUDGETS, now);
+        assert_eq!((resent.attempt_count, resent.max_attempts), expected);
+        assert_eq!((resent.status, resent.next_attempt_at), (RouteStatus::Pending, now));
     }
 }
 

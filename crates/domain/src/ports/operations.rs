@@ -33,7 +33,8 @@ pub trait Operations: Send + Sync {
 
     /// Returns a page of the routes that the filter of `selection` selects for `change`, starting after
     /// `after`, at most `limit` of them: dead letters the newest first, live routes in the order in which
-    /// they are due. A page may be short or empty and still have a next one. Ids are not listed.
+    /// they are due, published ones by their acceptance, the newest first. A page may be short or empty and
+    /// still have a next one. Ids are not listed.
     fn list_targets(
         &self,
         change: &RouteChange,
@@ -90,8 +91,8 @@ pub struct ChunkReport {
     pub conflicts: u64,
     /// The number of routes that were to be cancelled and are published.
     pub published: u64,
-    /// The targets that another transaction has locked or a publisher has leased. They may be retried with the version with which they were
-    /// selected.
+    /// The targets that another transaction has locked or a publisher has leased. They may be retried with
+    /// the version with which they were selected.
     pub locked: Vec<Target>,
 }
 

@@ -4,13 +4,54 @@ use std::future::Future;
 use std::time::Duration;
 
 use super::StoreError;
+use crate::operations::Target;
 use crate::outbound::OutboundEntry;
 use crate::republish::{Acknowledged, ServerId};
-use crate::route::{Channel, RouteKey};
+use crate::route::{Channel, LiveRoute, RouteKey};
 
 /// The token that identifies a publisher's own leases: one for each chunk.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct LeaseToken(pub String);
+
+/// A route that can be leased.
+pub trait Leasable: Sync {
+    /// The key of the route.
+    fn key(&self) -> &RouteKey;
+
+    /// The id of the entry that the next one replaces, if there is one.
+    fn replaces(&self) -> Option<&str>;
+}
+
+/// A route that was never published.
+impl Leasable for RouteKey {
+    fn key(&self) -> &RouteKey {
+        self
+    }
+
+    fn replaces(&self) -> Option<&str> {
+        None
+    }
+}
+
+impl Leasable for LiveRoute {
+    fn key(&self) -> &RouteKey {
+        &self.key
+    }
+
+    fn replaces(&self) -> Option<&str> {
+        self.replaces.as_deref()
+    }
+}
+
+impl Leasable for Target {
+    fn key(&self) -> &RouteKey {
+        &self.key
+    }
+
+    fn replaces(&self) -> Option<&str> {
+        self.replaces.as_deref()
+    }
+}
 
 /// The result of acquiring a lease.
 #[must_use]
@@ -40,10 +81,12 @@ pub enum Append {
 
 /// Leases, which make publishing exclusive, and published markers.
 pub trait LeaseStore: Send + Sync {
-    /// Acquires the leases for `token`. A lease that the token already holds is renewed.
-    fn acquire_leases(
+    /// Acquires the leases for `token`. A lease that the token already holds is renewed. A marker of the
+    /// entry that a route replaces gives way to the lease; any other marker means that the entry is in the
+    /// stream.
+    fn acquire_leases<R: Leasable>(
         &self,
-        keys: &[&RouteKey],
+        routes: &[&R],
         token: &LeaseToken,
         ttl: Duration,
     ) -> impl Future<Output = Result<Vec<LeaseOutcome>, StoreError>> + Send;
@@ -73,9 +116,9 @@ pub trait LeaseStore: Send + Sync {
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
     /// Extends published markers while their completion cannot be committed, and writes those that have
-    /// expired again; each comes with the id of its entry. If `server`, which acknowledged the entries, was
-    /// replaced, the entries may not exist on the present server. Then existing markers are extended, none is
-    /// written, and `false` is returned.
+    /// expired again; each comes with the id of its entry. A marker of a later entry stays. If `server`,
+    /// which acknowledged the entries, was replaced, the entries may not exist on the present server. Then
+    /// existing markers are extended, none is written, and `false` is returned.
     fn extend_markers(
         &self,
         server: &ServerId,

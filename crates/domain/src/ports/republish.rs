@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ambient::Timestamp;
 
-use super::{Append, Completion, DuePage, StoreError};
+use super::{Append, Completion, DuePage, Leasable, StoreError};
 use crate::entry::EntryId;
 use crate::outbound::OutboundEntry;
 use crate::record::RecordCursor;
@@ -72,12 +72,13 @@ pub trait OutboundInspection: Send + Sync {
     ) -> impl Future<Output = Result<FoundEntries, StoreError>> + Send;
 
     /// For each entry, in one atomic step: appends it and writes its published marker, which expires after
-    /// `marker_ttl`. If a marker exists whose entry is in the stream, that entry is returned instead. If a
-    /// publisher holds a lease, the outcome is [`Append::LeaseLost`].
-    fn append_again(
+    /// `marker_ttl`. If a marker exists whose entry is in the stream, that entry is returned instead,
+    /// unless it is the entry that the lost one replaced. If a publisher holds a lease, the outcome is
+    /// [`Append::LeaseLost`].
+    fn append_again<R: Leasable>(
         &self,
         channel: Channel,
-        entries: &[(&RouteKey, &OutboundEntry<'_>)],
+        entries: &[(&R, &OutboundEntry<'_>)],
         marker_ttl: Duration,
     ) -> impl Future<Output = Result<Vec<Append>, StoreError>> + Send;
 }

@@ -110,6 +110,10 @@ impl Notification {
             if route.last_error_classification == CANCELLED {
                 "cancelled by an operator".clone_into(&mut route.last_error_message);
             }
+            if let Some(resend) = &mut route.resend {
+                resend.actor.withhold();
+                resend.reason.withhold();
+            }
             if let Some(hold) = &mut route.hold {
                 hold.actor.withhold();
                 hold.reason.withhold();
@@ -150,6 +154,19 @@ impl Notification {
     }
 }
 
+/// A resend of a published route by an operator.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, JsonSchema)]
+pub struct RouteResend {
+    /// The time at which the operator had it sent again.
+    pub at: Timestamp,
+    /// The operator; `null` to a producer.
+    pub actor: Guarded,
+    /// The operator's reason, may be empty; `null` to a producer.
+    pub reason: Guarded,
+    /// The id of the outbound entry that the new one replaces.
+    pub replaced_entry_id: String,
+}
+
 /// A route: one recipient on one channel, with its own retry budget.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, JsonSchema)]
 pub struct Route {
@@ -165,9 +182,9 @@ pub struct Route {
     pub recipient_ref: Guarded,
     /// State of the route.
     pub status: RouteStatus,
-    /// Failed attempts so far.
+    /// Failed attempts so far; after a resend, all attempts before it count, too.
     pub attempt_count: u32,
-    /// Failed attempts that make a dead letter.
+    /// An attempt that fails at this count makes a dead letter.
     pub max_attempts: u32,
     /// Due time; `null` unless the status is `pending` or `failed`. The last time that can be written if an
     /// operator parked the route.
@@ -176,8 +193,8 @@ pub struct Route {
     pub resolved_email: Guarded,
     /// The recipient's language.
     pub resolved_locale: String,
-    /// The cause of the last failed attempt, or of the skipping: `cancelled` if an operator cancelled it; else
-    /// empty.
+    /// The cause of the last failed attempt, or of the skipping: `cancelled` if an operator cancelled it;
+    /// else empty.
     pub last_error_classification: String,
     /// Message of the last failed attempt, or the operator that cancelled it and the reason; else empty. A
     /// producer does not learn who.
@@ -191,13 +208,13 @@ pub struct Route {
     pub created_at: Timestamp,
     /// Time of the last change.
     pub updated_at: Timestamp,
-    /// Time of publication.
+    /// Time of the last publication.
     pub published_at: Option<Timestamp>,
     /// Time at which the route became a dead letter.
     pub dead_lettered_at: Option<Timestamp>,
     /// Time at which the route was skipped.
     pub skipped_at: Option<Timestamp>,
-    /// The id of its entry in the outbound stream; empty if it is not published.
+    /// The id of its last entry in the outbound stream; empty if it was never published.
     pub published_entry_id: String,
     /// Possible action of an operator; empty unless the route is a dead letter.
     #[serde(skip)]
@@ -205,6 +222,8 @@ pub struct Route {
     /// The discard, if an operator discarded the dead letter.
     #[serde(skip)]
     pub discarded: Option<Discarded>,
+    /// The last resend by an operator; `null` if there was none.
+    pub resend: Option<RouteResend>,
     /// The hold that keeps it from being published; `null` if there is none.
     pub hold: Option<RouteHold>,
     /// The report of its consumer; `null` if there is none.

@@ -11,6 +11,7 @@ pub(crate) fn live_route() -> LiveRoute {
 fn route(attempt_count: u32, max_attempts: u32) -> LiveRoute {
     let at = Timestamp::UNIX_EPOCH;
     LiveRoute {
+        replaces: None,
         key: RouteKey {
             notification_id: NotificationId::from("1-0".to_owned()),
             route_id: "push:user:u".into(),

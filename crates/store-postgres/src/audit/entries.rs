@@ -53,6 +53,7 @@ pub(super) async fn routes(
         let state = RouteState {
             status: status.parse::<RouteStatus>().ok(),
             published_entry_id: column(&row, "routes.published_entry_id", &loggable(&key))?,
+            replaced_entry_id: column(&row, "routes.replaced_entry_id", &loggable(&key))?,
         };
         states.insert(key, state);
     }
@@ -75,7 +76,7 @@ pg::statements! {
 
     /// The states of routes. An entry may occur twice, and so may its key.
     STATES = "audit.states_of_routes", plan ["routes_pkey"], "
-        SELECT r.notification_id, r.route_id, r.status, r.published_entry_id
+        SELECT r.notification_id, r.route_id, r.status, r.published_entry_id, r.replaced_entry_id
         FROM unnest($1::text[], $2::text[]) AS g (notification_id, route_id)
         JOIN routes r ON r.notification_id = g.notification_id AND r.route_id = g.route_id";
 }

@@ -1,7 +1,7 @@
 //! The statements of operators' changes.
 
 use ambient::Timestamp;
-use domain::operations::{CANCELLED, Changeable, ReplayedRoute, Target};
+use domain::operations::{CANCELLED, Changeable, RequeuedRoute, Target};
 use domain::route::{RouteKey, RouteStatus};
 use pg::parameter::{self, Parameter};
 use pg::{BoundStatement, Statement};
@@ -13,7 +13,8 @@ use crate::routes;
 pg::statements! {
     /// The routes with these keys, dead or not.
     ROUTES_NAMED = "operations.routes_named", plan ["routes_pkey", "records_pkey", "dead_letters_pkey"], "
-        SELECT r.notification_id, r.route_id, r.channel, r.status, r.updated_at, c.notification_type,
+        SELECT r.notification_id, r.route_id, r.channel, r.status, r.updated_at, r.attempt_count,
+            r.published_entry_id, c.notification_type,
             d.failure_classification, d.discarded_at IS NOT NULL AS discarded
         FROM unnest($1::text[], $2::text[]) AS g (notification_id, route_id)
         JOIN routes r ON r.notification_id = g.notification_id AND r.route_id = g.route_id
@@ -39,15 +40,15 @@ pg::statements! {
         WHERE r.updated_at = g.expected AND r.status = $4::text
         FOR UPDATE OF r, d SKIP LOCKED";
 
-    /// The targets that are live at the version that was read.
-    UNCHANGED_LIVE = "operations.unchanged_live", plan ["routes_pkey"], "
+    /// The targets that have one of these statuses at the version that was read.
+    UNCHANGED_ROUTES = "operations.unchanged_routes", plan ["routes_pkey"], "
         SELECT r.notification_id, r.route_id
         FROM unnest($1::text[], $2::text[], $3::timestamptz[]) AS g (notification_id, route_id, expected)
         JOIN routes r ON r.notification_id = g.notification_id AND r.route_id = g.route_id
         WHERE r.updated_at = g.expected AND r.status = ANY ($4::text[])";
 
-    /// The rows of [`UNCHANGED_LIVE`] that are not locked by another transaction; locks them.
-    LOCK_LIVE = "operations.lock_live", plan ["routes_pkey"], "
+    /// The rows of [`UNCHANGED_ROUTES`] that are not locked by another transaction; locks them.
+    LOCK_ROUTES = "operations.lock_routes", plan ["routes_pkey"], "
         SELECT r.notification_id, r.route_id
         FROM unnest($1::text[], $2::text[], $3::timestamptz[]) AS g (notification_id, route_id, expected)
         JOIN routes r ON r.notification_id = g.notification_id AND r.route_id = g.route_id
@@ -77,6 +78,18 @@ pg::statements! {
         FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::timestamptz[])
             AS g (notification_id, route_id, status, attempt_count, max_attempts, next_attempt_at)
         WHERE r.notification_id = g.notification_id AND r.route_id = g.route_id AND r.status = $8::text";
+
+    /// Makes locked published routes pending again, with their new budget. The entry and the time of the
+    /// publication stay until the next one.
+    RESEND = "operations.resend", plan ["routes_pkey"], "
+        UPDATE routes r
+        SET updated_at = greatest($7::timestamptz, r.updated_at + interval '1 microsecond'), status = g.status,
+            attempt_count = g.attempt_count, max_attempts = g.max_attempts, next_attempt_at = g.next_attempt_at,
+            resent_at = $7::timestamptz, resent_by = $8::text, resend_reason = $9::text,
+            replaced_entry_id = r.published_entry_id
+        FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::timestamptz[])
+            AS g (notification_id, route_id, status, attempt_count, max_attempts, next_attempt_at)
+        WHERE r.notification_id = g.notification_id AND r.route_id = g.route_id AND r.status = $10::text";
 
     /// Raises the versions of locked routes, so that a decision on the older version is a conflict.
     TOUCH = "operations.touch", plan ["routes_pkey"], "
@@ -108,20 +121,20 @@ pub(super) fn routes_named(keys: &[&RouteKey]) -> BoundStatement {
 }
 
 pub(super) fn unchanged(state: Changeable, chunk: &[Target]) -> BoundStatement {
-    as_read([&UNCHANGED, &UNCHANGED_LIVE], state, chunk)
+    as_read([&UNCHANGED, &UNCHANGED_ROUTES], state, chunk)
 }
 
 pub(super) fn lock(state: Changeable, chunk: &[Target]) -> BoundStatement {
-    as_read([&LOCK, &LOCK_LIVE], state, chunk)
+    as_read([&LOCK, &LOCK_ROUTES], state, chunk)
 }
 
-/// The first statement for dead letters, the second for live routes.
-fn as_read([dead, live]: [&Statement; 2], state: Changeable, chunk: &[Target]) -> BoundStatement {
+/// The first statement for dead letters, the second for other routes.
+fn as_read([dead, others]: [&Statement; 2], state: Changeable, chunk: &[Target]) -> BoundStatement {
     let [notification_ids, route_ids] = keys(chunk);
     let versions = parameter::instants(chunk.iter().map(|target| target.version.updated_at()));
     let (statement, status) = match state {
         Changeable::DeadLetters => (dead, self::dead()),
-        Changeable::Live => (live, parameter::texts(state.statuses())),
+        Changeable::Live | Changeable::Published => (others, parameter::texts(state.statuses())),
     };
     statement.bind([notification_ids, route_ids, versions, status])
 }
@@ -134,21 +147,35 @@ fn keys(targets: &[Target]) -> [Parameter; 2] {
     routes::keys(targets.iter().map(|target| &target.key))
 }
 
-pub(super) fn replay_routes(routes: &[(&Target, ReplayedRoute)], now: Timestamp) -> BoundStatement {
-    let bigints = |value: fn(&ReplayedRoute) -> u32| {
-        parameter::bigints(routes.iter().map(|(_, replayed)| value(replayed).into()))
+pub(super) fn replay_routes(routes: &[(&Target, RequeuedRoute)], now: Timestamp) -> BoundStatement {
+    REPLAY_ROUTES.bind(requeued(routes).into_iter().chain([parameter::instant(now), dead()]))
+}
+
+/// Resends routes, for an operator and a reason.
+pub(super) fn resend_routes(
+    routes: &[(&Target, RequeuedRoute)],
+    (actor, reason): (&str, &str),
+    now: Timestamp,
+) -> BoundStatement {
+    let said = [parameter::instant(now), parameter::text(actor), parameter::text(reason)];
+    let published = parameter::text(RouteStatus::Published.as_str());
+    RESEND.bind(requeued(routes).into_iter().chain(said).chain([published]))
+}
+
+/// The keys of routes and their new values.
+fn requeued(routes: &[(&Target, RequeuedRoute)]) -> [Parameter; 6] {
+    let bigints = |value: fn(&RequeuedRoute) -> u32| {
+        parameter::bigints(routes.iter().map(|(_, requeued)| value(requeued).into()))
     };
     let [notification_ids, route_ids] = routes::keys(routes.iter().map(|(target, _)| &target.key));
-    REPLAY_ROUTES.bind([
+    [
         notification_ids,
         route_ids,
-        parameter::texts(routes.iter().map(|(_, replayed)| replayed.status.as_str())),
-        bigints(|replayed| replayed.attempt_count),
-        bigints(|replayed| replayed.max_attempts),
-        parameter::instants(routes.iter().map(|(_, replayed)| replayed.next_attempt_at)),
-        parameter::instant(now),
-        dead(),
-    ])
+        parameter::texts(routes.iter().map(|(_, requeued)| requeued.status.as_str())),
+        bigints(|requeued| requeued.attempt_count),
+        bigints(|requeued| requeued.max_attempts),
+        parameter::instants(routes.iter().map(|(_, requeued)| requeued.next_attempt_at)),
+    ]
 }
 
 pub(super) fn touch(targets: &[Target], now: Timestamp) -> BoundStatement {

@@ -1,14 +1,16 @@
 //! The routes that an operator's change selects: by id, or page by page from an index in the order of a list.
 //!
-//! Dead letters come from their list. Live routes come from the index of due routes, channel by channel, in
-//! the order in which they are due: those that a hold keeps are the last. A route whose attempt fails moves
-//! on in that order and is found again; one that is released moves back, and may be missed by a selection
-//! that has passed its place.
+//! Dead letters come from their list. Published routes come from the list of records, the newest first: no
+//! index has the times of publication, and a route is published after its acceptance, mostly at once. Live
+//! routes come from the index of due routes, channel by channel, in the order in which they are due: those
+//! that a hold keeps are the last. A route whose attempt fails moves on in that order and is found again; one
+//! that is released moves back, and may be missed by a selection that has passed its place.
+
+pub(crate) mod statements;
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
-use ambient::Timestamp;
 use domain::operations::{
     Changeable, Group, LivePlace, MAX_ROUTES_PER_REQUEST, RouteChange, RouteFilter, Selection, Target,
     TargetPlace, Targets,
@@ -17,21 +19,28 @@ use domain::ports::StoreError;
 use domain::query::{COUNT_CAP, Counted, DeadLetterFilter, Page};
 use domain::record::NotificationId;
 use domain::route::{Channel, RouteKey, RouteStatus, Version};
-use pg::parameter::{self, Parameter};
-use pg::{BoundStatement, Session};
+use pg::Session;
 use tokio::time::Instant;
 use tokio_postgres::Row;
 
+use self::statements::{live, of_notification, published};
 use super::statements::routes_named;
-use crate::codec::{column, instant, loggable, name, route_key};
+use crate::codec::{column, instant, loggable, name, route_key, small_count};
 use crate::error::store_error;
-use crate::queries::{DeadLetterRow, MAX_EXAMINED, dead_letter_page, examined, page};
+use crate::queries::{DeadLetterRow, dead_letter_page, examined, page};
 
 /// The number of routes that are read together while they are selected.
 pub(super) const SELECTED_AT_ONCE: usize = 1_000;
 /// The maximum number of pages that are read to select the routes of one request: each examines as many rows
 /// as a page of a list.
 const MAX_SELECTED_PAGES: usize = 50;
+/// The maximum number of records that a page of published routes examines.
+const MAX_EXAMINED_RECORDS: usize = 2_000;
+/// The time before the beginning of a selection by publication from which on records are read: a route that
+/// was published later after its acceptance is selected by its id or its notification.
+const MAX_PUBLISH_DELAY: Duration = Duration::from_secs(86_400);
+/// Greater than every id of a route.
+const AFTER_ALL_ROUTES: &str = "\u{10FFFF}";
 
 /// Selects the routes with these ids.
 pub(super) async fn select_named(
@@ -72,16 +81,26 @@ fn named(row: &Row, change: &RouteChange) -> Result<(RouteKey, Option<Target>), 
             let discarded = column(row, "discarded", &shown)?;
             cause.filter(|_| change.applies_to(discarded, true)).map(Group::Cause)
         }
-        (Changeable::Live, _) => Some(Group::Type(column(row, "records.notification_type", &shown)?)),
+        (Changeable::Live | Changeable::Published, _) => {
+            Some(Group::Type(column(row, "records.notification_type", &shown)?))
+        }
     };
     let Some(group) = group else { return Ok((key, None)) };
     let target = Target {
         version: Version::read(instant(row, "routes.updated_at", &shown)?),
         channel: name(row, "routes.channel", &shown)?,
+        attempt_count: small_count(row, "routes.attempt_count", &shown)?,
+        replaces: replaces(row, &shown)?.filter(|_| status.is_live()),
         group,
         key: key.clone(),
     };
     Ok((key, Some(target)))
+}
+
+/// The entry that the next one of a live route replaces.
+fn replaces(row: &Row, key: &str) -> Result<Option<String>, StoreError> {
+    let entry_id: String = column(row, "routes.published_entry_id", key)?;
+    Ok(Some(entry_id).filter(|id| !id.is_empty()))
 }
 
 /// Selects routes in the order of their list; those beyond the limit of one request are only counted. Starts
@@ -131,10 +150,13 @@ pub(super) async fn target_page(
             let items = items.into_iter().map(dead_letter).collect();
             Ok(Page { items, next: next.map(TargetPlace::DeadLetter) })
         }
-        (Selection::Routes(filter), Changeable::Live) => match &filter.notification_id {
-            Some(id) => notification_page(session, change, (id, filter), after, limit).await,
-            None => live_page(session, filter, after, limit).await,
-        },
+        (Selection::Routes(filter), state @ (Changeable::Live | Changeable::Published)) => {
+            match (&filter.notification_id, state) {
+                (Some(id), _) => notification_page(session, change, (id, filter), after, limit).await,
+                (None, Changeable::Published) => published_page(session, filter, after, limit).await,
+                (None, _) => live_page(session, filter, after, limit).await,
+            }
+        }
         // Neither a list of ids nor a filter of routes in another state.
         _ => Ok(Page { items: Vec::new(), next: None }),
     }
@@ -145,6 +167,8 @@ fn dead_letter(DeadLetterRow { letter, version }: DeadLetterRow) -> Target {
         key: letter.key,
         version,
         channel: letter.channel,
+        attempt_count: letter.final_attempt_count,
+        replaces: None,
         group: Group::Cause(letter.failure_classification),
     }
 }
@@ -200,6 +224,32 @@ async fn live_page(
     Ok(Page { items, next: next.map(TargetPlace::Live) })
 }
 
+/// Published routes, by the acceptance of their records.
+async fn published_page(
+    session: &Session,
+    filter: &RouteFilter,
+    after: Option<&TargetPlace>,
+    limit: usize,
+) -> Result<Page<Target, TargetPlace>, StoreError> {
+    let rows = session.query(published(filter, after, limit)).await.map_err(store_error)?;
+    let (mut items, mut last) = (Vec::with_capacity(rows.len()), None);
+    for row in &rows {
+        let id: String = column(row, "records.notification_id", "")?;
+        let accepted_at = instant(row, "records.accepted_at", &id)?;
+        let number: i64 = column(row, "rows", &id)?;
+        let found: Option<String> = column(row, "routes.route_id", &id)?;
+        if found.is_some() {
+            items.push(target(row)?);
+        }
+        let route_id = found.unwrap_or_else(|| AFTER_ALL_ROUTES.to_owned());
+        let key = RouteKey { notification_id: id.into(), route_id };
+        last = Some((TargetPlace::Published(accepted_at, key), number));
+    }
+    let is_cut = |number| rows.len() == limit || number == MAX_EXAMINED_RECORDS as i64;
+    let next = last.filter(|(_, number)| is_cut(*number)).map(|(place, _)| place);
+    Ok(Page { items, next })
+}
+
 /// A target that is not a dead letter.
 fn target(row: &Row) -> Result<Target, StoreError> {
     let key = route_key(row)?;
@@ -207,100 +257,9 @@ fn target(row: &Row) -> Result<Target, StoreError> {
     Ok(Target {
         version: Version::read(instant(row, "routes.updated_at", &shown)?),
         channel: name(row, "routes.channel", &shown)?,
+        attempt_count: small_count(row, "routes.attempt_count", &shown)?,
+        replaces: replaces(row, &shown)?,
         group: Group::Type(column(row, "records.notification_type", &shown)?),
         key,
     })
-}
-
-pg::statements! {
-    /// Live routes of a channel after a position, cut from the index before anything is joined to it. Returns
-    /// the matching ones until the page is full, and the last one that was examined in any case. The conditions
-    /// on the route alone are evaluated before the join.
-    LIVE = "operations.live", plan ["routes_due_idx", "records_pkey"], "
-        SELECT * FROM (
-            SELECT r.*, c.notification_type, r.of_route AND ($7::text IS NULL OR c.notification_type = $7::text)
-                AND ($8::text IS NULL OR c.producer = $8::text) AS matches
-            FROM (
-                SELECT notification_id, route_id, channel, updated_at, next_attempt_at,
-                    next_attempt_at::text AS next_attempt_at_text,
-                    created_at >= $9::timestamptz AND created_at < $10::timestamptz
-                        AND (cardinality($6::text[]) = 0 OR recipient_ref = ANY ($6::text[])) AS of_route,
-                    row_number() OVER (ORDER BY next_attempt_at, notification_id, route_id) AS rows
-                FROM routes
-                WHERE channel = $1::text AND next_attempt_at IS NOT NULL
-                    AND (next_attempt_at, notification_id, route_id) > ($2::text::timestamptz, $3::text, $4::text)
-                ORDER BY next_attempt_at, notification_id, route_id
-                LIMIT $5::bigint
-            ) AS r
-            JOIN records c ON c.notification_id = r.notification_id
-            WHERE r.of_route OR r.rows = $5::bigint
-        ) AS compared
-        WHERE matches OR rows = $5::bigint
-        ORDER BY next_attempt_at, notification_id, route_id
-        LIMIT $11::bigint";
-
-    /// The routes of a notification after a position.
-    OF_NOTIFICATION = "operations.of_notification", plan ["routes_pkey", "records_pkey"], "
-        SELECT r.notification_id, r.route_id, r.channel, r.updated_at, c.notification_type
-        FROM routes r
-        JOIN records c ON c.notification_id = r.notification_id
-        WHERE r.notification_id = $1::text AND r.route_id > $2::text AND r.status = ANY ($3::text[])
-            AND ($4::text IS NULL OR r.channel = $4::text)
-            AND (cardinality($5::text[]) = 0 OR r.recipient_ref = ANY ($5::text[]))
-            AND ($6::text IS NULL OR c.notification_type = $6::text) AND ($7::text IS NULL OR c.producer = $7::text)
-            AND r.created_at >= $8::timestamptz AND r.created_at < $9::timestamptz
-        ORDER BY r.route_id
-        LIMIT $10::bigint";
-}
-
-pub(super) fn live(filter: &RouteFilter, place: &LivePlace, limit: usize) -> BoundStatement {
-    let [recipients, of_type, producer, since, until] = conditions(filter);
-    LIVE.bind([
-        parameter::text(place.channel.as_str()),
-        parameter::text(&*place.next_attempt_at),
-        parameter::text(place.key.notification_id.as_str()),
-        parameter::text(&*place.key.route_id),
-        parameter::rows(MAX_EXAMINED),
-        recipients,
-        of_type,
-        producer,
-        since,
-        until,
-        parameter::rows(limit),
-    ])
-}
-
-pub(super) fn of_notification(
-    state: Changeable,
-    id: &NotificationId,
-    filter: &RouteFilter,
-    after: &str,
-    limit: usize,
-) -> BoundStatement {
-    let [recipients, of_type, producer, since, until] = conditions(filter);
-    OF_NOTIFICATION.bind([
-        parameter::text(id.as_str()),
-        parameter::text(after),
-        parameter::texts(state.statuses()),
-        parameter::optional_text(filter.channel.map(Channel::as_str)),
-        recipients,
-        of_type,
-        producer,
-        since,
-        until,
-        parameter::rows(limit),
-    ])
-}
-
-/// The conditions of a filter other than notification and channel: recipients, type, producer, both times.
-fn conditions(filter: &RouteFilter) -> [Parameter; 5] {
-    // An empty list selects every recipient.
-    let recipients = filter.recipients();
-    [
-        parameter::texts(recipients.iter().map(String::as_str)),
-        parameter::optional_text(filter.notification_type.as_deref()),
-        parameter::optional_text(filter.producer.as_deref()),
-        parameter::instant(filter.since.unwrap_or(Timestamp::MIN)),
-        parameter::instant(filter.until.unwrap_or(Timestamp::MAX)),
-    ]
 }

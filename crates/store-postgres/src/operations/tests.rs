@@ -10,7 +10,8 @@ use harness::TestDatabase;
 use serde_json::Value;
 
 use super::statements::{delete, lock, replay_routes, routes_named, touch, unchanged};
-use super::targets::{SELECTED_AT_ONCE, live};
+use super::targets::SELECTED_AT_ONCE;
+use super::targets::statements::{live, published};
 use super::*;
 use crate::queries::MAX_EXAMINED;
 use crate::routes::tests::{most_rows, nodes, number, plan, rows, store};
@@ -24,6 +25,8 @@ fn chunk() -> Vec<Target> {
         key: RouteKey { notification_id: format!("{n}-0").into(), route_id: "push:user:u".into() },
         version: Version::read(Timestamp::from_millis(1_767_225_600_000).expect("in range")),
         channel: Channel::Push,
+        attempt_count: 0,
+        replaces: None,
         group: Group::Type("t".into()),
     };
     (1..=CHUNK).map(target).collect()
@@ -83,6 +86,20 @@ async fn a_page_of_live_routes_examines_a_bounded_number_of_a_backlog() {
     let plan = plan(&session, live(&filter, &place, 1_000)).await;
     // The numbering of rows reads one ahead.
     assert!(most_rows(&plan) <= MAX_EXAMINED as u64 + 1, "it reads {} rows:\n{plan:#}", most_rows(&plan));
+    assert!(nodes(&plan).iter().all(|node| node["Node Type"] != "Seq Scan"), "{plan:#}");
+}
+
+#[tokio::test]
+async fn a_page_of_published_routes_examines_a_bounded_number_of_records() {
+    let database = TestDatabase::new().await;
+    let client = database.client().await;
+    client.batch_execute(&rows(1, 30_000, "published", "NULL")).await.expect("rows");
+    client.batch_execute("ANALYZE records; ANALYZE routes").await.expect("statistics");
+    let store = store(&database);
+    let session = store.session("explain").await.expect("is there");
+    let filter = RouteFilter { producer: Some("another".to_owned()), ..RouteFilter::default() };
+    let plan = plan(&session, published(&filter, None, 1_000)).await;
+    assert!(most_rows(&plan) <= 3 * MAX_EXAMINED as u64, "it reads {} rows:\n{plan:#}", most_rows(&plan));
     assert!(nodes(&plan).iter().all(|node| node["Node Type"] != "Seq Scan"), "{plan:#}");
 }
 

@@ -6,7 +6,7 @@ use ambient::Timestamp;
 use domain::catalog::AudienceKind;
 use domain::hold::RouteHold;
 use domain::ports::StoreError;
-use domain::query::{Discarded, MAX_RECORDS, Notification, Route};
+use domain::query::{Discarded, MAX_RECORDS, Notification, Route, RouteResend};
 use domain::receipt::Receipt;
 use domain::record::{IdempotencyKey, NotificationId, Record, RecordContent};
 use domain::route::{FailedAttempt, RouteKey};
@@ -110,6 +110,7 @@ fn route(row: &Row, key: &RouteKey, receipt: Option<Receipt>) -> Result<Route, S
         recovery_hint: column::<Option<String>>(row, "dead_letters.recovery_hint", &shown)?
             .unwrap_or_default(),
         discarded: discarded(row, &shown)?,
+        resend: resend(row, &shown)?,
         hold: hold(row, &shown)?,
         receipt,
         explanation: String::new(),
@@ -120,6 +121,18 @@ fn failed_attempts(row: &Row, key: &str) -> Result<Vec<FailedAttempt>, StoreErro
     let kept: Option<Value> = column(row, "routes.failed_attempts", key)?;
     kept.map_or(Ok(Vec::new()), serde_json::from_value)
         .map_err(|error| corrupt("routes.failed_attempts", key, error.to_string()))
+}
+
+/// Reads the columns of the last resend; `key` identifies the row in errors.
+fn resend(row: &Row, key: &str) -> Result<Option<RouteResend>, StoreError> {
+    let Some(at) = optional_instant(row, "routes.resent_at", key)? else { return Ok(None) };
+    let text = |place| column::<String>(row, place, key);
+    Ok(Some(RouteResend {
+        at,
+        actor: text("routes.resent_by")?.into(),
+        reason: text("routes.resend_reason")?.into(),
+        replaced_entry_id: text("routes.replaced_entry_id")?,
+    }))
 }
 
 /// Reads the columns of the hold that keeps a route; `key` identifies the row in errors.
@@ -210,9 +223,10 @@ pg::statements! {
     ROUTES = "routes.of_notification", plan ["routes_pkey", "dead_letters_pkey", "held_routes_pkey"], concat!("
         SELECT r.notification_id, r.route_id, r.channel, r.recipient_ref, r.status, r.attempt_count, r.max_attempts,
             ", next_attempt_text!("$3", "$4"), ", r.resolved_email, r.resolved_locale,
-            r.last_error_classification, r.last_error_message, r.last_error_at, r.failed_attempts, r.created_at, r.updated_at,
-            r.published_at, r.dead_lettered_at, r.skipped_at, r.published_entry_id, d.recovery_hint,
-            d.discarded_at, d.discarded_by, d.discard_reason, k.scope, k.name, k.since, k.actor, k.reason, k.released_at
+            r.last_error_classification, r.last_error_message, r.last_error_at, r.failed_attempts, r.created_at,
+            r.updated_at, r.published_at, r.dead_lettered_at, r.skipped_at, r.published_entry_id,
+            r.resent_at, r.resent_by, r.resend_reason, r.replaced_entry_id, d.recovery_hint, d.discarded_at,
+            d.discarded_by, d.discard_reason, k.scope, k.name, k.since, k.actor, k.reason, k.released_at
         FROM routes r
         LEFT JOIN LATERAL (
             SELECT h.* FROM held_routes g JOIN holds h ON h.scope = g.scope AND h.name = g.name

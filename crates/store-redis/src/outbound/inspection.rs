@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use domain::entry::EntryId;
 use domain::outbound::OutboundEntry;
-use domain::ports::{Append, FoundEntries, OutboundInspection, OutboundServer, OutboundState, StoreError};
+use domain::ports::{
+    Append, FoundEntries, Leasable, OutboundInspection, OutboundServer, OutboundState, StoreError,
+};
 use domain::route::{Channel, RouteKey};
 use redis::{Script, Value};
 
@@ -107,16 +109,19 @@ impl OutboundInspection for RedisOutbound {
         }
     }
 
-    async fn append_again(
+    async fn append_again<R: Leasable>(
         &self,
         channel: Channel,
-        entries: &[(&RouteKey, &OutboundEntry<'_>)],
+        entries: &[(&R, &OutboundEntry<'_>)],
         marker_ttl: Duration,
     ) -> Result<Vec<Append>, StoreError> {
         const OPERATION: &str = "append lost entries again";
         let mut call =
             ScriptCall::new(&self.inspection.append_again, self.append_keys(channel, entries).iter());
         call.arg(millis(marker_ttl)).arg(self.target(channel).max_len.unwrap_or(0));
+        for (route, _) in entries {
+            call.arg(route.replaces().unwrap_or_default());
+        }
         add_entries(&mut call, entries);
         self.appended(OPERATION, self.client.script(OPERATION, &call).await?, entries.len())
     }

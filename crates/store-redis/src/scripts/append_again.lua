@@ -1,17 +1,19 @@
--- Appends lost entries again, unless an earlier call did or a publisher holds the lease.
+-- Appends lost entries again, unless an earlier call did or a publisher holds the lease. The marker of an
+-- entry that the lost one replaced does not count.
 -- KEYS: the stream, its server changes, then the lease of each entry.
--- ARGV: TTL of a marker in ms, length to keep or 0, then for each entry the number of its names and values,
--- and these.
+-- ARGV: TTL of a marker in ms, length to keep or 0, then for each entry the id of the one that it replaced,
+-- or empty, then for each entry the number of its names and values, and these.
 -- Returns run id and replication id of this server, then for each entry: its id, appended now or before on
 -- this server; 0 if a publisher holds the lease; {error} if the stream rejected it.
 local stream, ttl, max_len = KEYS[1], ARGV[1], ARGV[2]
 local run_id, replication_id = server()
 local noted, is_new = server_changes(stream, KEYS[2], run_id, replication_id)
-local answers, at, first = {run_id, replication_id}, 3, nil
+local answers, at, first = {run_id, replication_id}, #KEYS + 1, nil
 for i = 3, #KEYS do
   local n = tonumber(ARGV[at])
   local held = redis.pcall('GET', KEYS[i])
   local published = published_entry_id(held)
+  if published == ARGV[i] then held, published = nil, nil end
   -- An id that is too large is an error: no such entry exists.
   local entry = published and redis.pcall('XRANGE', stream, published, published)[1]
   if entry and entry[2][2] == ARGV[at + 2] then

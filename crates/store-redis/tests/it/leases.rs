@@ -44,7 +44,10 @@ async fn every_key_of_a_call_has_its_own_answer_in_the_order_asked() {
 async fn no_keys_need_no_call() {
     // No server listens there.
     let leases = RedisLeases::new(&client_of("127.0.0.1:1", OPERATION_TIMEOUT), &Keyspace::default());
-    assert_eq!(leases.acquire_leases(&[], &token("a"), LEASE_TTL).await.expect("nothing to ask"), []);
+    assert_eq!(
+        leases.acquire_leases::<RouteKey>(&[], &token("a"), LEASE_TTL).await.expect("nothing to ask"),
+        []
+    );
     leases.release_leases(&[], &token("a")).await.expect("nothing to ask");
     let server = ServerId { run_id: "a".into(), replication_id: "b".into() };
     assert!(leases.extend_markers(&server, &[], DEDUPE_TTL).await.expect("nothing to ask"));

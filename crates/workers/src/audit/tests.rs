@@ -9,8 +9,8 @@ use domain::checkpoint::{CachedCheckpoint, Checkpoint};
 use domain::entry::{EntryId, RawFields};
 use domain::outbound::OutboundEntry;
 use domain::ports::{
-    Append, AuditedPage, ChildTable, FoundEntries, OrphanPage, OutboundServer, OutboundState, RecordCursor,
-    StreamEntry, Swap,
+    Append, AuditedPage, ChildTable, FoundEntries, Leasable, OrphanPage, OutboundServer, OutboundState,
+    RecordCursor, StreamEntry, Swap,
 };
 use domain::query::LeaderTerm;
 use domain::record::NotificationId;
@@ -137,10 +137,10 @@ impl OutboundInspection for &Stores {
         unreachable!("there is no published route")
     }
 
-    async fn append_again(
+    async fn append_again<R: Leasable>(
         &self,
         _: Channel,
-        _: &[(&RouteKey, &OutboundEntry<'_>)],
+        _: &[(&R, &OutboundEntry<'_>)],
         _: Duration,
     ) -> Result<Vec<Append>, StoreError> {
         unreachable!("an audit does not write")

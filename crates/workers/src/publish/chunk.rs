@@ -191,9 +191,9 @@ impl<P: Ports> RoutePublisher<P> {
         token: LeaseToken,
         shared: &PublisherState,
     ) -> Result<(Leased<'a>, Vec<Published>), Stopped> {
-        let keys: Vec<&RouteKey> = encoded.iter().map(|encoded| &encoded.route.key).collect();
+        let routes: Vec<&LiveRoute> = encoded.iter().map(|encoded| encoded.route).collect();
         let ttl = self.settings.lease_ttl;
-        let leases = shared.until_answered(|| self.leases.acquire_leases(&keys, &token, ttl)).await?;
+        let leases = shared.until_answered(|| self.leases.acquire_leases(&routes, &token, ttl)).await?;
         let asked = encoded.len();
         let (mut won, mut markers) = (Vec::with_capacity(asked), Vec::new());
         for (encoded, lease) in encoded.into_iter().zip(leases) {
@@ -267,9 +267,17 @@ impl<P: Ports> RoutePublisher<P> {
             for (encoded, append) in routes.into_iter().zip(appends) {
                 let route = encoded.route;
                 match append {
+                    // The marker of the replaced entry was written over the lease, by the publisher that
+                    // appended that entry and has not committed it.
+                    Append::Done(entry) if route.replaces.as_ref() == Some(&entry.entry_id) => {
+                        appended.lease_lost.push(route.key.clone());
+                    }
                     Append::Done(entry) => {
-                        let latency = now.saturating_since(route.content.accepted_at);
-                        self.metrics.published_after(self.channel, latency);
+                        let accepted_at = route.replaces.is_none().then_some(route.content.accepted_at);
+                        let latency = accepted_at.map(|at| now.saturating_since(at));
+                        if let Some(latency) = latency {
+                            self.metrics.published_after(self.channel, latency);
+                        }
                         tally.published(route, latency);
                         appended.published.push(published(route, entry));
                     }

@@ -17,11 +17,13 @@ pub(super) struct Tally<'a> {
 }
 
 impl<'a> Tally<'a> {
-    /// Adds an entry that was appended `delay` after the acceptance of its intent.
-    pub(super) fn published(&mut self, route: &'a LiveRoute, delay: Duration) {
+    /// Adds an entry that was appended `delay` after the acceptance of its intent; that of a resend has none.
+    pub(super) fn published(&mut self, route: &'a LiveRoute, delay: Option<Duration>) {
         let counts = self.types.entry(&route.content.notification_type).or_default();
         counts.activity.published += 1;
-        counts.delays.add(delay);
+        if let Some(delay) = delay {
+            counts.delays.add(delay);
+        }
     }
 
     /// Adds an attempt that failed.

@@ -5,6 +5,7 @@ mod completions;
 mod confirmations;
 mod holds;
 mod leases;
+mod resends;
 
 use std::sync::Arc;
 

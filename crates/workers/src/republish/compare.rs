@@ -266,7 +266,7 @@ where
         if entries.is_empty() {
             return Ok(());
         }
-        let given: Vec<_> = entries.iter().map(|(route, entry)| (&route.key, entry)).collect();
+        let given: Vec<_> = entries.iter().map(|(route, entry)| (*route, entry)).collect();
         let marker_ttl = self.settings.dedupe_ttl.max(self.settings.window);
         let appends = self.outbound.append_again(channel, &given, marker_ttl).await?;
         let (mut done, mut outage) = (Vec::with_capacity(entries.len()), None);

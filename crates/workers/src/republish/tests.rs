@@ -10,11 +10,12 @@ use std::sync::Arc;
 use ambient::ManualClock;
 use domain::accept::{self, Known};
 use domain::catalog::Catalog;
+use domain::operations::{Budgets, OperatorAction, RouteChange, Selection};
 use domain::outbound::encode;
 use domain::policy::Policy;
 use domain::ports::{
-    AcceptanceBatch, AcceptanceStore, Append, Completion, Failed, Fate, LeaseOutcome, LeaseStore, LeaseToken,
-    Lookup, Outbound, Published, RouteStore, RowLocks, User,
+    AcceptanceBatch, AcceptanceStore, Append, ChangeOutcome, Completion, Failed, Fate, LeaseOutcome,
+    LeaseStore, LeaseToken, Lookup, Operations, Outbound, Published, RouteStore, RowLocks, User,
 };
 use domain::record::NotificationId;
 use domain::route::{LiveRoute, RouteKey, RouteStatus};
@@ -101,6 +102,25 @@ impl Fixture {
         self.complete(published).await;
     }
 
+    /// Has a published push route sent again, and publishes it.
+    async fn resend(&self, number: u64) {
+        let (database, now) = (&self.world.database, self.world.clock.now());
+        let change = RouteChange::resend(Budgets { push: 3, email: 7 }, String::new()).expect("no reason");
+        let selection = Selection::Ids(vec![key(number).to_string()]);
+        let targets = database.select_routes(&change, &selection).await.expect("it is there").targets;
+        let action = OperatorAction {
+            actor: "ops".to_owned(),
+            request_id: "r-1".to_owned(),
+            idempotency_key: None,
+            selection,
+        };
+        let changed = database.change_routes(&change, &targets, &action, now).await;
+        assert_eq!(changed.expect("it is there"), [ChangeOutcome::Changed]);
+        let live = database.get_live_routes(&[&key(number)]).await.expect("it is there").routes.remove(0);
+        let published = self.append_route(&live).await;
+        self.complete(published).await;
+    }
+
     /// Accepts an intent and appends the entry of its push route, without committing the completion.
     async fn append(&self, number: u64) -> Published {
         let route = self.accept(number).await;
@@ -109,7 +129,7 @@ impl Fixture {
 
     async fn append_route(&self, route: &LiveRoute) -> Published {
         let token = LeaseToken("the publisher".to_owned());
-        let lease = self.world.publishing.acquire_leases(&[&route.key], &token, WINDOW).await;
+        let lease = self.world.publishing.acquire_leases(&[route], &token, WINDOW).await;
         assert_eq!(lease.expect("it is there"), [LeaseOutcome::Won]);
         let entry = encode(route).expect("it can be encoded");
         let entries = [(&route.key, &entry)];

@@ -11,7 +11,7 @@ use domain::record::NotificationId;
 use domain::republish::{EntryState, Gap, entry_state};
 use domain::route::{Channel, RouteKey};
 
-use super::publishing::PublishingFixture;
+use super::publishing::{PublishingFixture, Resent};
 
 /// Streams under test, and a test's actions on them.
 pub trait InspectionFixture: PublishingFixture {
@@ -43,6 +43,7 @@ macro_rules! inspection_contract {
             an_entry_that_is_appended_again_has_a_marker_and_is_not_appended_twice,
             a_marker_that_is_found_again_lives_as_long_as_a_new_one,
             a_marker_counts_although_a_consumer_has_deleted_its_entry,
+            a_marker_of_the_entry_that_the_lost_one_replaced_does_not_count,
             a_lease_that_a_publisher_holds_is_left_alone,
             a_publisher_that_finds_the_marker_of_a_republished_route_appends_nothing,
         );
@@ -232,6 +233,22 @@ pub async fn a_marker_counts_although_a_consumer_has_deleted_its_entry(fixture: 
     let before = state(&fixture, Channel::Push).await;
     assert_eq!(append_again(&fixture, &keys).await, first);
     assert_eq!(state(&fixture, Channel::Push).await, before);
+}
+
+// INV-13
+pub async fn a_marker_of_the_entry_that_the_lost_one_replaced_does_not_count(
+    fixture: impl InspectionFixture,
+) {
+    let replaced = id(&append_again(&fixture, &[key(1)]).await[0]).to_string();
+    let (route, entry) = (Resent { key: key(1), replaces: &replaced }, entry(&key(1)));
+    let append = async || {
+        let appended =
+            fixture.inspection().append_again(Channel::Push, &[(&route, &entry)], MARKER_TTL).await;
+        id(&appended.expect("the server is there")[0])
+    };
+    let again = append().await;
+    assert_ne!(again.to_string(), replaced);
+    assert_eq!(append().await, again, "its own marker counts");
 }
 
 pub async fn a_lease_that_a_publisher_holds_is_left_alone(fixture: impl InspectionFixture) {

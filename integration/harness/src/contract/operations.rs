@@ -1,5 +1,5 @@
-//! Operators' changes: dead letters that are replayed or discarded, and live routes that are cancelled
-//! (`live.rs`).
+//! Operators' changes: dead letters that are replayed or discarded, and live routes that are cancelled and
+//! published ones that are sent again (`live.rs`).
 
 mod live;
 
@@ -59,6 +59,9 @@ macro_rules! operations_contract {
             a_cancelled_route_is_skipped_for_good_with_the_operator_and_the_reason,
             a_filter_selects_live_routes_by_channel_type_producer_recipient_and_acceptance,
             live_routes_are_listed_page_by_page_those_that_are_held_last,
+            a_resent_route_is_due_at_once_and_replaces_its_entry,
+            a_resent_route_that_becomes_a_dead_letter_is_replayed_in_place_of_the_same_entry,
+            published_routes_are_selected_by_their_publication_page_by_page,
         );
     };
 }

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use domain::entry::EntryId;
 use domain::outbound::OutboundEntry;
-use domain::ports::{Acknowledged, Append, LeaseOutcome, LeaseStore, LeaseToken, Outbound, ServerId};
+use domain::ports::{
+    Acknowledged, Append, Leasable, LeaseOutcome, LeaseStore, LeaseToken, Outbound, ServerId,
+};
 use domain::record::NotificationId;
 use domain::route::{Channel, RouteKey};
 
@@ -47,6 +49,8 @@ macro_rules! publishing_contract {
             a_marker_is_not_released,
             an_expired_marker_lets_the_route_be_leased_again,
             an_extended_marker_replaces_what_is_there,
+            a_marker_of_the_replaced_entry_gives_way_and_any_other_does_not,
+            a_marker_of_a_later_entry_is_not_overwritten,
             a_marker_of_an_entry_that_another_server_acknowledged_is_not_extended,
             each_key_of_a_call_has_its_own_answer_in_the_order_asked,
             each_channel_has_its_own_stream,
@@ -88,6 +92,22 @@ fn id_of(append: Append) -> String {
     match append {
         Append::Done(entry) => entry.entry_id,
         other => panic!("not appended: {other:?}"),
+    }
+}
+
+/// A route that is sent again in place of an entry.
+pub(super) struct Resent<'a> {
+    pub(super) key: RouteKey,
+    pub(super) replaces: &'a str,
+}
+
+impl Leasable for Resent<'_> {
+    fn key(&self) -> &RouteKey {
+        &self.key
+    }
+
+    fn replaces(&self) -> Option<&str> {
+        Some(self.replaces)
     }
 }
 
@@ -227,6 +247,37 @@ pub async fn an_extended_marker_replaces_what_is_there(fixture: impl PublishingF
     assert_remaining(&fixture, 1, DEDUPE_TTL).await;
     assert_published(&acquire(&fixture, 1, "b", LEASE_TTL).await, &server, "5-1");
     assert_published(&acquire(&fixture, 2, "b", LEASE_TTL).await, &server, "5-2");
+}
+
+pub async fn a_marker_of_the_replaced_entry_gives_way_and_any_other_does_not(
+    fixture: impl PublishingFixture,
+) {
+    assert_eq!(acquire(&fixture, 1, "a", LEASE_TTL).await, LeaseOutcome::Won);
+    let server = server(&fixture).await;
+    let first = id_of(append(&fixture, Channel::Push, 1, "a").await);
+    let (again, other) = (Resent { key: key(1), replaces: &first }, Resent { key: key(1), replaces: "1-1" });
+    let lease = async |route: &Resent<'_>, name: &str| {
+        let leases = fixture.leases().acquire_leases(&[route], &token(name), LEASE_TTL).await;
+        leases.expect("the store is there").remove(0)
+    };
+    assert_published(&lease(&other, "b").await, &server, &first);
+    assert_eq!(lease(&again, "b").await, LeaseOutcome::Won);
+    assert_remaining(&fixture, 1, LEASE_TTL).await;
+    assert_eq!(lease(&again, "c").await, LeaseOutcome::Held);
+    let second = id_of(append(&fixture, Channel::Push, 1, "b").await);
+    assert_ne!(first, second);
+    assert_published(&lease(&again, "c").await, &server, &second);
+}
+
+pub async fn a_marker_of_a_later_entry_is_not_overwritten(fixture: impl PublishingFixture) {
+    let (server, one) = (server(&fixture).await, key(1));
+    for (extended, kept) in
+        [("9-1", "9-1"), ("10-0", "10-0"), ("9-7", "10-0"), ("10-2", "10-2"), ("10-1", "10-2")]
+    {
+        let done = fixture.leases().extend_markers(&server, &[(&one, extended)], DEDUPE_TTL).await;
+        assert!(done.expect("the store is there"));
+        assert_published(&acquire(&fixture, 1, "b", LEASE_TTL).await, &server, kept);
+    }
 }
 
 // INV-13

@@ -6,7 +6,7 @@ use domain::checkpoint::{CachedCheckpoint, Checkpoint, StreamState};
 use domain::entry::{EntryId, LargeEntry, RawEntry, RawFields};
 use domain::outbound::OutboundEntry;
 use domain::ports::{
-    Append, CheckpointCache, FoundEntries, IntentProducer, IntentStream, LeaseOutcome, LeaseStore,
+    Append, CheckpointCache, FoundEntries, IntentProducer, IntentStream, Leasable, LeaseOutcome, LeaseStore,
     LeaseToken, Outbound, OutboundInspection, OutboundServer, ReadLimit, ServerId, StoreError, StreamRead,
     Swap,
 };
@@ -80,13 +80,14 @@ impl<S: CheckpointCache> CheckpointCache for Scripted<S> {
 }
 
 impl<S: LeaseStore> LeaseStore for Scripted<S> {
-    async fn acquire_leases(
+    async fn acquire_leases<R: Leasable>(
         &self,
-        keys: &[&RouteKey],
+        routes: &[&R],
         token: &LeaseToken,
         ttl: Duration,
     ) -> Result<Vec<LeaseOutcome>, StoreError> {
-        self.call("acquire_leases", texts(keys), self.store.acquire_leases(keys, token, ttl)).await
+        let keys = texts(routes.iter().map(|route| route.key()));
+        self.call("acquire_leases", keys, self.store.acquire_leases(routes, token, ttl)).await
     }
 
     async fn release_leases(&self, keys: &[&RouteKey], token: &LeaseToken) -> Result<(), StoreError> {
@@ -154,13 +155,13 @@ impl<S: OutboundInspection> OutboundInspection for Scripted<S> {
         self.call("find_entries_in", texts([stream]), self.store.find_entries_in(stream, entries)).await
     }
 
-    async fn append_again(
+    async fn append_again<R: Leasable>(
         &self,
         channel: Channel,
-        entries: &[(&RouteKey, &OutboundEntry<'_>)],
+        entries: &[(&R, &OutboundEntry<'_>)],
         marker_ttl: Duration,
     ) -> Result<Vec<Append>, StoreError> {
-        let keys = texts(entries.iter().map(|(key, _)| key));
+        let keys = texts(entries.iter().map(|(route, _)| route.key()));
         self.call("append_again", keys, self.store.append_again(channel, entries, marker_ttl)).await
     }
 }

@@ -64,6 +64,7 @@ mod relay_loss;
 mod relay_names;
 mod replicas;
 mod republish;
+mod resend;
 mod restore;
 mod retention;
 mod schemas;

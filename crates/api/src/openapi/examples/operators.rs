@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use super::{OCCURRED_AT_MS, PRODUCER, after, key, rendered, route};
 use crate::view::{
     Actions, Cancelled, ChangedHold, DeadLetters, Discarded, Holds, MalformedIntents, MalformedIntentsPage,
-    Replayed,
+    Replayed, Resent,
 };
 
 const ENTRY_ID: &str = "1775121700000-0";
@@ -76,6 +76,17 @@ pub(in crate::openapi) fn cancel_requests() -> Value {
     })
 }
 
+pub(in crate::openapi) fn resend_requests() -> Value {
+    json!({
+        "ids": {"value": {"ids": [dead_letter().key.to_string()]}},
+        "plan": {"value": {
+            "filter": {"channel": "email", "since": after(0).to_string(), "until": after(10_200_000).to_string()},
+            "reason": "the mail service lost them",
+            "dry_run": true,
+        }},
+    })
+}
+
 fn report() -> ChangeReport {
     ChangeReport { changed: 1, ..ChangeReport::default() }
 }
@@ -96,6 +107,11 @@ fn planned(group: Group) -> Value {
 
 fn cause() -> Group {
     Group::Cause(dead_letter().failure_classification)
+}
+
+pub(in crate::openapi) fn resent() -> Value {
+    let plan = planned(Group::Type(dead_letter().notification_type));
+    json!({"done": rendered(Resent::from(report()))["example"], "plan": plan})
 }
 
 pub(in crate::openapi) fn cancelled() -> Value {

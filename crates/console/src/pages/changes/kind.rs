@@ -64,10 +64,11 @@ pub(in crate::pages) enum Change {
     Replay,
     Discard,
     Cancel,
+    Resend,
 }
 
 impl Change {
-    pub(super) const ALL: [Self; 3] = [Self::Replay, Self::Discard, Self::Cancel];
+    pub(super) const ALL: [Self; 4] = [Self::Replay, Self::Discard, Self::Cancel, Self::Resend];
 
     /// The value of the button that changes the chosen routes.
     pub(in crate::pages) fn chosen(self) -> &'static str {
@@ -75,6 +76,7 @@ impl Change {
             Self::Replay => "replay_chosen",
             Self::Discard => "discard_chosen",
             Self::Cancel => "cancel_chosen",
+            Self::Resend => "resend_chosen",
         }
     }
 
@@ -84,6 +86,7 @@ impl Change {
             Self::Replay => "replay_all",
             Self::Discard => "discard_all",
             Self::Cancel => "cancel_all",
+            Self::Resend => "resend_all",
         }
     }
 
@@ -92,6 +95,7 @@ impl Change {
             Self::Replay => "replay",
             Self::Discard => "discard",
             Self::Cancel => "cancel",
+            Self::Resend => "resend",
         }
     }
 
@@ -102,7 +106,7 @@ impl Change {
     pub(in crate::pages) fn pages(self) -> &'static ChangePages {
         match self {
             Self::Replay | Self::Discard => &DEAD_LETTERS,
-            Self::Cancel => &ROUTES,
+            Self::Cancel | Self::Resend => &ROUTES,
         }
     }
 
@@ -112,13 +116,14 @@ impl Change {
             Self::Replay => "Replay",
             Self::Discard => "Discard",
             Self::Cancel => "Cancel",
+            Self::Resend => "Send again",
         }
     }
 
     /// The class of its button.
     pub(super) fn class(self) -> &'static str {
         match self {
-            Self::Replay => "primary",
+            Self::Replay | Self::Resend => "primary",
             Self::Discard | Self::Cancel => "danger",
         }
     }
@@ -129,6 +134,7 @@ impl Change {
             Self::Replay => ["Replay dead letters?", "Dead letters replayed"],
             Self::Discard => ["Discard dead letters?", "Dead letters discarded"],
             Self::Cancel => ["Cancel routes?", "Routes cancelled"],
+            Self::Resend => ["Send routes again?", "Routes sent again"],
         }
     }
 
@@ -140,6 +146,9 @@ impl Change {
             }
             Self::Discard => {
                 "Each dead letter is marked with your name and the reason and leaves the list of those that need attention. It can still be replayed."
+            }
+            Self::Resend => {
+                "Each route becomes pending again with a new budget of attempts, and is appended to its outbound stream again under the ids it always had. Consumers that have processed it drop it."
             }
             Self::Cancel => {
                 "Each route is skipped for good, with your name and the reason. One that a publisher has taken is waited for, and then counted as published or cancelled."
@@ -153,14 +162,16 @@ impl Change {
             Self::Replay => "replayed. Publishers take the routes as they are due.",
             Self::Discard => "discarded.",
             Self::Cancel => "cancelled.",
+            Self::Resend => "made pending again. Publishers take the routes as they are due.",
         }
     }
 
-    /// True if the change takes a reason.
-    pub(super) fn has_reason(self) -> bool {
+    /// Whether the change takes a reason, and if so, whether it needs one.
+    pub(super) fn reason(self) -> Option<bool> {
         match self {
-            Self::Replay => false,
-            Self::Discard | Self::Cancel => true,
+            Self::Replay => None,
+            Self::Discard | Self::Cancel => Some(true),
+            Self::Resend => Some(false),
         }
     }
 
@@ -176,6 +187,7 @@ impl Change {
             Self::Replay => RouteChange::Replay(budgets),
             Self::Discard => RouteChange::Discard { reason: String::new() },
             Self::Cancel => RouteChange::Cancel { reason: String::new() },
+            Self::Resend => RouteChange::Resend { budgets, reason: String::new() },
         }
     }
 
@@ -186,11 +198,16 @@ impl Change {
             Self::Replay => return Ok(RouteChange::Replay(budgets)),
             Self::Discard => RouteChange::discard(reason),
             Self::Cancel => RouteChange::cancel(reason),
+            Self::Resend => RouteChange::resend(budgets, reason),
         };
-        let name = if self == Self::Discard { "A discard" } else { "A cancellation" };
+        let (name, least) = match self {
+            Self::Discard => ("A discard", 1),
+            Self::Cancel => ("A cancellation", 1),
+            Self::Replay | Self::Resend => ("A resend", 0),
+        };
         change.ok_or_else(|| {
             format!(
-                "{name} takes a reason of 1 to {MAX_REASON_BYTES} bytes without NUL; this one has {given}."
+                "{name} takes a reason of {least} to {MAX_REASON_BYTES} bytes without NUL; this one has {given}."
             )
         })
     }

@@ -119,6 +119,7 @@ fn selected(asked: &Asked) -> Markup {
     let all = match asked.change {
         Change::Replay | Change::Discard => "All open dead letters with ",
         Change::Cancel => "All pending and failed routes with ",
+        Change::Resend => "All published routes with ",
     };
     html! {
         @match (&asked.selection, asked.selection.named_conditions()) {
@@ -146,7 +147,9 @@ fn groups(change: Change, plan: &Plan) -> Markup {
         Change::Replay | Change::Discard => {
             table("By cause", &[column("Cause"), column("Channel"), numbers("Dead letters")], &rows)
         }
-        Change::Cancel => table("By type", &[column("Type"), column("Channel"), numbers("Routes")], &rows),
+        Change::Cancel | Change::Resend => {
+            table("By type", &[column("Type"), column("Channel"), numbers("Routes")], &rows)
+        }
     }
 }
 
@@ -192,7 +195,7 @@ fn confirm(
             (form_token(operator))
             input type="hidden" name="request_id" value=(request_id);
             (asked.fields())
-            @if change.has_reason() { (reason_field(refused)) }
+            @if let Some(required) = change.reason() { (reason_field(required, refused)) }
             div.actions {
                 button class=(change.class()) type="submit" { (change.label()) " " (number(now)) " " (pages.noun(now)) }
                 a.button href=(pages.list) { "Back" }
@@ -201,12 +204,12 @@ fn confirm(
     }
 }
 
-fn reason_field(refused: Option<&Refused<'_>>) -> Markup {
+fn reason_field(required: bool, refused: Option<&Refused<'_>>) -> Markup {
     html! {
         div.fields {
             div.wide {
                 label for="reason" { "Reason" }
-                textarea #reason name="reason" rows="3" maxlength=(MAX_REASON_BYTES) required aria-describedby="reason-help"
+                textarea #reason name="reason" rows="3" maxlength=(MAX_REASON_BYTES) required[required] aria-describedby="reason-help"
                     aria-invalid=[refused.map(|_| "true")] { (refused.map_or("", |refused| refused.reason)) }
                 p.hint #reason-help {
                     "For those who look at it later; it is kept. At most " (number(MAX_REASON_BYTES as u64))

@@ -27,7 +27,7 @@ impl Event {
 pub(super) fn of(route: &Route, now: Timestamp) -> Markup {
     let mut events = past(route);
     events.extend(route.receipt.iter().flat_map(|receipt| receipt.history.iter().rev()).map(report));
-    // The events are not sorted by time, because a consumer's clock may be wrong.
+    // Receipts are not sorted by time, because a consumer's clock may be wrong.
     events.extend(next(route, now));
     html! {
         ol.timeline {
@@ -46,13 +46,22 @@ pub(super) fn of(route: &Route, now: Timestamp) -> Markup {
 fn past(route: &Route) -> Vec<Event> {
     let mut events = vec![Event::new(Tone::Neutral, Some(route.created_at), "Accepted", html! {})];
     events.extend(route.failed_attempts.iter().map(failed));
-    if route.status == RouteStatus::Pending && route.updated_at > route.created_at {
+    // A resend does not begin with the first attempt again.
+    let is_replayed = route.resend.is_none() || route.attempt_count == 0;
+    if route.status == RouteStatus::Pending && route.updated_at > route.created_at && is_replayed {
         events.push(Event::new(Tone::Neutral, Some(route.updated_at), "Replayed by an operator", html! {}));
     }
     if let Some(at) = route.published_at {
         let entry =
             html! { "as entry " code { (visible(&route.published_entry_id)) } " of the outbound stream" };
         events.push(Event::new(Tone::Good, Some(at), "Published", entry));
+    }
+    if let Some(resend) = &route.resend {
+        let of = html! {
+            "by " (visible(&resend.actor)) @if !resend.reason.is_empty() { ": " (visible(&resend.reason)) }
+            ", in place of entry " code { (visible(&resend.replaced_entry_id)) }
+        };
+        events.push(Event::new(Tone::Neutral, Some(resend.at), "Sent again", of));
     }
     if let Some(at) = route.dead_lettered_at {
         events.push(Event::new(
@@ -78,6 +87,8 @@ fn past(route: &Route) -> Vec<Event> {
         let by = html! { "by " (visible(&discarded.by)) ": " (visible(&discarded.reason)) };
         events.push(Event::new(Tone::Neutral, Some(discarded.at), "Discarded", by));
     }
+    // A resend has attempts before and after it, and one publication on either side.
+    events.sort_by_key(|event| event.at);
     events
 }
 

@@ -7,7 +7,7 @@ fn an_outbound_entry_belongs_to_a_route_that_names_it_or_will() {
     let name = |fields: &RawFields| OutboundName::of(Channel::Push, Some(fields));
     let own = name(&RawFields::from_iter([("event_id", format!("{TODAY}-0/push:user:u-1"))]));
     let judge = |name: &OutboundName, status, entry: &str| {
-        let route = RouteState { status, published_entry_id: entry.into() };
+        let route = RouteState { status, published_entry_id: entry.into(), replaced_entry_id: String::new() };
         match judge_outbound("s", id(TODAY), name, Some(&route), cutoffs()) {
             OutboundVerdict::Wrong(found) => Err(found.kind),
             verdict => Ok(verdict),
@@ -34,6 +34,25 @@ fn an_outbound_entry_belongs_to_a_route_that_names_it_or_will() {
     ] {
         let verdict = judge_outbound("s", id(TODAY), &name(&strange), None, cutoffs());
         assert_eq!(verdict, OutboundVerdict::Other, "{strange:?}");
+    }
+}
+
+#[test]
+fn an_entry_of_an_attempt_before_a_resend_is_no_duplicate_whatever_became_of_the_resend() {
+    let fields = RawFields::from_iter([("event_id", format!("{TODAY}-0/push:user:u-1"))]);
+    let name = OutboundName::of(Channel::Push, Some(&fields));
+    let judge = |status, published: &str, replaced: u64| {
+        let route = RouteState {
+            status: Some(status),
+            published_entry_id: published.to_owned(),
+            replaced_entry_id: format!("{replaced}-0"),
+        };
+        judge_outbound("s", id(TODAY), &name, Some(&route), cutoffs())
+    };
+    for status in [RouteStatus::Published, RouteStatus::Skipped, RouteStatus::DeadLetter] {
+        assert_eq!(judge(status, "9-0", TODAY), OutboundVerdict::Published, "{status:?}");
+        assert_eq!(judge(status, "9-0", TODAY + 1), OutboundVerdict::Published, "{status:?}");
+        assert!(matches!(judge(status, "9-0", TODAY - 1), OutboundVerdict::Wrong(_)), "{status:?}");
     }
 }
 

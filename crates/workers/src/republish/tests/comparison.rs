@@ -18,6 +18,24 @@ async fn a_lost_tail_is_appended_again_once_with_the_same_attempt() {
 
 // INV-13
 #[tokio::test(start_paused = true)]
+async fn a_resent_route_whose_new_entry_is_lost_is_not_completed_with_the_one_that_it_replaced() {
+    let fixture = Fixture::new();
+    fixture.publish(1).await;
+    let first = fixture.published_entry_id(1);
+    fixture.resend(1).await;
+    fixture.publish(2).await;
+    let mut replica = Replica::of(&fixture);
+    replica.look().await.expect("the stores are there");
+    fixture.world.publishing.fail_over(1);
+    // The server has the marker of the time that it went back to.
+    fixture.world.publishing.write_marker(&key(1), &first, WINDOW);
+    replica.notice().await.expect("the stores are there");
+    assert_eq!(fixture.attempts(), ["1", "2", "1"]);
+    assert!(fixture.is_consistent() && fixture.published_entry_id(1) != first);
+}
+
+// INV-13
+#[tokio::test(start_paused = true)]
 async fn trimmed_and_deleted_entries_are_not_appended_again() {
     let (fixture, mut replica) = published().await;
     let ids = fixture.ids();
