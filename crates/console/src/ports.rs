@@ -55,7 +55,7 @@ pub struct Console<P: Ports> {
     pub keys: Idempotency<P::Keys>,
     /// The clock, for changes and explanations.
     pub clock: P::Clock,
-    /// The tokens in force; a token with the role `operator` opens the console.
+    /// The tokens in force; a token with a role opens the console.
     pub tokens: AccessTokens,
     /// Generates the ids of sessions.
     pub ids: Arc<dyn ambient::Tokens>,

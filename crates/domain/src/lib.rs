@@ -19,6 +19,7 @@ pub mod malformed;
 pub mod operations;
 pub mod outbound;
 pub mod outcome;
+pub mod personal;
 pub mod policy;
 pub mod ports;
 pub mod query;

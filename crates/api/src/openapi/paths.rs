@@ -115,7 +115,7 @@ fn get_intent_outcome(schemas: &mut Schemas) -> Operation {
         description: "Whether they came by the stream, over HTTP or by an outbox. An intent that was refused over HTTP has its answer and leaves no trace; \
             neither does a duplicate. An intent in a producer's outbox is `unknown` until it is relayed."
             .to_owned(),
-        callers: Callers::Both,
+        callers: Callers::Readers,
         parameters,
         ..get(
             "getIntentOutcome",
@@ -129,7 +129,7 @@ fn get_intent_outcome(schemas: &mut Schemas) -> Operation {
 fn list_notifications(schemas: &mut Schemas) -> Operation {
     Operation {
         description: "A producer's token lists that producer's notifications.".to_owned(),
-        callers: Callers::Both,
+        callers: Callers::Readers,
         ..list(
             "listNotifications",
             "notifications",
@@ -162,7 +162,7 @@ fn search_notifications(settings: &ApiSettings, schemas: &mut Schemas) -> Operat
 
 fn get_notification(schemas: &mut Schemas) -> Operation {
     Operation {
-        callers: Callers::Both,
+        callers: Callers::Readers,
         parameters: vec![path_parameter("notification_id", "The id of the notification.", "1775121700000-0")],
         problems: vec![("404", NOT_FOUND)],
         ..get(
@@ -294,7 +294,7 @@ fn changed_hold(schemas: &mut Schemas) -> Value {
 fn list_malformed_intents(schemas: &mut Schemas) -> Operation {
     Operation {
         description: "A producer's token lists those that name its producer.".to_owned(),
-        callers: Callers::Both,
+        callers: Callers::Readers,
         ..list(
             "listMalformedIntents",
             "intents",
@@ -316,7 +316,7 @@ fn get_malformed_intents(schemas: &mut Schemas) -> Operation {
     parameters.extend(malformed_intents::SHOW_PARAMS.iter().map(query_parameter));
     Operation {
         description: "A producer's token finds those that name its producer.".to_owned(),
-        callers: Callers::Both,
+        callers: Callers::Readers,
         parameters,
         problems: vec![("404", NOT_FOUND)],
         ..get(

@@ -65,6 +65,7 @@ mod replicas;
 mod republish;
 mod restore;
 mod retention;
+mod roles;
 mod schemas;
 mod search;
 mod start;
