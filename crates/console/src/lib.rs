@@ -4,11 +4,12 @@
 //! and saves steps. A handler reads values through ports and passes them to a pure function that renders them
 //! with [`maud`], which escapes everything that a producer controls.
 //!
-//! Only the sign-in and the assets below `/console/` are reachable without a viewer's or an operator's session, and no form
-//! is accepted without its token: `session.rs` checks both in front of every page, so that no handler can
-//! forget it. What only an operator may do is behind the type `Operator`. `headers.rs` adds the headers of every response, and `deadline.rs` responds with a page if a
-//! handler takes too long or panics. `layout.rs` is the frame of a page, `widgets.rs` contains the shared
-//! parts of pages, `params.rs` reads the address.
+//! Only the sign-in and the assets below `/console/` are reachable without a viewer's or an operator's
+//! session, and no form is accepted without its token: `session.rs` checks both in front of every page, so
+//! that no handler can forget it. What only an operator may do is behind the type `Operator`. `headers.rs`
+//! adds the headers of every response, and `deadline.rs` responds with a page if a handler takes too long or
+//! panics. `layout.rs` is the frame of a page, `widgets.rs` contains the shared parts of pages, `params.rs`
+//! reads the address.
 
 mod assets;
 mod attempts;

@@ -53,7 +53,7 @@ pub struct NewArgs {
     /// It sends intents as this producer, and reads its notifications
     #[arg(long, group = "grant")]
     producer: Option<String>,
-    /// It reads everything: a viewer changes nothing and sees no addresses and payloads, an operator may change things
+    /// It reads everything: viewer without addresses and payloads, operator with the right to change things
     #[arg(long, group = "grant")]
     role: Option<RoleArg>,
     /// The same as --role operator

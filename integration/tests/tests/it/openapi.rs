@@ -33,7 +33,8 @@ const MAX_SHOWN: usize = 30;
 const OPERATOR_TOKEN: &str = "the-operator";
 const VIEWER_TOKEN: &str = "the-viewer";
 
-/// A tokens file with a token for each producer of the catalogue and one each of a viewer and an operator; returns the tokens.
+/// A tokens file with a token for each producer of the catalogue, and one each of a viewer and an operator;
+/// returns those of the producers.
 fn write_tokens(tokens: &TokensFile) -> BTreeMap<String, String> {
     let catalog = Catalog::built_in();
     let names = catalog.types().flat_map(|known| known.producers().to_vec());

@@ -104,8 +104,9 @@ fn secrets_in(body: &str) -> Vec<String> {
         String::from_utf8_lossy(&bytes).into_owned()
     });
     let texts: Vec<String> = decoded.chain([body.to_owned()]).collect();
-    let holds = |secret: &&str| texts.iter().any(|text| text.contains(**secret));
-    SECRETS.iter().filter(holds).map(|secret| (*secret).to_owned()).collect()
+    let mut found = SECRETS.to_vec();
+    found.retain(|secret| texts.iter().any(|text| text.contains(secret)));
+    found.into_iter().map(str::to_owned).collect()
 }
 
 /// The paths of an operation of the document with ids that exist.
@@ -204,8 +205,10 @@ async fn pages_of_a_viewer_list_every_dead_letter_once_and_its_cursors_cannot_be
     }
     seen.sort();
     let ids = "SELECT notification_id || '/' || regexp_replace(route_id, 'secretadmin.*', '****')
-        FROM dead_letters ORDER BY 1 COLLATE \"C\"";
-    assert_eq!(seen, world.column(ids).await);
+        FROM dead_letters";
+    let mut expected = world.column(ids).await;
+    expected.sort();
+    assert_eq!(seen, expected);
     let made = page(OPERATOR, "").await.json()["next_cursor"].as_str().expect("a next page").to_owned();
     is(&page(VIEWER, &format!("&cursor={made}")).await, 400, "bad-request", "");
 }
@@ -239,7 +242,8 @@ async fn a_search_by_an_address_or_a_payload_takes_a_token_that_sees_them() {
 
 /// The values of an attribute in a page.
 fn attributes(page: &str, name: &str) -> Vec<String> {
-    let values = page.split(&format!(" {name}=\"")).skip(1);
+    let start = format!(" {name}=\"");
+    let values = page.split(&start).skip(1);
     values.filter_map(|rest| rest.split('"').next()).map(|value| value.replace("&amp;", "&")).collect()
 }
 
