@@ -7,8 +7,8 @@
 //!
 //! `intents.rs` and `batch.rs` accept intents, `intent_outcome.rs`, `notifications.rs`, `search.rs`,
 //! `dead_letters.rs`, `malformed_intents.rs` and `status.rs` read, `changes.rs` replays and discards,
-//! `holds.rs` holds and releases, `receipts.rs` records consumers' reports. `params.rs` reads query strings,
-//! `view.rs` renders values. `openapi.rs` describes all of it in the document that `GET /openapi.json`
+//! `holds.rs` holds and releases, `erase.rs` erases a person, `receipts.rs` records consumers'
+//! reports. `params.rs` reads query strings, `view.rs` renders values. `openapi.rs` describes all of it in the document that `GET /openapi.json`
 //! returns.
 
 mod actions;
@@ -17,6 +17,7 @@ mod at_most;
 mod batch;
 mod changes;
 mod dead_letters;
+mod erase;
 mod holds;
 mod intent_outcome;
 mod intents;
@@ -72,6 +73,7 @@ pub fn router<P: Ports>(api: Api<P>, guard: &TokenGuard) -> Router {
         .route("/v1/holds:release", operator(post(holds::release::<P>)))
         .route("/v1/malformed-intents", reader(get(malformed_intents::list::<P>)))
         .route("/v1/malformed-intents/{stream_entry_id}", reader(get(malformed_intents::show::<P>)))
+        .route("/v1/users:erase", operator(post(erase::erase::<P>)))
         .route("/v1/receipts", reporter(post(receipts::record::<P>).layer(batch_limit)))
         .route("/v1/status", viewer(get(status::show::<P>)))
         .route("/openapi.json", get(move |query: RawQuery| openapi::show(query, document)));

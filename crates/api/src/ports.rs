@@ -8,7 +8,8 @@ use ambient::Clock;
 use domain::catalog::Catalog;
 use domain::operations::Budgets;
 use domain::ports::{
-    ActivityQueries, HoldChanges, LeaderLookup, Operations, Queries, ReceiptStore, StreamQueries, Submissions,
+    ActivityQueries, Erasures, HoldChanges, LeaderLookup, Operations, Queries, ReceiptStore, StreamQueries,
+    Submissions,
 };
 use domain::query::Leaderless;
 use idempotency::{Idempotency, Store};
@@ -21,6 +22,8 @@ pub trait Ports: Send + Sync + 'static {
     type Queries: Queries + ActivityQueries + 'static;
     /// Applies the changes that operators may make.
     type Operations: Operations + HoldChanges + 'static;
+    /// Erases users.
+    type Erasures: Erasures + 'static;
     /// Records consumers' reports.
     type Receipts: ReceiptStore + 'static;
     /// Reads the intents stream.
@@ -44,6 +47,8 @@ pub struct Api<P: Ports> {
     pub queries: P::Queries,
     /// Applies the changes that operators may make.
     pub operations: P::Operations,
+    /// Erases users.
+    pub erasures: P::Erasures,
     /// Records consumers' reports.
     pub receipts: P::Receipts,
     /// Counts the outcomes of reports.

@@ -10,6 +10,7 @@ pub mod catalogue;
 pub mod check_config;
 pub mod dead_letters;
 pub mod dev;
+pub mod erase;
 pub mod explain;
 pub mod generated;
 pub mod healthcheck;

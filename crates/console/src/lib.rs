@@ -47,6 +47,7 @@ pub fn router<P: Ports>(console: Console<P>) -> Router {
         .merge(pages::notifications::routes())
         .merge(pages::dead_letters::routes())
         .merge(pages::holds::routes())
+        .merge(pages::erase::routes())
         .merge(pages::actions::routes())
         .merge(pages::malformed::routes())
         .merge(pages::catalogue::routes())

@@ -8,7 +8,7 @@ use ambient::Clock;
 use domain::catalog::Catalog;
 use domain::operations::Budgets;
 use domain::ports::{
-    ActivityQueries, HoldChanges, LeaderLookup, Operations, Queries, SessionStore, StreamQueries,
+    ActivityQueries, Erasures, HoldChanges, LeaderLookup, Operations, Queries, SessionStore, StreamQueries,
 };
 use http_server::TrustedProxies;
 use http_server::tokens::AccessTokens;
@@ -23,6 +23,8 @@ pub trait Ports: Send + Sync + 'static {
     type Queries: Queries + 'static;
     /// Applies the changes that operators may make.
     type Operations: Operations + HoldChanges + 'static;
+    /// Erases users.
+    type Erasures: Erasures + 'static;
     /// Reads the intents stream.
     type Stream: StreamQueries + 'static;
     /// Looks up the leader.
@@ -43,6 +45,8 @@ pub struct Console<P: Ports> {
     pub queries: P::Queries,
     /// Applies the changes that operators may make.
     pub operations: P::Operations,
+    /// Erases users.
+    pub erasures: P::Erasures,
     /// Reads the intents stream.
     pub stream: P::Stream,
     /// Looks up the leader.

@@ -11,6 +11,7 @@ pub mod checkpoint;
 pub mod dead_letter;
 pub mod document;
 pub mod entry;
+pub mod erase;
 pub mod explanation;
 pub mod hold;
 pub mod intent;

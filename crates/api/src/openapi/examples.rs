@@ -24,9 +24,9 @@ use crate::view::{
 };
 
 pub(super) use operators::{
-    actions, activity, changed_hold, dead_letters, discard_requests, discarded, hold_requests, holds,
-    malformed, malformed_intents, malformed_intents_page, release_requests, replay_requests, replayed,
-    status,
+    actions, activity, changed_hold, dead_letters, discard_requests, discarded, erase_requests, erased,
+    hold_requests, holds, malformed, malformed_intents, malformed_intents_page, release_requests,
+    replay_requests, replayed, status,
 };
 
 const ID: &str = "019d4d2f-9a74-7cc3-8a5e-1f0c6b7d2e90";

@@ -1,14 +1,16 @@
 //! The parts of an operation of the document, and the parts that all operations share.
 
 use idempotency::MAX_KEY_BYTES;
+use schemars::JsonSchema;
 use serde_json::{Map, Value, json};
 
 use super::problems::{
     BAD_REQUEST, BODY_TOO_LARGE, FORBIDDEN, IN_PROGRESS, REQUEST_CONFLICT, REQUEST_TIMEOUT,
     TOO_MANY_REQUESTS, UNAUTHORIZED, UNAVAILABLE, UNSUPPORTED_MEDIA_TYPE,
 };
-use super::schemas::header_refs;
+use super::schemas::{Schemas, header_refs};
 use crate::params::Param;
+use crate::ports::ApiSettings;
 
 /// The tokens that an operation accepts, like the rules of the router.
 #[derive(Clone, Copy)]
@@ -108,6 +110,25 @@ pub(super) fn change(
         problems: vec![("409", IN_PROGRESS), ("422", REQUEST_CONFLICT)],
         ..get(id, "operations", summary, answer)
     }
+}
+
+/// A change with a plan, with these texts (id, summary, description) and examples (of bodies and of responses).
+pub(super) fn planned_change<Request: JsonSchema, Done: JsonSchema, Planned: JsonSchema>(
+    settings: &ApiSettings,
+    schemas: &mut Schemas,
+    (id, summary, about): (&'static str, &'static str, &str),
+    (requests, responses): (Value, Value),
+) -> Operation {
+    let answers = json!({"anyOf": [schemas.answer::<Done>(), schemas.answer::<Planned>()]});
+    let any = answer(
+        "What was done; with `dry_run`, what would be.",
+        answers,
+        responses,
+        &["Idempotency-Replayed"],
+    );
+    let schema = schemas.request::<Request>();
+    let body = Body { schema, examples: requests, max_bytes: settings.max_body_bytes };
+    change(id, summary, about.to_owned(), body, any)
 }
 
 impl Operation {

@@ -25,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 use workers::{Metrics, SubmissionQueue};
 
 use super::console::ConsoleParts;
+use super::erase::{ErasureConfig, ServiceEraser, eraser};
 use super::leader::LockLookup;
 use crate::config::{self, ApiLimits, Config, known_producers};
 use crate::start::{self, Backends};
@@ -48,6 +49,7 @@ impl Ports for ApiPorts {
     type Submissions = SubmissionQueue;
     type Queries = PgQueries;
     type Operations = PgStore;
+    type Erasures = ServiceEraser;
     type Receipts = PgStore;
     type Stream = RedisIntentStream;
     type Leader = LockLookup;
@@ -89,6 +91,7 @@ pub(super) struct ApiParts {
     keys: Idempotency<ObservedStore<PostgresStore>>,
     queries: PgQueries,
     operations: PgStore,
+    erasures: ServiceEraser,
     stream: RedisIntentStream,
     leader: LockLookup,
     settings: ApiSettings,
@@ -118,12 +121,21 @@ pub(super) async fn prepare(
     let api_addr = listener.local_addr().with_context(cannot_listen)?;
     tracing::info!(api_addr = %api_addr, tls = tls.is_some(), "the API is listening");
     let console = api.console.then(|| ConsoleParts::new(stores, &tokens, api));
+    let queries = start::open_queries(config, api.limits.query_timeout)?;
+    let erasure = ErasureConfig {
+        intents_stream: &config.intents.stream,
+        outbound: &config.outbound,
+        user_directory: &config.user_directory,
+        dedupe_ttl: config.publish.dedupe_ttl,
+        time_limit: Some(api.limits.timeouts.request / 2),
+    };
     Ok(ApiParts {
         listener,
         tokens,
         tls,
         keys: guarded(config, &api.limits, keys)?,
-        queries: start::open_queries(config, api.limits.query_timeout)?,
+        erasures: eraser(&erasure, stores.postgres.clone(), queries.clone(), &stores.redis),
+        queries,
         operations: stores.postgres.clone(),
         stream: RedisIntentStream::new(&stores.redis, config.intents.stream.clone()),
         leader: LockLookup::new(stores.locks.clone(), &config.intents.stream),
@@ -197,6 +209,7 @@ impl ApiParts {
             queries: self.queries,
             receipts: self.operations.clone(),
             operations: self.operations,
+            erasures: self.erasures,
             count_receipts: Arc::new(move |outcome, count| receipts.receipts(outcome, count)),
             stream: self.stream,
             leader: self.leader,

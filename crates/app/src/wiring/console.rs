@@ -14,6 +14,7 @@ use idempotency::{ObservedStore, PostgresStore};
 use store_postgres::{PgQueries, PgStore};
 use store_redis::RedisIntentStream;
 
+use super::erase::ServiceEraser;
 use super::leader::LockLookup;
 use crate::config;
 use crate::start::Backends;
@@ -27,6 +28,7 @@ struct ConsolePorts;
 impl Ports for ConsolePorts {
     type Queries = PgQueries;
     type Operations = PgStore;
+    type Erasures = ServiceEraser;
     type Stream = RedisIntentStream;
     type Leader = LockLookup;
     type Activity = PgQueries;
@@ -62,6 +64,7 @@ impl ConsoleParts {
         P: ApiPorts<
                 Queries = PgQueries,
                 Operations = PgStore,
+                Erasures = ServiceEraser,
                 Stream = RedisIntentStream,
                 Leader = LockLookup,
                 Keys = ObservedStore<PostgresStore>,
@@ -72,6 +75,7 @@ impl ConsoleParts {
             queries: api.queries.clone(),
             activity: api.queries.clone(),
             operations: api.operations.clone(),
+            erasures: api.erasures.clone(),
             stream: api.stream.clone(),
             leader: api.leader.clone(),
             sessions: self.sessions,

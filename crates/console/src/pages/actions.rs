@@ -22,7 +22,8 @@ use crate::widgets::{column, empty, number, numbers, table, time, too_many, visi
 const PATH: &str = "/console/actions";
 const PARAMS: [&str; 7] = ["actor", "action", "request_id", "after", "before", "limit", "cursor"];
 /// The names of the actions.
-const ACTIONS: [&str; 5] = ["replay_dead_letters", "discard_dead_letters", "step_down", "hold", "release"];
+const ACTIONS: [&str; 6] =
+    ["replay_dead_letters", "discard_dead_letters", "step_down", "hold", "release", domain::erase::ACTION];
 
 /// The route of this page.
 pub(crate) fn routes<P: Ports>() -> Router<Arc<Console<P>>> {
@@ -48,6 +49,7 @@ async fn list<P: Ports>(
     let (items, next) = page.into_parts(&filter);
     let content = html! {
         (filters(&params, &filter, limit))
+        @if visitor.operates { p { a.button href=(super::erase::PATH) { "Erase a person…" } } }
         (listed(&params, &filter, &items.seen_by(visitor.sight), next.as_deref()))
     };
     Ok(Page::new(Section::Actions, "Actions", content))

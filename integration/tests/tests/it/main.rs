@@ -32,6 +32,7 @@ mod directory_load;
 mod docs;
 mod documents;
 mod election;
+mod erase;
 mod examples;
 mod holds;
 mod hosts;
