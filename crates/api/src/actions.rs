@@ -5,13 +5,15 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::{RawQuery, State};
 use axum::response::{IntoResponse, Response};
+use domain::personal::Document;
 use domain::ports::Queries;
 use domain::query::{ActionFilter, ActionPlace};
 use http_server::problem::Problem;
+use http_server::tokens::Principal;
 
 use crate::params::{CURSOR, LIMIT, Param, Params, Takes};
 use crate::ports::{Api, Ports};
-use crate::problems::read_failed;
+use crate::problems::{read_failed, sight_of};
 use crate::view::Actions;
 
 /// The filters of the list.
@@ -27,6 +29,7 @@ pub(crate) const PARAMS: [Param; 7] = [
 
 pub(crate) async fn list<P: Ports>(
     State(api): State<Arc<Api<P>>>,
+    principal: Principal,
     RawQuery(query): RawQuery,
 ) -> Result<Response, Problem> {
     let params = Params::parse(query.as_deref(), &PARAMS)?;
@@ -41,5 +44,5 @@ pub(crate) async fn list<P: Ports>(
     let page = api.queries.list_actions(&filter, after.as_ref(), params.limit()?).await;
     let page = page.map_err(|error| read_failed(&error))?;
     let (actions, next_cursor) = page.into_parts(&filter);
-    Ok(Json(Actions { actions, next_cursor }).into_response())
+    Ok(Json(Actions { actions: actions.seen_by(sight_of(&principal)), next_cursor }).into_response())
 }

@@ -8,10 +8,11 @@ use axum::response::{IntoResponse, Response};
 use domain::ports::Queries;
 use domain::query::{DeadLetterFilter, DeadLetterPlace};
 use http_server::problem::Problem;
+use http_server::tokens::Principal;
 
-use crate::params::{CURSOR, LIMIT, Param, Params, Takes};
+use crate::params::{CURSOR, LIMIT, Param, Params, Takes, wrong_cursor};
 use crate::ports::{Api, Ports};
-use crate::problems::read_failed;
+use crate::problems::{read_failed, sight_of};
 use crate::view::DeadLetters;
 
 /// The filters of the list.
@@ -32,6 +33,7 @@ pub(crate) const PARAMS: [Param; 8] = [
 
 pub(crate) async fn list<P: Ports>(
     State(api): State<Arc<Api<P>>>,
+    principal: Principal,
     RawQuery(query): RawQuery,
 ) -> Result<Response, Problem> {
     let params = Params::parse(query.as_deref(), &PARAMS)?;
@@ -44,8 +46,9 @@ pub(crate) async fn list<P: Ports>(
         discarded: params.value("discarded", "true or false")?.unwrap_or(false),
     };
     let after: Option<DeadLetterPlace> = params.cursor(&filter)?;
-    let page = api.queries.list_dead_letters(&filter, after.as_ref(), params.limit()?).await;
-    let page = page.map_err(|error| read_failed(&error))?;
+    let sight = sight_of(&principal);
+    let page = api.queries.list_dead_letters_seen(sight, &filter, after, params.limit()?).await;
+    let page = page.map_err(|error| read_failed(&error))?.ok_or_else(wrong_cursor)?;
     let (dead_letters, next_cursor) = page.into_parts(&filter);
     Ok(Json(DeadLetters { dead_letters, next_cursor }).into_response())
 }

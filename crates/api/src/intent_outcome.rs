@@ -7,8 +7,9 @@ use axum::extract::{RawQuery, State};
 use axum::response::{IntoResponse, Response};
 use domain::catalog::MAX_NAME;
 use domain::entry::EntryId;
+use domain::personal::{Document, Sight};
 use domain::ports::{Queries, StreamQueries, Submissions};
-use domain::query::{IntentTrace, Notification};
+use domain::query::IntentTrace;
 use domain::record::IdempotencyKey;
 use http_server::problem::Problem;
 use http_server::tokens::Principal;
@@ -16,14 +17,14 @@ use http_server::tokens::Principal;
 use crate::malformed_intents::is_shown;
 use crate::params::{Param, Params, PathKey, Takes};
 use crate::ports::{Api, Ports};
-use crate::problems::{bad_request, producer_read, read_failed, store_failed};
+use crate::problems::{bad_request, producer_read, read_failed, sight_of, store_failed};
 use crate::view::{IntentState, KeyOutcome};
 
 /// The parameter that names the owner of the key.
 pub(crate) const PARAMS: [Param; 1] = [Param::new(
     "producer",
     Takes::Text,
-    "The producer whose key it is: required of an operator's token; a producer's token takes its own name only.",
+    "The producer whose key it is: required of an operator's or a viewer's token; a producer's token takes its own name only.",
 )];
 
 pub(crate) async fn show<P: Ports>(
@@ -42,7 +43,8 @@ pub(crate) async fn show<P: Ports>(
         key.producer.len() <= MAX_NAME && api.submissions.time_in_progress(&key).await.is_some();
     let trace = api.queries.get_intent_trace(&api.settings.stream, &key).await;
     let mut trace = trace.map_err(|error| read_failed(&error))?;
-    trace.notification = trace.notification.map(Notification::without_addresses);
+    trace.notification.hide(Sight::Producer);
+    trace.malformed.hide(sight_of(&principal));
     let state = match trace.outcome() {
         Some(outcome) => IntentState::from(outcome),
         None if is_in_progress => IntentState::InProgress,

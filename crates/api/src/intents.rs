@@ -9,6 +9,7 @@ use axum::response::{IntoResponse, Response};
 use domain::catalog::MAX_NAME;
 use domain::intent::{BodyContext, IntentBody, MAX_IDENTIFIER};
 use domain::outcome::Acceptance;
+use domain::personal::{Document, Sight};
 use domain::ports::{Queries, Submissions};
 use domain::query::Notification;
 use domain::record::{IdempotencyKey, NotificationId};
@@ -148,7 +149,7 @@ async fn accepted<P: Ports>(
 }
 
 fn duplicate(found: Notification) -> Response {
-    (StatusCode::ACCEPTED, Json(Accepted::duplicate(&found.without_addresses()))).into_response()
+    (StatusCode::ACCEPTED, Json(Accepted::duplicate(&found.seen_by(Sight::Producer)))).into_response()
 }
 
 fn stored(stored: StoredResponse, replayed: bool) -> Response {

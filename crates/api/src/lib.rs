@@ -7,8 +7,8 @@
 //!
 //! `intents.rs` and `batch.rs` accept intents, `intent_outcome.rs`, `notifications.rs`, `search.rs`,
 //! `dead_letters.rs`, `malformed_intents.rs` and `status.rs` read, `changes.rs` replays and discards,
-//! `holds.rs` holds and releases, `receipts.rs` records consumers' reports. `params.rs` reads query strings,
-//! `view.rs` renders values. `openapi.rs` describes all of it in the document that `GET /openapi.json`
+//! `holds.rs` holds and releases, `erase.rs` erases a person, `receipts.rs` records consumers'
+//! reports. `params.rs` reads query strings, `view.rs` renders values. `openapi.rs` describes all of it in the document that `GET /openapi.json`
 //! returns.
 
 mod actions;
@@ -17,6 +17,7 @@ mod at_most;
 mod batch;
 mod changes;
 mod dead_letters;
+mod erase;
 mod holds;
 mod intent_outcome;
 mod intents;
@@ -53,28 +54,30 @@ pub fn router<P: Ports>(api: Api<P>, guard: &TokenGuard) -> Router {
     let operator = |routes| guard.protect(routes, problems::operators_only);
     let producer = |routes| guard.protect(routes, problems::producers_only);
     let reporter = |routes| guard.protect(routes, problems::reporters_only);
+    let viewer = |routes| guard.protect(routes, problems::viewers_only);
     let reader = |routes| guard.protect(routes, problems::readers_only);
     let router = Router::new()
         .route("/v1/intents", producer(post(intents::send::<P>)))
         .route("/v1/intents:batch", producer(post(batch::send::<P>).layer(batch_limit)))
         .route("/v1/intents/{idempotency_key}", reader(get(intent_outcome::show::<P>)))
         .route("/v1/notifications", reader(get(notifications::list::<P>)))
-        .route("/v1/notifications:query", operator(post(search::search::<P>)))
+        .route("/v1/notifications:query", viewer(post(search::search::<P>)))
         .route("/v1/notifications/{notification_id}", reader(get(notifications::show::<P>)))
-        .route("/v1/dead-letters", operator(get(dead_letters::list::<P>)))
+        .route("/v1/dead-letters", viewer(get(dead_letters::list::<P>)))
         .route("/v1/dead-letters:replay", operator(post(changes::replay::<P>)))
         .route("/v1/dead-letters:discard", operator(post(changes::discard::<P>)))
         .route("/v1/routes:cancel", operator(post(changes::cancel::<P>)))
         .route("/v1/routes:resend", operator(post(changes::resend::<P>)))
-        .route("/v1/actions", operator(get(actions::list::<P>)))
-        .route("/v1/activity", operator(get(activity::show::<P>)))
-        .route("/v1/holds", operator(get(holds::list::<P>)))
+        .route("/v1/actions", viewer(get(actions::list::<P>)))
+        .route("/v1/activity", viewer(get(activity::show::<P>)))
+        .route("/v1/holds", viewer(get(holds::list::<P>)))
         .route("/v1/holds:hold", operator(post(holds::hold::<P>)))
         .route("/v1/holds:release", operator(post(holds::release::<P>)))
         .route("/v1/malformed-intents", reader(get(malformed_intents::list::<P>)))
         .route("/v1/malformed-intents/{stream_entry_id}", reader(get(malformed_intents::show::<P>)))
+        .route("/v1/users:erase", operator(post(erase::erase::<P>)))
         .route("/v1/receipts", reporter(post(receipts::record::<P>).layer(batch_limit)))
-        .route("/v1/status", operator(get(status::show::<P>)))
+        .route("/v1/status", viewer(get(status::show::<P>)))
         .route("/openapi.json", get(move |query: RawQuery| openapi::show(query, document)));
     http_server::problem::with_fallbacks(router.with_state(Arc::new(api)))
 }

@@ -6,6 +6,7 @@ use ambient::Clock;
 use axum::Json;
 use axum::extract::{RawQuery, State};
 use axum::response::{IntoResponse, Response};
+use domain::personal::Document;
 use domain::ports::Queries;
 use domain::query::NotificationFilter;
 use domain::record::{NotificationId, RecordCursor};
@@ -14,7 +15,7 @@ use http_server::tokens::Principal;
 
 use crate::params::{CURSOR, LIMIT, Param, Params, PathId, Takes};
 use crate::ports::{Api, Ports};
-use crate::problems::{not_found, producer_read, read_failed};
+use crate::problems::{not_found, personal_search, producer_read, read_failed, sight_of};
 use crate::view::Notifications;
 
 /// The filters of the list.
@@ -29,7 +30,7 @@ pub(crate) const PARAMS: [Param; 9] = [
     Param::new(
         "recipient",
         Takes::Text,
-        "Only those to this user id, or, for an operator, to this administrator's address.",
+        "Only those to this user id, or, for a token that sees personal data, to this administrator's address.",
     ),
     Param::new("idempotency_key", Takes::Text, "Only those with this idempotency key."),
     Param::new("accepted_after", Takes::Time, "Only those accepted then or later."),
@@ -49,16 +50,18 @@ pub(crate) async fn list<P: Ports>(
         notification_type: params.text("notification_type"),
         status: params.value("status", "a status of a route")?,
         recipient: params.text("recipient"),
-        users_only: !principal.operator,
+        users_only: false,
         idempotency_key: params.text("idempotency_key"),
         accepted_after: params.time("accepted_after")?,
         accepted_before: params.time("accepted_before")?,
     };
+    let sight = sight_of(&principal);
+    let filter = filter.sought_by(sight).ok_or_else(personal_search)?;
     let after: Option<RecordCursor> = params.cursor(&filter)?;
     let page = api.queries.list_notifications(&filter, after.as_ref(), params.limit()?).await;
     let page = page.map_err(|error| read_failed(&error))?;
     let (notifications, next_cursor) = page.into_parts(&filter);
-    Ok(Json(Notifications { notifications, next_cursor }).into_response())
+    Ok(Json(Notifications { notifications: notifications.seen_by(sight), next_cursor }).into_response())
 }
 
 pub(crate) async fn show<P: Ports>(
@@ -71,8 +74,7 @@ pub(crate) async fn show<P: Ports>(
     let id = NotificationId::from(notification_id);
     let found = api.queries.get_notification(&id).await.map_err(|error| read_failed(&error))?;
     let own = principal.producer.as_deref();
-    let found = found.filter(|found| principal.operator || own == Some(found.producer.as_str()));
-    let found = found.ok_or_else(|| not_found("notification"))?;
-    let found = if principal.operator { found } else { found.without_addresses() };
+    let found = found.filter(|found| principal.role.is_some() || own == Some(found.producer.as_str()));
+    let found = found.ok_or_else(|| not_found("notification"))?.seen_by(sight_of(&principal));
     Ok(Json(found.explained(api.clock.now())).into_response())
 }

@@ -57,9 +57,9 @@ pub fn document(settings: &ApiSettings) -> Value {
         "servers": [{"url": "/", "description": "The service that this document comes from."}],
         "tags": [
             {"name": "intents", "description": "Sending, as a producer, and reading what became of it."},
-            {"name": "notifications", "description": "Reading what became of intents, as their producer or as an operator."},
+            {"name": "notifications", "description": "Reading what became of intents, as their producer, as a viewer or as an operator."},
             {"name": "receipts", "description": "Reporting what became of published routes, as a consumer or as an operator."},
-            {"name": "operations", "description": "Reading the state of the service and changing dead letters, as an operator."},
+            {"name": "operations", "description": "Reading the state of the service, as a viewer or as an operator, and changing it, as an operator."},
             {"name": "description", "description": "This document."},
         ],
         "paths": paths,
@@ -67,8 +67,9 @@ pub fn document(settings: &ApiSettings) -> Value {
             "securitySchemes": {"token": {
                 "type": "http",
                 "scheme": "bearer",
-                "description": "A token of the service's tokens file. A token is a producer's, a consumer's, an operator's, or several of these: an operation \
-                    names which it takes.",
+                "description": "A token of the service's tokens file. A token is a producer's, a consumer's, a viewer's, an operator's, or several of these: an operation \
+                    names which it takes. To a viewer whose entry lacks `see = [\"personal\"]`, payloads, raw fields and addresses are `null`; in other texts \
+                    `****` stands for an address and for what a consumer wrote.",
             }},
             "headers": headers(),
             "responses": problems::responses(),

@@ -164,8 +164,13 @@ impl Params {
     /// The start of the page, in a list with this filter.
     pub(crate) fn cursor<P: Place>(&self, filter: &P::Filter) -> Result<Option<P>, Problem> {
         let cursor = self.0.get("cursor").map(|cursor| P::from_cursor(cursor, filter)).transpose();
-        cursor.map_err(|_| bad_request("The parameter cursor is not one of this query."))
+        cursor.map_err(|_| wrong_cursor())
     }
+}
+
+/// The problem of a cursor that another query returned.
+pub(crate) fn wrong_cursor() -> Problem {
+    bad_request("The parameter cursor is not one of this query.")
 }
 
 fn unknown_parameter(known: &[Param]) -> Problem {

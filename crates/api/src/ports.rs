@@ -8,7 +8,8 @@ use ambient::Clock;
 use domain::catalog::Catalog;
 use domain::operations::Budgets;
 use domain::ports::{
-    ActivityQueries, HoldChanges, LeaderLookup, Operations, Queries, ReceiptStore, StreamQueries, Submissions,
+    ActivityQueries, Erasures, HoldChanges, LeaderLookup, Operations, Queries, ReceiptStore, StreamQueries,
+    Submissions,
 };
 use domain::query::Leaderless;
 use idempotency::{Idempotency, Store};
@@ -23,6 +24,8 @@ pub trait Ports: Send + Sync + 'static {
     type Operations: Operations + 'static;
     /// Holds and releases.
     type Holds: HoldChanges + 'static;
+    /// Erases users.
+    type Erasures: Erasures + 'static;
     /// Records consumers' reports.
     type Receipts: ReceiptStore + 'static;
     /// Reads the intents stream.
@@ -48,6 +51,8 @@ pub struct Api<P: Ports> {
     pub operations: P::Operations,
     /// Holds and releases.
     pub holds: P::Holds,
+    /// Erases users.
+    pub erasures: P::Erasures,
     /// Records consumers' reports.
     pub receipts: P::Receipts,
     /// Counts the outcomes of reports.

@@ -5,6 +5,7 @@ use std::time::Duration;
 use axum::http::StatusCode;
 use axum::http::request::Parts;
 use domain::malformed::Rejection;
+use domain::personal::Sight;
 use domain::ports::{StoreError, error_chain};
 use domain::route::Channel;
 use http_server::problem::{self, FORBIDDEN, Kind, Problem};
@@ -89,11 +90,34 @@ pub(crate) fn read_failed(error: &StoreError) -> Problem {
     }
 }
 
-/// Admits operators, who may read everything and make operators' changes.
+/// The problem of a search by personal data that the caller may not see: its result would tell it.
+pub(crate) fn personal_search() -> Problem {
+    let detail = "A search by an address or by a member of the payload takes an operator's token, or a viewer's with see = [\"personal\"].";
+    Problem::new(FORBIDDEN, detail)
+}
+
+/// The part of documents that the caller sees.
+pub(crate) fn sight_of(principal: &Principal) -> Sight {
+    match principal.role {
+        Some(_) if principal.sees_personal() => Sight::Whole,
+        Some(_) => Sight::Masked,
+        None => Sight::Producer,
+    }
+}
+
+/// Admits operators, who may make operators' changes.
 pub(crate) fn operators_only(principal: &Principal, _: &Parts) -> Result<(), Problem> {
-    match principal.operator {
+    match principal.is_operator() {
         true => Ok(()),
         false => Err(Problem::new(FORBIDDEN, "This takes an operator's token.")),
+    }
+}
+
+/// Admits viewers and operators, who read everything.
+pub(crate) fn viewers_only(principal: &Principal, _: &Parts) -> Result<(), Problem> {
+    match principal.role {
+        Some(_) => Ok(()),
+        None => Err(Problem::new(FORBIDDEN, "This takes a viewer's or an operator's token.")),
     }
 }
 
@@ -105,23 +129,23 @@ pub(crate) fn producers_only(principal: &Principal, _: &Parts) -> Result<(), Pro
     }
 }
 
-/// Admits producers, who read their own notifications, and operators, who read all.
+/// Admits producers, who read their own notifications, and viewers and operators, who read all.
 pub(crate) fn readers_only(principal: &Principal, _: &Parts) -> Result<(), Problem> {
-    match principal.operator || principal.producer.is_some() {
+    match principal.role.is_some() || principal.producer.is_some() {
         true => Ok(()),
-        false => Err(Problem::new(FORBIDDEN, "This takes a producer's or an operator's token.")),
+        false => Err(Problem::new(FORBIDDEN, "This takes a producer's, a viewer's or an operator's token.")),
     }
 }
 
 /// The producer whose intents and notifications a request reads, if it names `asked`; `None` for all
-/// producers. A producer's token reads only its own.
+/// producers. A producer's token without a role reads only its own.
 pub(crate) fn producer_read(principal: &Principal, asked: Option<String>) -> Result<Option<String>, Problem> {
-    match (principal.operator, principal.producer.as_deref(), asked) {
-        (true, _, asked) => Ok(asked),
-        (false, Some(own), Some(asked)) if own != asked => {
+    match (principal.role, principal.producer.as_deref(), asked) {
+        (Some(_), _, asked) => Ok(asked),
+        (None, Some(own), Some(asked)) if own != asked => {
             Err(Problem::new(FORBIDDEN, "A producer's token reads what is that producer's only."))
         }
-        (false, own, _) => Ok(own.map(str::to_owned)),
+        (None, own, _) => Ok(own.map(str::to_owned)),
     }
 }
 
@@ -132,7 +156,7 @@ pub(crate) fn reporters_only(principal: &Principal, _: &Parts) -> Result<(), Pro
 
 /// The channel on whose routes a token may report; `None` for all channels.
 pub(crate) fn channel_reported(principal: &Principal) -> Result<Option<Channel>, Problem> {
-    match (principal.operator, principal.consumer) {
+    match (principal.is_operator(), principal.consumer) {
         (true, _) => Ok(None),
         (false, Some(Consumer::Gateway)) => Ok(Some(Channel::Push)),
         (false, Some(Consumer::Mail)) => Ok(Some(Channel::Email)),

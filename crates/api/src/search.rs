@@ -1,4 +1,4 @@
-//! `POST /v1/notifications:query`: operators' searches by a filter.
+//! `POST /v1/notifications:query`: searches by a filter, by those who read the notifications of all producers.
 
 use std::sync::Arc;
 
@@ -6,12 +6,14 @@ use axum::Json;
 use axum::extract::{RawQuery, State};
 use axum::response::{IntoResponse, Response};
 use domain::json::has_more_values_than;
+use domain::personal::Document;
 use domain::ports::Queries;
 use domain::query::{
     DEFAULT_PAGE_ITEMS, FilterFault, MAX_PAGE_ITEMS, PageLimit, Place, SearchFilter, SearchName,
     SearchOutcome, SearchPlace,
 };
 use http_server::problem::Problem;
+use http_server::tokens::Principal;
 use http_server::{JsonText, Object};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::Error;
@@ -20,7 +22,7 @@ use serde_json::value::RawValue;
 
 use crate::params::Params;
 use crate::ports::{Api, Ports};
-use crate::problems::{bad_request, query_too_expensive, read_failed};
+use crate::problems::{bad_request, personal_search, query_too_expensive, read_failed, sight_of};
 use crate::view::Notifications;
 
 /// The most values and names in the body of a search: more than twice as many as a filter can have.
@@ -72,7 +74,7 @@ fn filter_schema(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "description": "Conditions by name, all of which must hold: a literal, which the value must equal, or an object of operators \
             (`$eq`, `$ne`, `$gt`, `$gte`, `$lt`, `$lte`, `$in`, `$nin`, `$exists`, `$contains`, `$before`, `$after`). `$and` and `$or` take \
-            arrays of such objects, `$not` one. Times (`accepted_at`, `occurred_at`, `route.published_at`) take `$before` and `$after` \
+            arrays of such objects, `$not` one. `recipient` and `payload.…` take a token that sees personal data. Times (`accepted_at`, `occurred_at`, `route.published_at`) take `$before` and `$after` \
             only. `recipient` is a user id or an administrator's address. The conditions on `recipient` and `route.…` of one object \
             speak of one and the same route; under `$not`, of no route at all. Without conditions all notifications are found.",
         "type": ["object", "null"],
@@ -84,6 +86,7 @@ fn filter_schema(_: &mut SchemaGenerator) -> Schema {
 
 pub(crate) async fn search<P: Ports>(
     State(api): State<Arc<Api<P>>>,
+    principal: Principal,
     RawQuery(query): RawQuery,
     JsonText(body): JsonText,
 ) -> Result<Response, Problem> {
@@ -94,14 +97,15 @@ pub(crate) async fn search<P: Ports>(
     let request: Result<Object<SearchRequest<'_>>, _> = serde_json::from_str(&body);
     let Object(request) =
         request.map_err(|error| bad_request(format!("The body is not as expected: {error}.")))?;
-    let filter = request.filter.map_or_else(SearchFilter::default, |raw| SearchFilter::new(raw.get()));
+    let sight = sight_of(&principal);
+    let filter = SearchFilter::new(request.filter.map_or("{}", RawValue::get), sight);
     let after = request.cursor.map(|cursor| SearchPlace::from_cursor(&cursor, &filter)).transpose();
     let after = after.map_err(|_| bad_request("The cursor is not one of this filter."))?;
     let after = after.map(|SearchPlace(place)| place);
     let outcome = api.queries.search_notifications(&filter, after.as_ref(), request.limit.0).await;
     match outcome.map_err(|error| read_failed(&error))? {
         SearchOutcome::Found(page) => Ok(Json(Notifications {
-            notifications: page.items,
+            notifications: page.items.seen_by(sight),
             next_cursor: page.next.map(|place| SearchPlace(place).to_cursor(&filter)),
         })
         .into_response()),
@@ -110,6 +114,7 @@ pub(crate) async fn search<P: Ports>(
             let (line, column) = request.filter.map_or((1, 1), |raw| place_in(&body, raw.get(), &fault));
             Err(bad_request(format!("The filter is wrong: {reason} at line {line} column {column}.")))
         }
+        SearchOutcome::Personal => Err(personal_search()),
         SearchOutcome::TooExpensive => Err(query_too_expensive()),
     }
 }

@@ -6,21 +6,24 @@ use ambient::Clock;
 use axum::Json;
 use axum::extract::{RawQuery, State};
 use axum::response::{IntoResponse, Response};
+use domain::personal::Document;
 use domain::ports::{LeaderLookup, Queries, StreamQueries};
 use domain::query::Status;
 use http_server::problem::Problem;
+use http_server::tokens::Principal;
 
 use crate::params::Params;
 use crate::ports::{Api, Ports};
-use crate::problems::store_failed;
+use crate::problems::{sight_of, store_failed};
 
 pub(crate) async fn show<P: Ports>(
     State(api): State<Arc<Api<P>>>,
+    principal: Principal,
     RawQuery(query): RawQuery,
 ) -> Result<Response, Problem> {
     Params::none(query.as_deref())?;
     let store = api.queries.status(&api.settings.stream, api.clock.now()).await;
-    let store = store.map_err(|error| store_failed(&error))?;
+    let store = store.map_err(|error| store_failed(&error))?.seen_by(sight_of(&principal));
     let term = api.leader.leader().await.map_err(|error| store_failed(&error))?;
     let seen_since = api.leaderless.look(term.is_some(), store.at);
     let last_term_end = match term {

@@ -12,6 +12,7 @@ use crate::commands::audit::{self, AuditArgs};
 use crate::commands::capacity::{self, CapacityArgs};
 use crate::commands::catalogue::{self, CatalogueArgs};
 use crate::commands::dead_letters::{self, DeadLettersCommand};
+use crate::commands::erase::{self, EraseArgs};
 use crate::commands::explain::{self, ExplainArgs};
 use crate::commands::generated::{self, CompletionsArgs, ManArgs};
 use crate::commands::healthcheck::{self, HealthcheckArgs};
@@ -127,6 +128,9 @@ enum Command {
     /// Show what is held
     #[command(subcommand, after_help = holds::EXAMPLES)]
     Holds(HoldsCommand),
+    /// Erase a person from directory, tables and streams
+    #[command(after_help = erase::EXAMPLES)]
+    Erase(EraseArgs),
     /// Show which replica reads the intents stream, or ask it to hand over
     #[command(after_help = leader::EXAMPLES)]
     Leader(LeaderArgs),
@@ -255,6 +259,7 @@ impl Cli {
             Command::Hold(args) => block_on(holds::hold(args, vars, &mut StandardOutput)),
             Command::Release(args) => block_on(holds::release(args, vars, &mut StandardOutput)),
             Command::Holds(command) => block_on(holds::run(command, vars, &mut StandardOutput)),
+            Command::Erase(args) => block_on(erase::run(args, vars, &mut StandardOutput)),
             Command::Leader(args) => block_on(leader::run(args, vars, &mut StandardOutput)),
             Command::Audit(args) => block_on(audit::run(&args, vars, &mut StandardOutput)),
             Command::Dev => block_on(dev::run(vars)),

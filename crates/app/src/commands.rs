@@ -11,6 +11,7 @@ mod changes;
 pub mod check_config;
 pub mod dead_letters;
 pub mod dev;
+pub mod erase;
 pub mod explain;
 pub mod generated;
 pub mod healthcheck;

@@ -151,6 +151,23 @@ section! {
 }
 
 section! {
+    /// The configuration of `erase`.
+    #[derive(Debug, Clone)]
+    pub struct EraseConfig {
+        /// The tables and the name of the stream.
+        pub tables: OperatorConfig,
+        /// The Redis connection.
+        pub redis: Redis,
+        /// The outbound streams, which the service writes.
+        pub outbound: Outbound,
+        /// The settings of the publishers.
+        pub publish: Publish,
+        /// The user directory.
+        pub user_directory: UserDirectory,
+    }
+}
+
+section! {
     /// The configuration of `send`.
     #[derive(Debug, Clone)]
     pub struct SendConfig {

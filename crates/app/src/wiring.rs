@@ -5,6 +5,7 @@ mod api;
 mod console;
 mod directory;
 mod election;
+pub(crate) mod erase;
 pub mod leader;
 pub mod relay;
 pub mod serve;

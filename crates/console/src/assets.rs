@@ -36,7 +36,8 @@ fn icon(state: ServiceState) -> String {
         ServiceState::Failing => "#f59e0b",
         ServiceState::Stuck => "#dc2626",
     };
-    let dot = format!(r##"<circle cx="23" cy="9" r="8" fill="{colour}" stroke="#fff" stroke-width="2"/></svg>"##);
+    let dot =
+        format!(r##"<circle cx="23" cy="9" r="8" fill="{colour}" stroke="#fff" stroke-width="2"/></svg>"##);
     ICON.replace("</svg>", &dot)
 }
 

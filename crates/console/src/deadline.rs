@@ -14,7 +14,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::error::PageError;
 use crate::layout;
-use crate::operator::Operator;
+use crate::operator::Visitor;
 
 /// The time between the deadline of a request and its cancellation: a handler that observes the deadline
 /// itself responds first.
@@ -32,15 +32,15 @@ impl Deadline {
 }
 
 /// The sender of a request, once determined. Requests carry it as an extension, so that an error page in
-/// place of a handler's page has the operator's navigation.
+/// place of a handler's page has the navigation.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct SignedIn(Arc<OnceLock<Operator>>);
+pub(crate) struct SignedIn(Arc<OnceLock<Visitor>>);
 
 impl SignedIn {
-    /// Sets the operator.
-    pub(crate) fn set(&self, operator: Operator) {
+    /// Sets the visitor.
+    pub(crate) fn set(&self, visitor: Visitor) {
         // It is set once in a request.
-        let _ = self.0.set(operator);
+        let _ = self.0.set(visitor);
     }
 }
 

@@ -22,6 +22,10 @@ pub(crate) enum PageError {
     /// A value in the address or the form is invalid; contains a sentence that names it and the expected
     /// values.
     Invalid(String),
+    /// Only an operator may do that.
+    TakesOperator,
+    /// Only a token that sees personal data may do that; contains a sentence that names it.
+    Personal(&'static str),
     /// The form was not sent by a page of this session.
     Forged,
     /// The form is larger than this many bytes.
@@ -65,7 +69,7 @@ impl PageError {
         match self {
             Self::NotFound(_) => StatusCode::NOT_FOUND,
             Self::Invalid(_) => StatusCode::BAD_REQUEST,
-            Self::Forged => StatusCode::FORBIDDEN,
+            Self::TakesOperator | Self::Personal(_) | Self::Forged => StatusCode::FORBIDDEN,
             Self::TooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
             Self::Method => StatusCode::METHOD_NOT_ALLOWED,
             Self::Late => StatusCode::REQUEST_TIMEOUT,
@@ -79,6 +83,16 @@ impl PageError {
         match self {
             Self::NotFound(what) => ("Not found", what, "Check the address, or start from one of the pages above."),
             Self::Invalid(what) => ("That does not work", what, "Go back and change the value."),
+            Self::TakesOperator => (
+                "This takes an operator's token",
+                "You are signed in with a viewer's token, which changes nothing.".to_owned(),
+                "Nothing was changed. Ask an operator, or sign in with an operator's token.",
+            ),
+            Self::Personal(what) => (
+                "This takes a token that sees personal data",
+                what.to_owned(),
+                "Use an operator's token, or a viewer's whose entry in the tokens file has see = [\"personal\"].",
+            ),
             Self::Forged => (
                 "The form was refused",
                 "It does not come from a page of this session: it may be from before you signed in, or from another site.".to_owned(),

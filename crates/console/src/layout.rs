@@ -13,8 +13,9 @@ use domain::query::ServiceState;
 use maud::{DOCTYPE, Markup, html};
 
 use crate::assets::{CSS_PATH, JS_PATH, icon_path};
-use crate::operator::Operator;
-use crate::widgets::{form_token, plain, visible};
+use crate::operator::{FORM_TOKEN, Visitor};
+use crate::session::SIGN_OUT_PATH;
+use crate::widgets::{plain, visible};
 
 /// The entry of the navigation that a page belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -55,7 +56,14 @@ pub(crate) struct Page {
 impl Page {
     /// Creates a page. `title` is the heading as well; `content` follows it.
     pub(crate) fn new(section: Section, title: impl Into<String>, content: Markup) -> Self {
-        Self { section, title: title.into(), content, status: StatusCode::OK, is_live: false, state: ServiceState::Well }
+        Self {
+            section,
+            title: title.into(),
+            content,
+            status: StatusCode::OK,
+            is_live: false,
+            state: ServiceState::Well,
+        }
     }
 
     /// Sets a status other than 200.
@@ -80,7 +88,7 @@ impl Page {
         self
     }
 
-    fn html(&self, operator: Option<&Operator>) -> Markup {
+    fn html(&self, visitor: Option<&Visitor>) -> Markup {
         html! {
             (DOCTYPE)
             html lang="en" {
@@ -99,7 +107,7 @@ impl Page {
                 }
                 body {
                     a.skip href="#main" { "Skip to the content" }
-                    (self.header(operator))
+                    (self.header(visitor))
                     main #main tabindex="-1" data-refresh[self.is_live] {
                         div.heading {
                             h1 { (visible(&self.title)) }
@@ -112,11 +120,11 @@ impl Page {
         }
     }
 
-    fn header(&self, operator: Option<&Operator>) -> Markup {
+    fn header(&self, visitor: Option<&Visitor>) -> Markup {
         html! {
             header.top {
                 a.brand href="/console/" { "Notification" }
-                @if let Some(operator) = operator {
+                @if let Some(visitor) = visitor {
                     nav aria-label="Pages" {
                         ul {
                             @for (section, path, label) in NAVIGATION {
@@ -124,9 +132,9 @@ impl Page {
                             }
                         }
                     }
-                    form.who method="post" action="/console/sign-out" {
-                        (form_token(operator))
-                        span { "Signed in as " strong { (visible(&operator.name)) } }
+                    form.who method="post" action=(SIGN_OUT_PATH) {
+                        input type="hidden" name=(FORM_TOKEN) value=(visitor.form_token.0);
+                        span { "Signed in as " strong { (visible(&visitor.name)) } @if !visitor.operates { ", a viewer" } }
                         button.quiet type="submit" { "Sign out" }
                     }
                 }
@@ -155,9 +163,9 @@ impl IntoResponse for Page {
 }
 
 /// Turns a response with a page into HTML; other responses stay unchanged.
-pub(crate) fn render(mut response: Response, operator: Option<&Operator>) -> Response {
+pub(crate) fn render(mut response: Response, visitor: Option<&Visitor>) -> Response {
     if let Some(page) = response.extensions_mut().remove::<Page>() {
-        let html = page.html(operator).into_string();
+        let html = page.html(visitor).into_string();
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"));
         *response.body_mut() = Body::from(html);
     }

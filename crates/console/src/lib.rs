@@ -4,11 +4,12 @@
 //! and saves steps. A handler reads values through ports and passes them to a pure function that renders them
 //! with [`maud`], which escapes everything that a producer controls.
 //!
-//! Only the sign-in and the assets below `/console/` are reachable without an operator's session, and no form
-//! is accepted without its token: `session.rs` checks both in front of every page, so that no handler can
-//! forget it. `headers.rs` adds the headers of every response, and `deadline.rs` responds with a page if a
-//! handler takes too long or panics. `layout.rs` is the frame of a page, `widgets.rs` contains the shared
-//! parts of pages, `params.rs` reads the address.
+//! Only the sign-in and the assets below `/console/` are reachable without a viewer's or an operator's
+//! session, and no form is accepted without its token: `session.rs` checks both in front of every page, so
+//! that no handler can forget it. What only an operator may do is behind the type `Operator`. `headers.rs`
+//! adds the headers of every response, and `deadline.rs` responds with a page if a handler takes too long or
+//! panics. `layout.rs` is the frame of a page, `widgets.rs` contains the shared parts of pages, `params.rs`
+//! reads the address.
 
 mod assets;
 mod attempts;
@@ -47,13 +48,14 @@ pub fn router<P: Ports>(console: Console<P>) -> Router {
         .merge(pages::changes::routes())
         .merge(pages::dead_letters::routes())
         .merge(pages::holds::routes())
+        .merge(pages::erase::routes())
         .merge(pages::actions::routes())
         .merge(pages::malformed::routes())
         .merge(pages::catalogue::routes())
         .merge(sign_in::sign_out_routes())
         .route("/console/{*path}", any(error::not_found))
         .method_not_allowed_fallback(error::method_not_allowed)
-        .layer(from_fn_with_state(Arc::clone(&console), session::require_operator::<P>));
+        .layer(from_fn_with_state(Arc::clone(&console), session::require_session::<P>));
     let open = Router::new()
         .route("/console", get(|| async { Redirect::permanent("/console/") }))
         .route("/console/assets/{name}", get(assets::show))

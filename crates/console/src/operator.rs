@@ -1,10 +1,12 @@
-//! The operator who is signed in, and the secrets of the session: the cookie and the token of forms.
+//! The user who is signed in, and the secrets of the session: the cookie and the token of forms.
 
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::header::COOKIE;
 use axum::http::{HeaderMap, HeaderValue};
+use domain::personal::Sight;
 use domain::ports::SessionHash;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
@@ -117,13 +119,37 @@ impl FormToken {
     }
 }
 
-/// The operator who is signed in. A handler of a page receives it by extraction.
+/// The user who is signed in: a viewer or an operator. A handler of a page receives it by extraction.
 #[derive(Clone, Debug)]
-pub(crate) struct Operator {
+pub(crate) struct Visitor {
     /// The name of the token.
     pub(crate) name: Arc<str>,
     /// The token for the forms of the page.
     pub(crate) form_token: FormToken,
     /// The hash of the session's id.
     pub(crate) session: SessionHash,
+    /// The part of documents that the pages show.
+    pub(crate) sight: Sight,
+    /// True for an operator.
+    pub(crate) operates: bool,
+}
+
+/// An operator who is signed in. Only a handler that may change something extracts it, and only with it a
+/// form can be rendered: so a viewer reaches neither.
+#[derive(Clone, Debug)]
+pub(crate) struct Operator(Visitor);
+
+impl Visitor {
+    /// The visitor as an operator; `None` for a viewer.
+    pub(crate) fn operator(&self) -> Option<Operator> {
+        self.operates.then(|| Operator(self.clone()))
+    }
+}
+
+impl Deref for Operator {
+    type Target = Visitor;
+
+    fn deref(&self) -> &Visitor {
+        &self.0
+    }
 }

@@ -4,6 +4,7 @@ pub(crate) mod actions;
 pub(crate) mod catalogue;
 pub(crate) mod changes;
 pub(crate) mod dead_letters;
+pub(crate) mod erase;
 pub(crate) mod holds;
 pub(crate) mod malformed;
 mod notification;

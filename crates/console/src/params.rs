@@ -62,9 +62,7 @@ impl Params {
     /// The start of the page, in a list with this filter.
     pub(crate) fn cursor<P: Place>(&self, filter: &P::Filter) -> Result<Option<P>, PageError> {
         let cursor = self.text("cursor").map(|cursor| P::from_cursor(cursor, filter)).transpose();
-        cursor.map_err(|_| {
-            PageError::Invalid("The address is no page of this list: start with the first one.".to_owned())
-        })
+        cursor.map_err(|_| wrong_cursor())
     }
 
     /// The address of `path` with these parameters, except that `name` gets `value` or, if it is `None`, is
@@ -88,6 +86,11 @@ pub(crate) fn parse_time(text: &str) -> Option<Timestamp> {
 pub(crate) fn address<'a>(path: &str, pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> String {
     let query = form_urlencoded::Serializer::new(String::new()).extend_pairs(pairs).finish();
     if query.is_empty() { path.to_owned() } else { format!("{path}?{query}") }
+}
+
+/// The error of a cursor that is not of this list.
+pub(crate) fn wrong_cursor() -> PageError {
+    PageError::Invalid("The address is no page of this list: start with the first one.".to_owned())
 }
 
 fn invalid(name: &str, takes: &str) -> PageError {

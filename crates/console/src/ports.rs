@@ -8,7 +8,7 @@ use ambient::Clock;
 use domain::catalog::Catalog;
 use domain::operations::Budgets;
 use domain::ports::{
-    ActivityQueries, HoldChanges, LeaderLookup, Operations, Queries, SessionStore, StreamQueries,
+    ActivityQueries, Erasures, HoldChanges, LeaderLookup, Operations, Queries, SessionStore, StreamQueries,
 };
 use http_server::TrustedProxies;
 use http_server::tokens::AccessTokens;
@@ -25,6 +25,8 @@ pub trait Ports: Send + Sync + 'static {
     type Operations: Operations + 'static;
     /// Holds and releases.
     type Holds: HoldChanges + 'static;
+    /// Erases users.
+    type Erasures: Erasures + 'static;
     /// Reads the intents stream.
     type Stream: StreamQueries + 'static;
     /// Looks up the leader.
@@ -47,6 +49,8 @@ pub struct Console<P: Ports> {
     pub operations: P::Operations,
     /// Holds and releases.
     pub holds: P::Holds,
+    /// Erases users.
+    pub erasures: P::Erasures,
     /// Reads the intents stream.
     pub stream: P::Stream,
     /// Looks up the leader.
@@ -59,7 +63,7 @@ pub struct Console<P: Ports> {
     pub keys: Idempotency<P::Keys>,
     /// The clock, for changes and explanations.
     pub clock: P::Clock,
-    /// The tokens in force; a token with the role `operator` opens the console.
+    /// The tokens in force; a token with a role opens the console.
     pub tokens: AccessTokens,
     /// Generates the ids of sessions.
     pub ids: Arc<dyn ambient::Tokens>,

@@ -1,8 +1,9 @@
-//! Sessions of operators: the check in front of every page.
+//! Sessions of viewers and operators: the check in front of every page.
 //!
 //! The id of a session is 256 random bits in a cookie; the store contains only its SHA-256. A session is
-//! valid while its token is in the tokens file with the role `operator`. So it ends on every replica when its
-//! row is deleted, when its lifetime is over, and when the token is removed (ADR 0039).
+//! valid while its token is in the tokens file with a role. So it ends on every replica when its row is
+//! deleted, when its lifetime is over, and when the token is removed or loses its role (ADR 0039). Each
+//! request has the rights that the token has then: of a viewer only the sign-out is admitted (ADR 0063).
 
 use std::sync::Arc;
 
@@ -11,6 +12,7 @@ use axum::http::Method;
 use axum::http::request::Parts;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Redirect, Response};
+use domain::personal::Sight;
 use domain::ports::{SessionStore, StoreError, TokenHash};
 use http_server::admit_known_client;
 use url::form_urlencoded;
@@ -19,15 +21,17 @@ use crate::deadline::SignedIn;
 use crate::error::PageError;
 use crate::forms::Form;
 use crate::layout;
-use crate::operator::{Cookie, Operator};
+use crate::operator::{Cookie, Operator, Visitor};
 use crate::ports::{Console, Ports};
 
 /// The path of the sign-in.
 pub(crate) const SIGN_IN_PATH: &str = "/console/sign-in";
+/// The path of the sign-out, the only form of a viewer.
+pub(crate) const SIGN_OUT_PATH: &str = "/console/sign-out";
 /// The longest path that a sign-in returns to, in bytes.
 const MAX_NEXT_BYTES: usize = 2_048;
 
-impl<S: Sync> FromRequestParts<S> for Operator {
+impl<S: Sync> FromRequestParts<S> for Visitor {
     type Rejection = PageError;
 
     async fn from_request_parts(head: &mut Parts, _: &S) -> Result<Self, PageError> {
@@ -36,47 +40,64 @@ impl<S: Sync> FromRequestParts<S> for Operator {
     }
 }
 
-/// Returns the operator who sent the request; `None` if the sender is not signed in as one.
+impl<S: Sync> FromRequestParts<S> for Operator {
+    type Rejection = PageError;
+
+    async fn from_request_parts(head: &mut Parts, state: &S) -> Result<Self, PageError> {
+        Visitor::from_request_parts(head, state).await?.operator().ok_or(PageError::TakesOperator)
+    }
+}
+
+/// Returns the viewer or operator who sent the request; `None` if the sender is not signed in as one.
 pub(crate) async fn signed_in<P: Ports>(
     console: &Console<P>,
     head: &Parts,
-) -> Result<Option<Operator>, StoreError> {
+) -> Result<Option<Visitor>, StoreError> {
     let https = console.proxies.client(head).https;
     let Some(secret) = Cookie::Session.read(&head.headers, https) else { return Ok(None) };
     let session = secret.hash();
     let Some(TokenHash(sha256)) = console.sessions.get_session(&session).await? else { return Ok(None) };
-    let principal = console.tokens.by_sha256(&sha256).filter(|principal| principal.operator);
-    Ok(principal.map(|principal| Operator { name: principal.name, form_token: secret.form_token(), session }))
+    let principal = console.tokens.by_sha256(&sha256).filter(|principal| principal.role.is_some());
+    Ok(principal.map(|principal| Visitor {
+        sight: if principal.sees_personal() { Sight::Whole } else { Sight::Masked },
+        operates: principal.is_operator(),
+        name: principal.name,
+        form_token: secret.form_token(),
+        session,
+    }))
 }
 
-/// Admits requests of operators. A request that may change something is admitted only if it is a form of the
-/// operator's own session.
-pub(crate) async fn require_operator<P: Ports>(
+/// Admits requests of viewers and operators. A request that may change something is admitted only if it is a
+/// form of an operator's own session, or the sign-out.
+pub(crate) async fn require_session<P: Ports>(
     State(console): State<Arc<Console<P>>>,
     request: Request,
     next: Next,
 ) -> Response {
     let (mut head, mut body) = request.into_parts();
-    let operator = match signed_in(&console, &head).await {
-        Ok(Some(operator)) => operator,
+    let visitor = match signed_in(&console, &head).await {
+        Ok(Some(visitor)) => visitor,
         Ok(None) => return to_sign_in(&head),
         Err(error) => return PageError::from(error).into_response(),
     };
     // Before this point, the listener had not identified the client.
     admit_known_client(&head.extensions).await;
     if let Some(signed_in) = head.extensions.get::<SignedIn>() {
-        signed_in.set(operator.clone());
+        signed_in.set(visitor.clone());
     }
     if ![Method::GET, Method::HEAD].contains(&head.method) {
-        match Form::read(&mut head, std::mem::take(&mut body), &operator.form_token).await {
+        if !visitor.operates && head.uri.path() != SIGN_OUT_PATH {
+            return layout::render(PageError::TakesOperator.into_response(), Some(&visitor));
+        }
+        match Form::read(&mut head, std::mem::take(&mut body), &visitor.form_token).await {
             Ok(form) => {
                 head.extensions.insert(form);
             }
-            Err(error) => return layout::render(error.into_response(), Some(&operator)),
+            Err(error) => return layout::render(error.into_response(), Some(&visitor)),
         }
     }
-    head.extensions.insert(operator.clone());
-    layout::render(next.run(Request::from_parts(head, body)).await, Some(&operator))
+    head.extensions.insert(visitor.clone());
+    layout::render(next.run(Request::from_parts(head, body)).await, Some(&visitor))
 }
 
 /// Redirects to the sign-in, which then leads back to the requested page.

@@ -1,4 +1,4 @@
-//! Signing in with an operator's token, and signing out.
+//! Signing in with the token of a viewer or an operator, and signing out.
 //!
 //! The form of the sign-in has a token too, which belongs to a cookie that its page sets: no other site can
 //! sign a user in. A session always begins with a new id; the previous session of the browser ends.
@@ -21,10 +21,10 @@ use maud::{Markup, html};
 use crate::error::PageError;
 use crate::forms::Form;
 use crate::layout::{Page, Section};
-use crate::operator::{Cookie, FORM_TOKEN, FormToken, Operator, SESSION_LIFETIME, Secret};
+use crate::operator::{Cookie, FORM_TOKEN, FormToken, SESSION_LIFETIME, Secret, Visitor};
 use crate::params::Params;
 use crate::ports::{Console, Ports};
-use crate::session::{SIGN_IN_PATH, own_path, signed_in};
+use crate::session::{SIGN_IN_PATH, SIGN_OUT_PATH, own_path, signed_in};
 use crate::widgets::{Tone, notice};
 
 /// The longest token that is looked up, in bytes.
@@ -41,7 +41,7 @@ pub(crate) fn routes<P: Ports>() -> Router<Arc<Console<P>>> {
 
 /// The route of the sign-out, which requires a session.
 pub(crate) fn sign_out_routes<P: Ports>() -> Router<Arc<Console<P>>> {
-    Router::new().route("/console/sign-out", post(sign_out::<P>))
+    Router::new().route(SIGN_OUT_PATH, post(sign_out::<P>))
 }
 
 /// The message above the form.
@@ -84,7 +84,7 @@ async fn sign_in<P: Ports>(
     if let Err(delay) = console.attempts.begin(client.addr, console.clock.now()) {
         return Ok(answer(&console, &head, next.as_deref(), &Message::TooMany(delay)));
     }
-    let Some((principal, sha256)) = operator_of(&console, form.text("token").unwrap_or_default()) else {
+    let Some((principal, sha256)) = owner_of(&console, form.text("token").unwrap_or_default()) else {
         let client_addr = client.addr.map(tracing::field::display);
         tracing::warn!(client_addr, "a sign-in to the console failed");
         return Ok(answer(&console, &head, next.as_deref(), &Message::Refused));
@@ -95,30 +95,30 @@ async fn sign_in<P: Ports>(
     }
     let session = Secret::new(&*console.ids);
     console.sessions.insert_session(&session.hash(), &TokenHash(sha256), SESSION_LIFETIME).await?;
-    tracing::info!(token_name = %principal.name, "an operator signed in to the console");
+    tracing::info!(token_name = %principal.name, "a user signed in to the console");
     let mut response = Redirect::to(next.as_deref().unwrap_or("/console/")).into_response();
     response.headers_mut().append(SET_COOKIE, Cookie::Session.set(&session, client.https));
     response.headers_mut().append(SET_COOKIE, Cookie::SignIn.clear(client.https));
     Ok(response)
 }
 
-/// The operator with this token, and the token's hash.
-fn operator_of<P: Ports>(console: &Console<P>, token: &str) -> Option<(Principal, [u8; 32])> {
+/// The viewer or operator with this token, and the token's hash.
+fn owner_of<P: Ports>(console: &Console<P>, token: &str) -> Option<(Principal, [u8; 32])> {
     let token = token.trim();
     let sha256 = (token.len() <= MAX_TOKEN_BYTES).then(|| token_sha256(token))?;
-    let principal = console.tokens.by_sha256(&sha256).filter(|principal| principal.operator)?;
+    let principal = console.tokens.by_sha256(&sha256).filter(|principal| principal.role.is_some())?;
     Some((principal, sha256))
 }
 
 async fn sign_out<P: Ports>(
     State(console): State<Arc<Console<P>>>,
-    operator: Operator,
+    visitor: Visitor,
     request: Request,
 ) -> Result<Response, PageError> {
     let (head, _) = request.into_parts();
     let https = console.proxies.client(&head).https;
-    console.sessions.delete_session(&operator.session).await?;
-    tracing::info!(token_name = %operator.name, "an operator signed out of the console");
+    console.sessions.delete_session(&visitor.session).await?;
+    tracing::info!(token_name = %visitor.name, "a user signed out of the console");
     let mut response = Redirect::to(&format!("{SIGN_IN_PATH}?signed-out=1")).into_response();
     response.headers_mut().append(SET_COOKIE, Cookie::Session.clear(https));
     response.headers_mut().insert(HeaderName::from_static("clear-site-data"), CLEAR_SITE_DATA);
@@ -158,11 +158,11 @@ fn content(token: &FormToken, next: Option<&str>, message: &Message, is_linked: 
             form method="post" action=(SIGN_IN_PATH) {
                 input type="hidden" name=(FORM_TOKEN) value=(token.0);
                 @if let Some(next) = next { input type="hidden" name="next" value=(next); }
-                label for="token" { "Operator's token" }
+                label for="token" { "Token" }
                 input #token type="password" name="token" required autofocus autocomplete="current-password"
                     spellcheck="false" maxlength=(MAX_TOKEN_BYTES) aria-describedby="token-hint";
                 p.hint #token-hint {
-                    "A token of the tokens file with the role operator. The session lasts 8 hours, or until you sign out."
+                    "A token of the tokens file with the role operator or viewer. The session lasts 8 hours, or until you sign out."
                 }
                 button.primary type="submit" { "Sign in" }
             }
@@ -174,7 +174,9 @@ fn said(message: &Message) -> Markup {
     match message {
         Message::Nothing => html! {},
         Message::SignedOut => notice(Tone::Good, &html! { p { "You are signed out, on every replica." } }),
-        Message::Refused => notice(Tone::Bad, &html! { p { "That is not an operator's token." } }),
+        Message::Refused => {
+            notice(Tone::Bad, &html! { p { "That is not the token of an operator or a viewer." } })
+        }
         Message::Expired => notice(
             Tone::Warning,
             &html! { p { "The form was too old, or the browser takes no cookies. Try again." } },

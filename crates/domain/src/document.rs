@@ -136,6 +136,11 @@ impl Guarded {
         self.0 = None;
     }
 
+    /// Changes the text, unless it is withheld.
+    pub fn change(&mut self, change: impl FnOnce(&mut String)) {
+        self.0.as_mut().map(change);
+    }
+
     /// The text, unless it is withheld.
     pub fn shown(&self) -> Option<&str> {
         self.0.as_deref()
@@ -175,14 +180,19 @@ pub(crate) fn stored_json<S: Serializer>(text: &Option<String>, serializer: S) -
     text.as_deref().map(json_of).serialize(serializer)
 }
 
-/// The same of text that is always there.
-pub(crate) fn json_text<S: Serializer>(text: &str, serializer: S) -> Result<S::Ok, S::Error> {
-    json_of(text).serialize(serializer)
+/// The same of text that some readers may not see.
+pub(crate) fn guarded_json<S: Serializer>(text: &Guarded, serializer: S) -> Result<S::Ok, S::Error> {
+    text.shown().map(json_of).serialize(serializer)
 }
 
 /// The schema of an object with any members.
 pub(crate) fn object_schema(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "object"})
+}
+
+/// The schema of such an object, or `null`.
+pub(crate) fn guarded_object_schema(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"type": ["object", "null"]})
 }
 
 /// Parses JSON that PostgreSQL stores as text; returns a string if another program wrote something that is

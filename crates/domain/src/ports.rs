@@ -14,6 +14,7 @@ mod audit;
 mod checkpoints;
 mod directory;
 mod election;
+mod erase;
 mod error;
 mod holds;
 mod idempotency;
@@ -35,6 +36,7 @@ pub use audit::{AuditStore, AuditedPage, ChildTable, OrphanPage, StreamEntry, St
 pub use checkpoints::{CheckpointCache, CheckpointStore};
 pub use directory::UserDirectory;
 pub use election::{Election, Term, TermEnd};
+pub use erase::{EntryDeletion, ErasedChunk, ErasureStore, Erasures, FoundAction, FoundMalformed};
 pub use error::{BoxError, StoreError, Swap, error_chain};
 pub use holds::{HoldChanges, HoldStore};
 pub use idempotency::{

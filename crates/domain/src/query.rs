@@ -33,6 +33,8 @@ pub use findings::{
     BLOCKED_LIMIT, DEFERRED_LIMIT, Finding, NO_LEADER_LIMIT, OLDEST_DUE_LIMIT, RECENT, RUNBOOK_SECTIONS,
     ServiceState,
 };
+#[cfg(test)]
+pub(crate) use intent_trace::tests::notification as intent_trace_fixture;
 pub use intent_trace::{IntentOutcome, IntentTrace};
 pub use leaderless::Leaderless;
 pub use malformed::{MalformedFilter, MalformedPlace, MalformedSummary, StoredMalformedIntent};

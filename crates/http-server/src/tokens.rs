@@ -37,12 +37,36 @@ pub struct Principal {
     pub name: Arc<str>,
     /// Producer as which the caller sends.
     pub producer: Option<Arc<str>>,
-    /// True if the token has the role `operator`.
-    pub operator: bool,
+    /// Role of the token, if it has one.
+    pub role: Option<Role>,
     /// Consumer as which the caller reports receipts.
     pub consumer: Option<Consumer>,
     /// Keys of the state store that the caller may use.
     pub prefixes: Option<Prefixes>,
+}
+
+/// A role of people, as opposed to programs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// Reads what an operator reads, and changes nothing.
+    Viewer {
+        /// True if the token sees personal data.
+        sees_personal: bool,
+    },
+    /// Reads everything, and may change things.
+    Operator,
+}
+
+impl Principal {
+    /// True if the token has the role `operator`.
+    pub fn is_operator(&self) -> bool {
+        self.role == Some(Role::Operator)
+    }
+
+    /// True if the token may see personal data of all producers.
+    pub fn sees_personal(&self) -> bool {
+        matches!(self.role, Some(Role::Operator | Role::Viewer { sees_personal: true }))
+    }
 }
 
 /// A consumer of an outbound stream.

@@ -152,7 +152,12 @@ impl Endpoint {
     }
 
     fn owner_and_key(self, key: &IdempotencyKey) -> Result<(Owner, Key), IdempotencyError> {
-        Ok((Owner::new(&format!("{} {}", self.0, key.producer))?, Key::new(&key.key)?))
+        Ok((Owner::new(&self.scope(key))?, Key::new(&key.key)?))
+    }
+
+    /// The owner of the key of an intent, which is the scope in the table.
+    pub(crate) fn scope(self, key: &IdempotencyKey) -> String {
+        format!("{} {}", self.0, key.producer)
     }
 }
 

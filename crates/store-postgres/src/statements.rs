@@ -5,8 +5,8 @@ use idempotency::statements::{complete, complete_free};
 use pg::Statement;
 
 use crate::{
-    audit, checkpoint, dead_letters, holds, installation, malformed_intents, operations, queries, receipts,
-    records, replicas, republish, retention, routes, sessions, step_down,
+    audit, checkpoint, dead_letters, erase, holds, installation, malformed_intents, operations, queries,
+    receipts, records, replicas, republish, retention, routes, sessions, step_down,
 };
 
 /// The statements that run with the settings [`crate::SESSION`], with those of other crates that join the
@@ -15,6 +15,8 @@ pub(crate) fn of_store() -> Vec<Statement> {
     let lists = [
         checkpoint::STATEMENTS,
         dead_letters::STATEMENTS,
+        erase::STATEMENTS,
+        erase::contents::STATEMENTS,
         holds::STATEMENTS,
         installation::STATEMENTS,
         malformed_intents::STATEMENTS,

@@ -10,6 +10,7 @@ mod audit;
 mod blocking;
 mod checkpoint;
 mod connect;
+mod erase;
 mod installation;
 mod intents;
 mod keyspace;
@@ -29,6 +30,7 @@ mod version;
 pub use audit::RedisStreamReader;
 pub use checkpoint::RedisCheckpoints;
 pub use connect::{InvalidSettings, RedisClient, is_rejected};
+pub use erase::RedisEntryDeletion;
 pub use installation::claim_stream;
 pub use intents::RedisIntentStream;
 pub use keyspace::{

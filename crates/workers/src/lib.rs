@@ -12,6 +12,7 @@ mod batch_limit;
 mod bulk_change;
 mod cancel;
 mod dispatch;
+mod erase;
 #[cfg(test)]
 mod fixtures;
 mod gauges;
@@ -36,6 +37,7 @@ pub use audit::{Audit, AuditReport, AuditSettings, AuditStores};
 pub use bulk_change::{BulkChange, BulkEnd, BulkReport};
 pub use cancel::{LeaseTimes, LeasedChanges};
 pub use dispatch::{Dispatcher, Receiver, dispatch};
+pub use erase::{Eraser, ErasureSettings, ErasureStores};
 pub use gauges::{GaugeStore, Gauges};
 pub use health::{BlockedWorker, FirstDeferred, Health, WorkerStatus};
 pub use intake::{Intake, IntakeSettings};

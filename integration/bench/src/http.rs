@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use ambient::RandomTokens;
 use anyhow::{Context, ensure};
 use harness::Service;
-use http_server::tokens::{Grant, new_token};
+use http_server::tokens::{Grant, Role, new_token};
 use serde_json::json;
 use tempfile::NamedTempFile;
 use tokio_postgres::Client;
@@ -101,7 +101,7 @@ impl ApiService {
             new_token(name, grant, &RandomTokens).map_err(|problem| anyhow::anyhow!(problem))
         };
         let producer = token("producer", &Grant::Producer("game_master".to_owned()))?;
-        let operator = token("operator", &Grant::Operator)?;
+        let operator = token("operator", &Grant::Role(Role::Operator))?;
         let other = token("other", &Grant::Producer(fairness::OTHER_PRODUCER.to_owned()))?;
         let tokens = NamedTempFile::new().context("could not create the tokens file")?;
         std::fs::write(tokens.path(), format!("{}\n{}\n{}", producer.entry, operator.entry, other.entry))?;

@@ -1,22 +1,27 @@
 //! The parts of an operation of the document, and the parts that all operations share.
 
 use idempotency::MAX_KEY_BYTES;
+use schemars::JsonSchema;
 use serde_json::{Map, Value, json};
 
 use super::problems::{
     BAD_REQUEST, BODY_TOO_LARGE, FORBIDDEN, IN_PROGRESS, REQUEST_CONFLICT, REQUEST_TIMEOUT,
     TOO_MANY_REQUESTS, UNAUTHORIZED, UNAVAILABLE, UNSUPPORTED_MEDIA_TYPE,
 };
-use super::schemas::header_refs;
+use super::schemas::{Schemas, header_refs};
 use crate::params::Param;
+use crate::ports::ApiSettings;
 
-/// The roles whose tokens an operation accepts.
+/// The tokens that an operation accepts, like the rules of the router.
 #[derive(Clone, Copy)]
 pub(super) enum Callers {
     Anyone,
     Producers,
     Operators,
-    Both,
+    /// Viewers and operators.
+    Viewers,
+    /// Producers, viewers and operators.
+    Readers,
     /// Consumers and operators.
     Reporters,
 }
@@ -53,14 +58,14 @@ pub(super) struct Body {
     pub(super) max_bytes: usize,
 }
 
-/// An operation that reads as an operator.
+/// An operation that reads what all producers sent.
 pub(super) fn get(id: &'static str, tag: &'static str, summary: &'static str, answer: Value) -> Operation {
     Operation {
         id,
         tag,
         summary,
         description: String::new(),
-        callers: Callers::Operators,
+        callers: Callers::Viewers,
         key: KeyHeader::Absent,
         parameters: Vec::new(),
         body: None,
@@ -97,6 +102,7 @@ pub(super) fn change(
 ) -> Operation {
     Operation {
         description,
+        callers: Callers::Operators,
         key: KeyHeader::Optional(
             "Required unless `dry_run` is true. A repeated request with the same body gets the first answer.",
         ),
@@ -104,6 +110,25 @@ pub(super) fn change(
         problems: vec![("409", IN_PROGRESS), ("422", REQUEST_CONFLICT)],
         ..get(id, "operations", summary, answer)
     }
+}
+
+/// A change with a plan, with these texts (id, summary, description) and examples (of bodies and of responses).
+pub(super) fn planned_change<Request: JsonSchema, Done: JsonSchema, Planned: JsonSchema>(
+    settings: &ApiSettings,
+    schemas: &mut Schemas,
+    (id, summary, about): (&'static str, &'static str, &str),
+    (requests, responses): (Value, Value),
+) -> Operation {
+    let answers = json!({"anyOf": [schemas.answer::<Done>(), schemas.answer::<Planned>()]});
+    let any = answer(
+        "What was done; with `dry_run`, what would be.",
+        answers,
+        responses,
+        &["Idempotency-Replayed"],
+    );
+    let schema = schemas.request::<Request>();
+    let body = Body { schema, examples: requests, max_bytes: settings.max_body_bytes };
+    change(id, summary, about.to_owned(), body, any)
 }
 
 impl Operation {
@@ -120,9 +145,8 @@ impl Operation {
             "parameters": parameters,
             "responses": responses,
         });
-        if !self.description.is_empty() {
-            operation["description"] = self.description.into();
-        }
+        let description = [self.description, self.callers.description()].join(" ");
+        operation["description"] = description.trim().into();
         if let Some(Body { schema, examples, max_bytes }) = self.body {
             operation["requestBody"] = json!({
                 "description": format!("At most {max_bytes} bytes."),
@@ -162,13 +186,27 @@ impl Operation {
 }
 
 impl Callers {
-    fn security(self) -> Value {
+    /// The kinds of tokens, any of which suffices.
+    fn kinds(self) -> &'static [&'static str] {
         match self {
-            Self::Anyone => json!([]),
-            Self::Producers => json!([{"token": ["producer"]}]),
-            Self::Operators => json!([{"token": ["operator"]}]),
-            Self::Both => json!([{"token": ["producer"]}, {"token": ["operator"]}]),
-            Self::Reporters => json!([{"token": ["consumer"]}, {"token": ["operator"]}]),
+            Self::Anyone => &[],
+            Self::Producers => &["producer"],
+            Self::Operators => &["operator"],
+            Self::Viewers => &["viewer", "operator"],
+            Self::Readers => &["producer", "viewer", "operator"],
+            Self::Reporters => &["consumer", "operator"],
+        }
+    }
+
+    fn security(self) -> Value {
+        self.kinds().iter().map(|kind| json!({"token": [kind]})).collect()
+    }
+
+    fn description(self) -> String {
+        let tokens: Vec<String> = self.kinds().iter().map(|kind| format!("`{kind}`")).collect();
+        match tokens.as_slice() {
+            [] => "It needs no token.".to_owned(),
+            tokens => format!("Tokens: {}.", tokens.join(", ")),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The operations of the document, with their parameters, bodies and responses.
 
+use domain::erase::{ErasurePlan, ErasureReport};
 use domain::hold::HoldPlan;
 use domain::operations::Plan;
 use domain::query::{ActivityHistory, Notification, Status};
@@ -10,11 +11,12 @@ use serde_json::{Value, json};
 use super::examples;
 use super::operations::{
     Body, Callers, KeyHeader, Operation, answer, change, get, in_chunks, list, path_parameter,
-    query_parameter,
+    planned_change, query_parameter,
 };
 use super::problems::{IN_PROGRESS, INTENT_REFUSED, NOT_FOUND, QUERY_TOO_EXPENSIVE, REQUEST_CONFLICT};
 use super::schemas::{Schemas, header_refs, schema_ref};
 use crate::changes::{CancelRequest, DiscardRequest, ReplayRequest, ResendRequest};
+use crate::erase::EraseRequest;
 use crate::holds::{HoldRequest, ReleaseRequest};
 use crate::ports::ApiSettings;
 use crate::receipts::ReceiptsRequest;
@@ -46,6 +48,7 @@ pub(super) fn paths(settings: &ApiSettings, schemas: &mut Schemas) -> Value {
         "/v1/holds:release": {"post": release(settings, schemas).render()},
         "/v1/malformed-intents": {"get": list_malformed_intents(schemas).render()},
         "/v1/malformed-intents/{stream_entry_id}": {"get": get_malformed_intents(schemas).render()},
+        "/v1/users:erase": {"post": erase_user(settings, schemas).render()},
         "/v1/receipts": {"post": record_receipts(settings, schemas).render()},
         "/v1/status": {"get": get_status(schemas).render()},
         "/openapi.json": {"get": get_document().render()},
@@ -118,7 +121,7 @@ fn get_intent_outcome(schemas: &mut Schemas) -> Operation {
         description: "Whether they came by the stream, over HTTP or by an outbox. An intent that was refused over HTTP has its answer and leaves no trace; \
             neither does a duplicate. An intent in a producer's outbox is `unknown` until it is relayed."
             .to_owned(),
-        callers: Callers::Both,
+        callers: Callers::Readers,
         parameters,
         ..get(
             "getIntentOutcome",
@@ -132,7 +135,7 @@ fn get_intent_outcome(schemas: &mut Schemas) -> Operation {
 fn list_notifications(schemas: &mut Schemas) -> Operation {
     Operation {
         description: "A producer's token lists that producer's notifications.".to_owned(),
-        callers: Callers::Both,
+        callers: Callers::Readers,
         ..list(
             "listNotifications",
             "notifications",
@@ -165,7 +168,7 @@ fn search_notifications(settings: &ApiSettings, schemas: &mut Schemas) -> Operat
 
 fn get_notification(schemas: &mut Schemas) -> Operation {
     Operation {
-        callers: Callers::Both,
+        callers: Callers::Readers,
         parameters: vec![path_parameter("notification_id", "The id of the notification.", "1775121700000-0")],
         problems: vec![("404", NOT_FOUND)],
         ..get(
@@ -255,50 +258,33 @@ fn list_holds(schemas: &mut Schemas) -> Operation {
 }
 
 fn hold(settings: &ApiSettings, schemas: &mut Schemas) -> Operation {
-    change(
-        "holdRoutes",
-        "Holds the routes of a channel, a type or a producer.",
-        "Intents are accepted as ever. Live routes that it selects are not published and count no attempt, on every replica within 2 s, until the \
-            release."
-            .to_owned(),
-        Body {
-            schema: schemas.request::<HoldRequest>(),
-            examples: examples::hold_requests(),
-            max_bytes: settings.max_body_bytes,
-        },
-        changed_hold(schemas),
-    )
+    let about = "Intents are accepted as ever. Live routes that it selects are not published and count no attempt, on every replica within 2 s, until the \
+        release.";
+    let texts = ("holdRoutes", "Holds the routes of a channel, a type or a producer.", about);
+    let examples = (examples::hold_requests(), examples::changed_hold());
+    planned_change::<HoldRequest, ChangedHold, HoldPlan>(settings, schemas, texts, examples)
 }
 
 fn release(settings: &ApiSettings, schemas: &mut Schemas) -> Operation {
-    change(
-        "releaseRoutes",
-        "Releases what was held.",
-        "The routes that were due first go first, beside the other traffic. The request does not wait for them: the list shows how many are left."
-            .to_owned(),
-        Body {
-            schema: schemas.request::<ReleaseRequest>(),
-            examples: examples::release_requests(),
-            max_bytes: settings.max_body_bytes,
-        },
-        changed_hold(schemas),
-    )
+    let about = "The routes that were due first go first, beside the other traffic. The request does not wait for them: the list shows how many are left.";
+    let texts = ("releaseRoutes", "Releases what was held.", about);
+    let examples = (examples::release_requests(), examples::changed_hold());
+    planned_change::<ReleaseRequest, ChangedHold, HoldPlan>(settings, schemas, texts, examples)
 }
 
-fn changed_hold(schemas: &mut Schemas) -> Value {
-    let any = json!({"anyOf": [schemas.answer::<ChangedHold>(), schemas.answer::<HoldPlan>()]});
-    answer(
-        "What was done; with `dry_run`, what would be.",
-        any,
-        examples::changed_hold(),
-        &["Idempotency-Replayed"],
-    )
+fn erase_user(settings: &ApiSettings, schemas: &mut Schemas) -> Operation {
+    let about = "Routes, dead letters and receipts of the user, stored answers that list them, raw fields of malformed intents and entries of streams that name the user, and \
+        the document of the user directory are deleted. Notifications that name no one else are deleted, others lose the recipient, and former actions of operators \
+        the id. What only mentions the user stays, and is counted. `complete` is false if something is left: then repeat the request with another key.";
+    let texts = ("eraseUser", "Erases a person.", about);
+    let examples = (examples::erase_requests(), examples::erased());
+    planned_change::<EraseRequest, ErasureReport, ErasurePlan>(settings, schemas, texts, examples)
 }
 
 fn list_malformed_intents(schemas: &mut Schemas) -> Operation {
     Operation {
         description: "A producer's token lists those that name its producer.".to_owned(),
-        callers: Callers::Both,
+        callers: Callers::Readers,
         ..list(
             "listMalformedIntents",
             "intents",
@@ -320,7 +306,7 @@ fn get_malformed_intents(schemas: &mut Schemas) -> Operation {
     parameters.extend(malformed_intents::SHOW_PARAMS.iter().map(query_parameter));
     Operation {
         description: "A producer's token finds those that name its producer.".to_owned(),
-        callers: Callers::Both,
+        callers: Callers::Readers,
         parameters,
         problems: vec![("404", NOT_FOUND)],
         ..get(

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use ambient::RandomTokens;
 use anyhow::Context;
-use http_server::tokens::{Grant, new_token};
+use http_server::tokens::{Grant, Role, new_token};
 use local_servers::{Postgres, PostgresOptions, Redis, RedisOptions};
 use outbox::{Administration, ChannelName, TableName};
 use pg::{Dsn, PgPool, PoolSettings, SessionSettings};
@@ -94,7 +94,7 @@ impl DevApi {
             made.map_err(|reason| anyhow::anyhow!("could not make a token: {reason}"))
         };
         let producer = make("dev-producer", &Grant::Producer(PRODUCER.to_owned()))?;
-        let operator = make("dev-operator", &Grant::Operator)?;
+        let operator = make("dev-operator", &Grant::Role(Role::Operator))?;
         let tokens_file = NamedTempFile::with_prefix("notification-tokens-")
             .and_then(|file| std::fs::write(&file, producer.entry + &operator.entry).map(|()| file))
             .context("could not write a tokens file")?;

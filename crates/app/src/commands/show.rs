@@ -68,7 +68,7 @@ pub(super) fn print_notification(
     print_line(out, &style.strong("payload"))?;
     let payload: Option<Value> = serde_json::from_str(&found.payload_json).ok();
     let payload = payload.and_then(|payload| serde_json::to_string_pretty(&payload).ok());
-    let payload = payload.unwrap_or_else(|| found.payload_json.clone());
+    let payload = payload.unwrap_or_else(|| found.payload_json.to_string());
     for line in payload.lines() {
         print_line(out, &format!("  {}", printable(line)))?;
     }
@@ -105,7 +105,7 @@ fn record_members(found: &Notification) -> [(&'static str, String); 13] {
         ("accepted_at", found.accepted_at.to_string()),
         ("updated_at", found.updated_at.to_string()),
         ("idempotency_expires_at", found.idempotency_expires_at.to_string()),
-        ("request_fingerprint", found.request_fingerprint.clone()),
+        ("request_fingerprint", found.request_fingerprint.to_string()),
     ]
 }
 

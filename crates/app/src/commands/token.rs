@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use ambient::Tokens;
 use anyhow::{Context, anyhow};
 use clap::{ArgGroup, Args, Subcommand, ValueEnum};
-use http_server::tokens::{Access, Consumer, Grant, check_tokens, new_token};
+use http_server::tokens::{Access, Consumer, Grant, Role, check_tokens, new_token};
 use tempfile::NamedTempFile;
 
 use super::output::print_line;
@@ -32,6 +32,8 @@ const NEW_EXAMPLES: &str = "\
 Examples:
   notification token new --name game-master-1 --producer game_master      sends intents as game_master
   notification token new --name on-call --operator                        reads everything, changes dead letters
+  notification token new --name support --role viewer                     reads everything, addresses and payloads masked
+  notification token new --name auditor --role viewer --see personal      reads everything, changes nothing
   notification token new --name mail-1 --consumer mail                    reports receipts of e-mails
   notification token new --name lobby --prefix users/ --access write      reads and writes these keys of the state store
   notification token new --name on-call --operator --append /etc/notification/tokens.toml
@@ -51,9 +53,15 @@ pub struct NewArgs {
     /// It sends intents as this producer, and reads its notifications
     #[arg(long, group = "grant")]
     producer: Option<String>,
-    /// It reads everything and may change things, but sends nothing
+    /// It reads everything: viewer without addresses and payloads, operator with the right to change things
+    #[arg(long, group = "grant")]
+    role: Option<RoleArg>,
+    /// The same as --role operator
     #[arg(long, group = "grant")]
     operator: bool,
+    /// A viewer sees addresses and payloads, too
+    #[arg(long, requires = "role", conflicts_with_all = ["producer", "operator", "consumer", "prefixes"])]
+    see: Option<SeeArg>,
     /// It reports receipts for this consumer's stream
     #[arg(long, group = "grant")]
     consumer: Option<ConsumerArg>,
@@ -61,7 +69,7 @@ pub struct NewArgs {
     #[arg(long = "prefix", value_name = "PREFIX", group = "grant")]
     prefixes: Vec<String>,
     /// The access to these keys; write includes read [default: read]
-    #[arg(long, requires = "prefixes", conflicts_with_all = ["producer", "operator", "consumer"])]
+    #[arg(long, requires = "prefixes", conflicts_with_all = ["producer", "role", "operator", "consumer"])]
     access: Option<AccessArg>,
     /// Add the entry to this tokens file, and print the token alone
     #[arg(long, value_name = "FILE")]
@@ -75,33 +83,55 @@ enum ConsumerArg {
 }
 
 #[derive(ValueEnum, Debug, Clone, Copy)]
+enum RoleArg {
+    Viewer,
+    Operator,
+}
+
+#[derive(ValueEnum, Debug, Clone, Copy)]
+enum SeeArg {
+    Personal,
+}
+
+#[derive(ValueEnum, Debug, Clone, Copy)]
 enum AccessArg {
     Read,
     Write,
 }
 
 impl NewArgs {
-    fn grant(&self) -> Grant {
-        if let Some(producer) = &self.producer {
-            return Grant::Producer(producer.clone());
+    /// The granted right; `Err` if the arguments contradict each other.
+    fn grant(&self) -> Result<Grant, Failure> {
+        if self.see.is_some() && !matches!(self.role, Some(RoleArg::Viewer)) {
+            return Err(Failure::Usage(
+                "error: --see is for --role viewer: an operator sees everything".into(),
+            ));
         }
-        match self.consumer {
-            Some(ConsumerArg::Mail) => Grant::Consumer(Consumer::Mail),
-            Some(ConsumerArg::Gateway) => Grant::Consumer(Consumer::Gateway),
-            None if self.operator => Grant::Operator,
-            None => {
+        if let Some(producer) = &self.producer {
+            return Ok(Grant::Producer(producer.clone()));
+        }
+        let role = match self.role {
+            Some(RoleArg::Viewer) => Some(Role::Viewer { sees_personal: self.see.is_some() }),
+            Some(RoleArg::Operator) => Some(Role::Operator),
+            None => self.operator.then_some(Role::Operator),
+        };
+        Ok(match (self.consumer, role) {
+            (Some(ConsumerArg::Mail), _) => Grant::Consumer(Consumer::Mail),
+            (Some(ConsumerArg::Gateway), _) => Grant::Consumer(Consumer::Gateway),
+            (None, Some(role)) => Grant::Role(role),
+            (None, None) => {
                 let access = self.access.unwrap_or(AccessArg::Read);
                 let access = if matches!(access, AccessArg::Write) { Access::Write } else { Access::Read };
                 Grant::Prefixes(self.prefixes.clone(), access)
             }
-        }
+        })
     }
 }
 
 /// Prints a token to `out`, and after an empty line its entry, unless the entry is added to a file.
 pub fn run(command: &TokenCommand, random: &impl Tokens, out: &mut impl Write) -> Result<(), Failure> {
     let TokenCommand::New(args) = command;
-    let new = new_token(&args.name, &args.grant(), random)
+    let new = new_token(&args.name, &args.grant()?, random)
         .map_err(|reason| Failure::Usage(format!("error: the tokens file would not take it: {reason}")))?;
     let Some(path) = &args.append else {
         write!(out, "{}\n\n{}", new.token, new.entry).context("could not write to standard output")?;
@@ -176,8 +206,14 @@ mod tests {
     #[test]
     fn the_entry_lets_its_token_in_with_what_was_asked_for() {
         let game = principal(&["--name", "a", "--producer", "game_master"]);
-        assert_eq!((&*game.name, game.producer.as_deref(), game.operator), ("a", Some("game_master"), false));
-        assert!(principal(&["--name", "b", "--operator"]).operator);
+        assert_eq!((&*game.name, game.producer.as_deref(), game.role), ("a", Some("game_master"), None));
+        for arguments in [&["--operator"][..], &["--role", "operator"]] {
+            assert!(principal(&[&["--name", "b"], arguments].concat()).is_operator(), "{arguments:?}");
+        }
+        let viewer =
+            |arguments: &[&str]| principal(&[&["--name", "v", "--role", "viewer"], arguments].concat()).role;
+        assert_eq!(viewer(&[]), Some(Role::Viewer { sees_personal: false }));
+        assert_eq!(viewer(&["--see", "personal"]), Some(Role::Viewer { sees_personal: true }));
         assert_eq!(principal(&["--name", "c", "--consumer", "mail"]).consumer, Some(Consumer::Mail));
         let read = |prefixes: &[&str], access| {
             let prefixes = prefixes.iter().map(|prefix| (*prefix).to_owned()).collect();
@@ -202,6 +238,11 @@ mod tests {
             "new --operator",
             "new --name a --operator --producer p",
             "new --name a --consumer fax",
+            "new --name a --role king",
+            "new --name a --role viewer --operator",
+            "new --name a --role viewer --see all",
+            "new --name a --operator --see personal",
+            "new --name a --see personal",
             "new --name a --operator --access read",
             "new --name a --access read",
             "new --name a --prefix p --access all",
@@ -244,8 +285,12 @@ mod tests {
 
     #[test]
     fn what_the_file_would_not_take_is_wrong_usage() {
-        for arguments in [["--name", " ", "--producer", "p"], ["--name", "a", "--producer", ""]] {
-            let failure = output(&arguments).expect_err("is refused");
+        for arguments in [
+            &["--name", " ", "--producer", "p"][..],
+            &["--name", "a", "--producer", ""],
+            &["--name", "a", "--role", "operator", "--see", "personal"],
+        ] {
+            let failure = output(arguments).expect_err("is refused");
             assert_eq!(failure.exit_code(), 2, "{failure}");
         }
     }

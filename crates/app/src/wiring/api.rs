@@ -25,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 use workers::{LeaseTimes, LeasedChanges, Metrics, SubmissionQueue};
 
 use super::console::ConsoleParts;
+use super::erase::{ErasureConfig, ServiceEraser, eraser};
 use super::leader::LockLookup;
 use super::leased_changes;
 use crate::config::{self, ApiLimits, Config, known_producers};
@@ -50,6 +51,7 @@ impl Ports for ApiPorts {
     type Queries = PgQueries;
     type Operations = LeasedChanges<PgStore, RedisLeases>;
     type Holds = PgStore;
+    type Erasures = ServiceEraser;
     type Receipts = PgStore;
     type Stream = RedisIntentStream;
     type Leader = LockLookup;
@@ -91,6 +93,7 @@ pub(super) struct ApiParts {
     keys: Idempotency<ObservedStore<PostgresStore>>,
     queries: PgQueries,
     operations: LeasedChanges<PgStore, RedisLeases>,
+    erasures: ServiceEraser,
     stream: RedisIntentStream,
     leader: LockLookup,
     settings: ApiSettings,
@@ -121,12 +124,21 @@ pub(super) async fn prepare(
     tracing::info!(api_addr = %api_addr, tls = tls.is_some(), "the API is listening");
     let times = LeaseTimes { lease_ttl: config.routes.lease_ttl, dedupe_ttl: config.publish.dedupe_ttl };
     let console = api.console.then(|| ConsoleParts::new(stores, &tokens, api));
+    let queries = start::open_queries(config, api.limits.query_timeout)?;
+    let erasure = ErasureConfig {
+        intents_stream: &config.intents.stream,
+        outbound: &config.outbound,
+        user_directory: &config.user_directory,
+        dedupe_ttl: config.publish.dedupe_ttl,
+        time_limit: Some(api.limits.timeouts.request / 2),
+    };
     Ok(ApiParts {
         listener,
         tokens,
         tls,
         keys: guarded(config, &api.limits, keys)?,
-        queries: start::open_queries(config, api.limits.query_timeout)?,
+        erasures: eraser(&erasure, stores.postgres.clone(), queries.clone(), &stores.redis),
+        queries,
         operations: leased_changes(&stores.postgres, &stores.redis, &config.intents.stream, times),
         stream: RedisIntentStream::new(&stores.redis, config.intents.stream.clone()),
         leader: LockLookup::new(stores.locks.clone(), &config.intents.stream),
@@ -201,6 +213,7 @@ impl ApiParts {
             receipts: self.operations.store.clone(),
             holds: self.operations.store.clone(),
             operations: self.operations,
+            erasures: self.erasures,
             count_receipts: Arc::new(move |outcome, count| receipts.receipts(outcome, count)),
             stream: self.stream,
             leader: self.leader,

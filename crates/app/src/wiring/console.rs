@@ -15,6 +15,7 @@ use store_postgres::{PgQueries, PgStore};
 use store_redis::{RedisIntentStream, RedisLeases};
 use workers::LeasedChanges;
 
+use super::erase::ServiceEraser;
 use super::leader::LockLookup;
 use crate::config;
 use crate::start::Backends;
@@ -29,6 +30,7 @@ impl Ports for ConsolePorts {
     type Queries = PgQueries;
     type Operations = LeasedChanges<PgStore, RedisLeases>;
     type Holds = PgStore;
+    type Erasures = ServiceEraser;
     type Stream = RedisIntentStream;
     type Leader = LockLookup;
     type Activity = PgQueries;
@@ -65,6 +67,7 @@ impl ConsoleParts {
                 Queries = PgQueries,
                 Operations = LeasedChanges<PgStore, RedisLeases>,
                 Holds = PgStore,
+                Erasures = ServiceEraser,
                 Stream = RedisIntentStream,
                 Leader = LockLookup,
                 Keys = ObservedStore<PostgresStore>,
@@ -76,6 +79,7 @@ impl ConsoleParts {
             activity: api.queries.clone(),
             operations: api.operations.clone(),
             holds: api.holds.clone(),
+            erasures: api.erasures.clone(),
             stream: api.stream.clone(),
             leader: api.leader.clone(),
             sessions: self.sessions,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::extract::{RawQuery, State};
 use axum::routing::get;
+use domain::personal::Document;
 use domain::ports::Queries;
 use domain::query::{ActionFilter, ActionPlace, PageLimit, RecordedAction};
 use maud::{Markup, html};
@@ -12,6 +13,7 @@ use maud::{Markup, html};
 use super::parts::{filter_buttons, limit, pages, size_field, text_field, time_field};
 use crate::error::PageError;
 use crate::layout::{Page, Section};
+use crate::operator::Visitor;
 use crate::params::Params;
 use crate::ports::{Console, Ports};
 use crate::widgets::{column, empty, number, numbers, table, time, too_many, visible};
@@ -20,7 +22,8 @@ use crate::widgets::{column, empty, number, numbers, table, time, too_many, visi
 const PATH: &str = "/console/actions";
 const PARAMS: [&str; 7] = ["actor", "action", "request_id", "after", "before", "limit", "cursor"];
 /// The names of the actions.
-const ACTIONS: [&str; 5] = ["replay_dead_letters", "discard_dead_letters", "step_down", "hold", "release"];
+const ACTIONS: [&str; 6] =
+    ["replay_dead_letters", "discard_dead_letters", "step_down", "hold", "release", domain::erase::ACTION];
 
 /// The route of this page.
 pub(crate) fn routes<P: Ports>() -> Router<Arc<Console<P>>> {
@@ -29,6 +32,7 @@ pub(crate) fn routes<P: Ports>() -> Router<Arc<Console<P>>> {
 
 async fn list<P: Ports>(
     State(console): State<Arc<Console<P>>>,
+    visitor: Visitor,
     RawQuery(query): RawQuery,
 ) -> Result<Page, PageError> {
     let params = Params::parse(query.as_deref(), &PARAMS)?;
@@ -45,7 +49,8 @@ async fn list<P: Ports>(
     let (items, next) = page.into_parts(&filter);
     let content = html! {
         (filters(&params, &filter, limit))
-        (listed(&params, &filter, &items, next.as_deref()))
+        @if visitor.operates { p { a.button href=(super::erase::PATH) { "Erase a person…" } } }
+        (listed(&params, &filter, &items.seen_by(visitor.sight), next.as_deref()))
     };
     Ok(Page::new(Section::Actions, "Actions", content))
 }

@@ -19,8 +19,8 @@ use super::parts::{
 };
 use crate::error::PageError;
 use crate::layout::{Page, Section};
-use crate::operator::Operator;
-use crate::params::{Params, address};
+use crate::operator::{Operator, Visitor};
+use crate::params::{Params, address, wrong_cursor};
 use crate::ports::{Console, Ports};
 use crate::widgets::{
     Tone, badge, column, empty, form_token, number, numbers, table, time, too_many, visible,
@@ -52,14 +52,15 @@ pub(super) fn list_path(channel: Option<Channel>, classification: Option<&str>) 
 
 async fn list<P: Ports>(
     State(console): State<Arc<Console<P>>>,
-    operator: Operator,
+    visitor: Visitor,
     RawQuery(query): RawQuery,
 ) -> Result<Page, PageError> {
     let params = Params::parse(query.as_deref(), &PARAMS)?;
     let filter = filter_of(&params)?;
     let limit = limit(&params)?;
     let after: Option<DeadLetterPlace> = params.cursor(&filter)?;
-    let page = console.queries.list_dead_letters(&filter, after.as_ref(), limit).await?;
+    let page = console.queries.list_dead_letters_seen(visitor.sight, &filter, after, limit).await?;
+    let page = page.ok_or_else(wrong_cursor)?;
     let causes = console.queries.count_dead_letters().await?;
     let listed = Listed {
         next: page.next.map(|place| place.to_cursor(&filter)),
@@ -71,7 +72,7 @@ async fn list<P: Ports>(
     let content = html! {
         (by_cause(&causes))
         (filters(&console.settings.catalog, &listed))
-        (letters(&operator, &listed))
+        (letters(visitor.operator().as_ref(), &listed))
     };
     Ok(Page::new(Section::DeadLetters, "Dead letters", content))
 }
@@ -140,19 +141,23 @@ fn filters(catalog: &Catalog, listed: &Listed) -> Markup {
     }
 }
 
-fn letters(operator: &Operator, listed: &Listed) -> Markup {
+fn letters(operator: Option<&Operator>, listed: &Listed) -> Markup {
     let Listed { params, filter, items, next, .. } = listed;
     let columns = [column("Dead letter"), column("Type"), column("Cause"), column("Failed")];
-    let rows: Vec<Vec<Markup>> = items.iter().map(row).collect();
+    let rows: Vec<Vec<Markup>> = items.iter().map(|letter| row(letter, operator.is_some())).collect();
     let is_filtered = DeadLetterFilter { discarded: false, ..filter.clone() } != DeadLetterFilter::default();
     html! {
         @if !rows.is_empty() {
-            form.stack method="post" action=(DEAD_LETTERS.plan) aria-label="Choose dead letters" {
-                (form_token(operator))
-                (condition_fields(&filter.named_conditions()))
-                (buttons(filter.discarded))
-                // Without a script the checkbox would do nothing.
-                label.check-all hidden { input type="checkbox" data-check-all="id"; "Choose all on this page" }
+            @if let Some(operator) = operator {
+                form.stack method="post" action=(DEAD_LETTERS.plan) aria-label="Choose dead letters" {
+                    (form_token(operator))
+                    (condition_fields(&filter.named_conditions()))
+                    (buttons(filter.discarded))
+                    // Without a script the checkbox would do nothing.
+                    label.check-all hidden { input type="checkbox" data-check-all="id"; "Choose all on this page" }
+                    (table("Newest first", &columns, &rows))
+                }
+            } @else {
                 (table("Newest first", &columns, &rows))
             }
         } @else if next.is_some() {
@@ -183,13 +188,14 @@ fn buttons(discarded: bool) -> Markup {
     }
 }
 
-fn row(letter: &DeadLetter) -> Vec<Markup> {
+/// A row, with a box to choose it for an operator.
+fn row(letter: &DeadLetter, can_choose: bool) -> Vec<Markup> {
     let key = letter.key.to_string();
     let notification = letter.key.notification_id.as_str();
     vec![
         html! {
             div.choose {
-                input type="checkbox" name="id" value=(key) aria-label={ "Choose " (key) };
+                @if can_choose { input type="checkbox" name="id" value=(key) aria-label={ "Choose " (key) }; }
                 span {
                     (visible(&letter.recipient_ref)) " " (badge(Tone::Neutral, letter.channel.as_str())) br;
                     a.id href=(notification_path(notification)) { (visible(notification)) }

@@ -25,7 +25,7 @@ use super::parts::notification_path;
 use crate::error::PageError;
 use crate::forms::Form;
 use crate::layout::{Page, Section};
-use crate::operator::Operator;
+use crate::operator::{Operator, Visitor};
 use crate::params::{Params, address};
 use crate::ports::{Console, Ports};
 use crate::widgets::{Tone, badge, column, empty, form_token, notice, numbers, table, time, visible};
@@ -52,41 +52,42 @@ async fn start_over() -> Redirect {
 
 async fn list<P: Ports>(
     State(console): State<Arc<Console<P>>>,
-    operator: Operator,
+    visitor: Visitor,
     RawQuery(query): RawQuery,
 ) -> Result<Page, PageError> {
     let params = Params::parse(query.as_deref(), &[DONE])?;
     let holds = console.holds.list_holds().await?;
     let done = params.text(DONE);
+    let operator = visitor.operator();
     let content = html! {
         @if let Some(done) = &done { (notice(Tone::Good, &html! { p { (visible(done)) } })) }
-        (listed(&operator, &holds, console.clock.now()))
-        (new_hold(&operator, &names(&console.settings.catalog), &Given::default()))
+        (listed(operator.as_ref(), &holds, console.clock.now()))
+        @if let Some(operator) = &operator {
+            (new_hold(operator, &names(&console.settings.catalog), &Given::default()))
+        }
     };
     Ok(Page::new(Section::Holds, "Holds", content))
 }
 
-fn listed(operator: &Operator, holds: &[Hold], now: Timestamp) -> Markup {
+fn listed(operator: Option<&Operator>, holds: &[Hold], now: Timestamp) -> Markup {
     if holds.is_empty() {
         return empty("Nothing is held.", "Intents are accepted and their routes are published.");
     }
     let row = |hold: &Hold| {
-        vec![
+        let mut cells = vec![
             html! { (hold.key.scope.as_str()) " " strong { (visible(&hold.key.name)) } },
             html! { (format!("{:#}", hold.routes)) },
             state(hold, now),
             html! { (visible(&hold.actor)) ": " (visible(&hold.reason)) },
-            html! { @if hold.released_at.is_none() { (release_form(operator, &hold.key)) } },
-        ]
+        ];
+        cells.extend(operator.map(|operator| {
+            html! { @if hold.released_at.is_none() { (release_form(operator, &hold.key)) } }
+        }));
+        cells
     };
     let rows: Vec<Vec<Markup>> = holds.iter().map(row).collect();
-    let columns = [
-        column("Held"),
-        numbers("Routes"),
-        column("State"),
-        column("Operator and reason"),
-        column("Release"),
-    ];
+    let mut columns = vec![column("Held"), numbers("Routes"), column("State"), column("Operator and reason")];
+    columns.extend(operator.map(|_| column("Release")));
     table("Holds, the oldest first", &columns, &rows)
 }
 

@@ -9,6 +9,7 @@ use axum::extract::{Path, RawQuery, State};
 use axum::routing::get;
 use domain::catalog::Catalog;
 use domain::malformed::{FailureCode, rule_of};
+use domain::personal::{Document, Sight};
 use domain::ports::Queries;
 use domain::query::{
     Causes, MalformedCause, MalformedFilter, MalformedPlace, MalformedSummary, PageLimit, Place,
@@ -17,10 +18,11 @@ use domain::query::{
 use maud::{Markup, html};
 
 use super::parts::{
-    facts, filter_buttons, limit, pages, producers, segment, size_field, text_field, time_field,
+    facts, filter_buttons, limit, pages, producers, segment, size_field, text_field, time_field, withheld,
 };
 use crate::error::PageError;
 use crate::layout::{Page, Section};
+use crate::operator::Visitor;
 use crate::params::{Params, address};
 use crate::ports::{Console, Ports};
 use crate::widgets::{
@@ -50,6 +52,7 @@ fn entry_path(summary: &MalformedSummary) -> String {
 
 async fn list<P: Ports>(
     State(console): State<Arc<Console<P>>>,
+    visitor: Visitor,
     RawQuery(query): RawQuery,
 ) -> Result<Page, PageError> {
     let params = Params::parse(query.as_deref(), &PARAMS)?;
@@ -61,14 +64,15 @@ async fn list<P: Ports>(
         recorded_before: params.time("recorded_before")?,
     };
     let limit = limit(&params)?;
-    let after: Option<MalformedPlace> = params.cursor(&filter)?;
+    let after = params.cursor::<MalformedPlace>(&filter)?.seen_by(visitor.sight);
     let page = console.queries.list_malformed_intents(&filter, after.as_ref(), limit).await?;
     let causes = console.queries.count_malformed_intents().await?;
-    let next = page.next.map(|place| place.to_cursor(&filter));
+    let next = page.next.seen_by(visitor.sight).map(|place| place.to_cursor(&filter));
+    let items = page.items.seen_by(visitor.sight);
     let content = html! {
         (by_cause(&causes))
         (filters(&console.settings.catalog, &params, &filter, limit))
-        (listed(&params, &filter, &page.items, next.as_deref()))
+        (listed(&params, &filter, &items, next.as_deref()))
     };
     Ok(Page::new(Section::Malformed, "Malformed intents", content))
 }
@@ -147,6 +151,7 @@ fn row(summary: &MalformedSummary) -> Vec<Markup> {
 
 async fn show<P: Ports>(
     State(console): State<Arc<Console<P>>>,
+    visitor: Visitor,
     path: Result<Path<String>, axum::extract::rejection::PathRejection>,
     RawQuery(query): RawQuery,
 ) -> Result<Page, PageError> {
@@ -161,7 +166,7 @@ async fn show<P: Ports>(
     }
     let params = Params::parse(query.as_deref(), &["stream"])?;
     let stream = params.text("stream").unwrap_or(&console.settings.stream);
-    let found = console.queries.get_malformed_intents(stream, &entry_id).await?;
+    let found = console.queries.get_malformed_intents(stream, &entry_id).await?.seen_by(visitor.sight);
     if found.is_empty() {
         return Err(not_found());
     }
@@ -170,12 +175,12 @@ async fn show<P: Ports>(
         @if found.len() > 1 {
             (notice(Tone::Neutral, &html! { p { "The stream was recreated: " (number(found.len() as u64)) " entries had this id. The newest comes first." } }))
         }
-        @for intent in &found { (one(intent, &mut budget)) }
+        @for intent in &found { (one(intent, visitor.sight, &mut budget)) }
     };
     Ok(Page::new(Section::Malformed, format!("Malformed intent {entry_id}"), content))
 }
 
-fn one(intent: &StoredMalformedIntent, budget: &mut fields::Budget) -> Markup {
+fn one(intent: &StoredMalformedIntent, sight: Sight, budget: &mut fields::Budget) -> Markup {
     let summary = &intent.summary;
     let text = |text: &str| match text {
         "" => html! { span.soft { "none, or no text of at most 255 bytes" } },
@@ -204,6 +209,7 @@ fn one(intent: &StoredMalformedIntent, budget: &mut fields::Budget) -> Markup {
                 h2 { "Fields as received" }
                 @match &intent.raw_fields {
                     Some(json) => (fields::show(json, &summary.failure_code, &summary.failure_message, budget)),
+                    None if sight != Sight::Whole => p { (withheld()) },
                     None => (too_many("Too large to be shown with the others.", "notification malformed show prints it.")),
                 }
             }

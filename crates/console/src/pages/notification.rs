@@ -9,6 +9,7 @@ use axum::Router;
 use axum::extract::{Path, RawQuery, State};
 use axum::routing::get;
 use domain::intent::MAX_PAYLOAD;
+use domain::personal::Document;
 use domain::ports::Queries;
 use domain::query::{Notification, Route, RouteCounts};
 use domain::record::NotificationId;
@@ -17,10 +18,10 @@ use maud::{Markup, html};
 
 use super::changes::{Change, change_one_form};
 use super::dead_letters::list_path;
-use super::parts::{facts, notification_path, pretty, segment, status, status_name};
+use super::parts::{facts, guarded, notification_path, pretty, segment, status, status_name, withheld};
 use crate::error::PageError;
 use crate::layout::{Page, Section};
-use crate::operator::Operator;
+use crate::operator::{Operator, Visitor};
 use crate::params::{Params, address};
 use crate::ports::{Console, Ports};
 use crate::widgets::{Tone, badge, id, number, pager, time, too_many, visible};
@@ -39,7 +40,7 @@ pub(super) fn routes<P: Ports>() -> Router<Arc<Console<P>>> {
 
 async fn show<P: Ports>(
     State(console): State<Arc<Console<P>>>,
-    operator: Operator,
+    visitor: Visitor,
     path: Result<Path<String>, axum::extract::rejection::PathRejection>,
     RawQuery(query): RawQuery,
 ) -> Result<Page, PageError> {
@@ -55,9 +56,9 @@ async fn show<P: Ports>(
     let from: usize = params.value("from", "a number")?.unwrap_or(0);
     let found = console.queries.get_notification(&NotificationId::from(text)).await?;
     let now = console.clock.now();
-    let found = found.ok_or_else(not_found)?.explained(now);
+    let found = found.ok_or_else(not_found)?.seen_by(visitor.sight).explained(now);
     let title = format!("Notification {}", found.notification_id);
-    let content = render(&operator, &found, of_status, from, now);
+    let content = render(visitor.operator().as_ref(), &found, of_status, from, now);
     Ok(Page::new(Section::Notifications, title, content))
 }
 
@@ -73,7 +74,7 @@ fn attention(status: RouteStatus) -> u8 {
 }
 
 fn render(
-    operator: &Operator,
+    operator: Option<&Operator>,
     found: &Notification,
     of_status: Option<RouteStatus>,
     from: usize,
@@ -91,13 +92,17 @@ fn render(
         address(&path, pairs.iter().map(|(name, value)| (*name, value.as_str())))
     };
     let next = from.saturating_add(ROUTES_SHOWN);
-    let (payload, is_whole) = pretty(&found.payload_json, PAYLOAD_SHOWN);
     html! {
         (about(found))
         section.card aria-labelledby="payload" {
             h2 #payload { "Payload" }
-            pre tabindex="0" aria-labelledby="payload" { (visible(&payload)) }
-            @if !is_whole { (too_many("The rest of the payload is not shown.", "GET /v1/notifications/<id> answers all of it.")) }
+            @if let Some(payload) = found.payload_json.shown() {
+                @let (payload, is_whole) = pretty(payload, PAYLOAD_SHOWN);
+                pre tabindex="0" aria-labelledby="payload" { (visible(&payload)) }
+                @if !is_whole { (too_many("The rest of the payload is not shown.", "GET /v1/notifications/<id> answers all of it.")) }
+            } @else {
+                (withheld())
+            }
         }
         section.stack aria-labelledby="routes" {
             h2 #routes { "Routes" }
@@ -126,7 +131,7 @@ fn about(found: &Notification) -> Markup {
                 ("Recipients", recipients(&found.recipient_user_ids)),
                 ("Request id", or_none(&found.request_id, id)),
                 ("Trace id", or_none(&found.trace_id, id)),
-                ("Fingerprint", id(&found.request_fingerprint)),
+                ("Fingerprint", guarded(&found.request_fingerprint, id)),
             ]))
         }
     }
@@ -190,7 +195,7 @@ fn changes_of(route: &Route) -> &'static [Change] {
     }
 }
 
-fn route_card(operator: &Operator, route: &Route, key: &str, now: Timestamp) -> Markup {
+fn route_card(operator: Option<&Operator>, route: &Route, key: &str, now: Timestamp) -> Markup {
     let list = list_path(Some(route.channel), Some(&route.last_error_classification));
     html! {
         article.card {
@@ -203,12 +208,12 @@ fn route_card(operator: &Operator, route: &Route, key: &str, now: Timestamp) -> 
             (facts(&[
                 ("Route id", id(key)),
                 ("Outbound entry", or_none(&route.published_entry_id, id)),
-                ("Address", or_none(&route.resolved_email, visible)),
+                ("Address", guarded(&route.resolved_email, |address| or_none(address, visible))),
                 ("Language", visible(&route.resolved_locale)),
                 ("Failed attempts", html! { (route.attempt_count) " of " (route.max_attempts) }),
             ]))
             div.actions {
-                (change_one_form(operator, key, changes_of(route)))
+                @if let Some(operator) = operator { (change_one_form(operator, key, changes_of(route))) }
                 @if route.status == RouteStatus::DeadLetter {
                     a href=(list) { "All dead letters with this cause" }
                 }

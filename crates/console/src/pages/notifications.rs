@@ -10,6 +10,7 @@ use axum::extract::{RawQuery, State};
 use axum::http::StatusCode;
 use axum::routing::get;
 use domain::catalog::Catalog;
+use domain::personal::{Document, Sight};
 use domain::ports::Queries;
 use domain::query::{NotificationFilter, NotificationSummary, PageLimit, Place, SearchOutcome, SearchPlace};
 use domain::record::RecordCursor;
@@ -23,6 +24,7 @@ use super::parts::{
 };
 use crate::error::PageError;
 use crate::layout::{Page, Section};
+use crate::operator::Visitor;
 use crate::params::Params;
 use crate::ports::{Console, Ports};
 use crate::widgets::{self, badge, column, empty, failed, number, table, too_many, visible};
@@ -41,6 +43,11 @@ const PARAMS: [&str; 10] = [
     "cursor",
 ];
 
+/// The error of a search by data that the viewer may not see: its result would tell it.
+const PERSONAL: PageError = PageError::Personal(
+    "Your token does not search by addresses, nor in the filter by recipients and payloads.",
+);
+
 /// The routes of these pages.
 pub(crate) fn routes<P: Ports>() -> Router<Arc<Console<P>>> {
     Router::new().route(PATH, get(list::<P>)).merge(super::notification::routes())
@@ -58,6 +65,7 @@ enum Found {
 
 async fn list<P: Ports>(
     State(console): State<Arc<Console<P>>>,
+    visitor: Visitor,
     RawQuery(query): RawQuery,
 ) -> Result<Page, PageError> {
     let params = Params::parse(query.as_deref(), &PARAMS)?;
@@ -71,8 +79,9 @@ async fn list<P: Ports>(
         accepted_after: params.time("accepted_after")?,
         accepted_before: params.time("accepted_before")?,
     };
+    let filter = filter.sought_by(visitor.sight).ok_or(PERSONAL)?;
     let limit = limit(&params)?;
-    let found = find(&console, &params, &filter, limit).await?;
+    let found = find(visitor.sight, &console, &params, &filter, limit).await?;
     let status = match found {
         Found::Page(..) => StatusCode::OK,
         Found::Invalid(_) => StatusCode::BAD_REQUEST,
@@ -83,6 +92,7 @@ async fn list<P: Ports>(
 }
 
 async fn find<P: Ports>(
+    sight: Sight,
     console: &Console<P>,
     params: &Params,
     filter: &NotificationFilter,
@@ -91,9 +101,9 @@ async fn find<P: Ports>(
     let Some(text) = params.text("filter") else {
         let after: Option<RecordCursor> = params.cursor(filter)?;
         let page = console.queries.list_notifications(filter, after.as_ref(), limit).await?;
-        return Ok(Found::Page(page.items, page.next.map(|place| place.to_cursor(filter))));
+        return Ok(Found::Page(page.items.seen_by(sight), page.next.map(|place| place.to_cursor(filter))));
     };
-    let search = match search::combined(filter, text) {
+    let search = match search::combined(filter, text, sight) {
         Ok(search) => search,
         Err(problem) => return Ok(Found::Invalid(problem)),
     };
@@ -101,10 +111,12 @@ async fn find<P: Ports>(
     let outcome =
         console.queries.search_notifications(&search, after.as_ref().map(|place| &place.0), limit).await?;
     Ok(match outcome {
-        SearchOutcome::Found(page) => {
-            Found::Page(page.items, page.next.map(|place| SearchPlace(place).to_cursor(&search)))
-        }
+        SearchOutcome::Found(page) => Found::Page(
+            page.items.seen_by(sight),
+            page.next.map(|place| SearchPlace(place).to_cursor(&search)),
+        ),
         SearchOutcome::Invalid(fault) => Found::Invalid(search::explained(&fault, text)),
+        SearchOutcome::Personal => return Err(PERSONAL),
         SearchOutcome::TooExpensive => Found::TooExpensive,
     })
 }

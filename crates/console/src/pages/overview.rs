@@ -10,6 +10,7 @@ use axum::Router;
 use axum::extract::{RawQuery, State};
 use axum::routing::get;
 use domain::document::Age;
+use domain::personal::{Document, Sight};
 use domain::ports::{ActivityQueries, LeaderLookup, Queries, StoreError, StreamQueries};
 use domain::query::{
     ActivityHistory, CauseCounts, ChannelStatus, IntakeStatus, LeaderTerm, Leaderless, ReplicaStatus, Status,
@@ -21,6 +22,7 @@ use maud::{Markup, html};
 use self::charts::Selected;
 use crate::error::PageError;
 use crate::layout::{Page, Section};
+use crate::operator::Visitor;
 use crate::params::address;
 use crate::ports::{Console, Ports};
 use crate::widgets::{Tone, badge, callout, column, id, number, numbers, table, time, visible};
@@ -40,22 +42,27 @@ struct Overview {
 
 async fn show<P: Ports>(
     State(console): State<Arc<Console<P>>>,
+    visitor: Visitor,
     RawQuery(query): RawQuery,
 ) -> Result<Page, PageError> {
     let selected = Selected::parse(query.as_deref())?;
-    let overview = read(&console, selected).await?;
+    let overview = read(&console, selected, visitor.sight).await?;
     let page = Page::new(Section::Overview, "Overview", render(&overview));
     Ok(page.live().with_state(overview.status.state))
 }
 
-async fn read<P: Ports>(console: &Console<P>, selected: Selected) -> Result<Overview, StoreError> {
+async fn read<P: Ports>(
+    console: &Console<P>,
+    selected: Selected,
+    sight: Sight,
+) -> Result<Overview, StoreError> {
     let (store, term, activity) = join3(
         console.queries.status(&console.settings.stream, console.clock.now()),
         console.leader.leader(),
         console.activity.activity(selected.period),
     )
     .await;
-    let (store, term) = (store?, term?);
+    let (store, term) = (store?.seen_by(sight), term?);
     // If Redis is unavailable, the rest is still shown.
     let backlog = console.stream.backlog(store.processed_up_to()).await.ok();
     let last_term_end = match term {
@@ -63,7 +70,7 @@ async fn read<P: Ports>(console: &Console<P>, selected: Selected) -> Result<Over
         None => console.leader.last_term_end().await?,
     };
     let status = status(store, term, last_term_end, backlog, &console.leaderless);
-    Ok(Overview { status, activity: activity.ok(), selected })
+    Ok(Overview { status, activity: activity.ok().seen_by(sight), selected })
 }
 
 /// Assembles the status. Without a leader, the time counts from the end of the last term if that is known,

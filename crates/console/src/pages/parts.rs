@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use ambient::Timestamp;
 use domain::catalog::Catalog;
+use domain::document::Guarded;
 use domain::query::{DEFAULT_PAGE_ITEMS, MAX_PAGE_ITEMS, PageLimit};
 use domain::route::RouteStatus;
 use maud::{Markup, html};
@@ -41,6 +42,16 @@ pub(crate) fn facts(facts: &[(&str, Markup)]) -> Markup {
             }
         }
     }
+}
+
+/// The note in place of personal data that the token does not see.
+pub(crate) fn withheld() -> Markup {
+    html! { span.soft { "withheld: your token does not see personal data" } }
+}
+
+/// A text that may be withheld.
+pub(crate) fn guarded(text: &Guarded, show: fn(&str) -> Markup) -> Markup {
+    text.shown().map_or_else(withheld, show)
 }
 
 /// Encodes a text as one part of a path.

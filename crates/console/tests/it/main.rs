@@ -3,6 +3,7 @@
 
 mod actions;
 mod changes;
+mod erase;
 mod forms;
 mod headers;
 mod holds;

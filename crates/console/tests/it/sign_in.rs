@@ -54,7 +54,7 @@ async fn no_other_token_opens_it_and_the_answer_does_not_say_why() {
         answers.push(answer.body.replace(&form, ""));
     }
     assert!(answers.windows(2).all(|pair| pair[0] == pair[1]), "{answers:?}");
-    assert!(answers[0].contains("That is not an operator's token."));
+    assert!(answers[0].contains("That is not the token of an operator or a viewer."));
     assert_eq!(world.sessions.ids(), []);
 }
 

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::net::IpAddr;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ambient::{ManualClock, SeededTokens, Timestamp};
@@ -15,8 +15,11 @@ use axum::http::header::{COOKIE, SET_COOKIE};
 use axum::http::{HeaderMap, Request, StatusCode};
 use console::{Attempts, Console, ConsoleSettings, Ports};
 use domain::catalog::Catalog;
+use domain::erase::{ErasedRows, ErasurePlan, ErasureReport, Mentions};
+use domain::hold::HoldActor;
 use domain::operations::Budgets;
-use domain::query::Leaderless;
+use domain::ports::{Erasures, StoreError};
+use domain::query::{Counted, Leaderless};
 use futures_util::{StreamExt, stream};
 use harness::TestDatabase;
 use http_body_util::BodyExt;
@@ -59,10 +62,45 @@ fn all_tokens() -> String {
 
 struct TestPorts;
 
+/// Erasures that find two notifications to each user, and erase one at a time: users and names of operators.
+#[derive(Clone, Default)]
+pub(crate) struct FakeErasures(pub(crate) Arc<Mutex<Vec<(String, String)>>>);
+
+impl Erasures for FakeErasures {
+    async fn plan_erasure(&self, _: &str) -> Result<Option<ErasurePlan>, StoreError> {
+        let notifications = Counted { count: 2, capped: false };
+        let mut plan = ErasurePlan { notifications, directory_document: true, ..ErasurePlan::default() };
+        plan.mentions.add_notification("7-0".to_owned().into());
+        Ok(Some(plan))
+    }
+
+    async fn erase_user(
+        &self,
+        user_id: &str,
+        actor: HoldActor<'_>,
+        now: Timestamp,
+    ) -> Result<Option<ErasureReport>, StoreError> {
+        let mut erased = self.0.lock().expect("no test panics while it holds the users");
+        erased.push((user_id.to_owned(), actor.name.to_owned()));
+        Ok(Some(ErasureReport {
+            user_hash: "9d".repeat(32),
+            request_id: actor.request_id.to_owned(),
+            started_at: now,
+            ended_at: now,
+            rows: ErasedRows { records_deleted: 1, ..ErasedRows::default() },
+            stream_entries: 3,
+            unread_entries: 0,
+            complete: erased.len() == 2,
+            mentions: Mentions::default(),
+        }))
+    }
+}
+
 impl Ports for TestPorts {
     type Queries = PgQueries;
     type Operations = Scripted<PgStore>;
     type Holds = Scripted<PgStore>;
+    type Erasures = FakeErasures;
     type Stream = Scripted<MemoryIntents>;
     type Leader = MemoryElection;
     type Activity = Scripted<MemoryReplicas>;
@@ -87,6 +125,7 @@ pub(crate) struct World {
     /// If set, claims of keys never complete.
     pub(crate) claims_hang: Arc<AtomicBool>,
     ids: Arc<SeededTokens>,
+    pub(crate) erasures: FakeErasures,
 }
 
 impl World {
@@ -111,6 +150,7 @@ impl World {
         Self {
             store: PgStore::new(pool(SESSION)),
             queries: PgQueries::new(pool(QUERY_SESSION)),
+            erasures: FakeErasures::default(),
             database,
             intents: Scripted::new(MemoryIntents::default(), &script),
             election: MemoryElection::default(),
@@ -135,6 +175,7 @@ impl World {
             queries: self.queries.clone(),
             operations: Scripted::new(self.store.clone(), &self.script),
             holds: Scripted::new(self.store.clone(), &self.script),
+            erasures: self.erasures.clone(),
             stream: self.intents.clone(),
             leader: self.election.clone(),
             activity: Scripted::new(self.replicas.clone(), &self.script),

@@ -7,6 +7,7 @@ use ambient::Timestamp;
 
 use super::StoreError;
 use crate::entry::EntryId;
+use crate::personal::{Document, Sight};
 use crate::query::{
     ActionFilter, ActionPlace, Causes, DeadLetter, DeadLetterCause, DeadLetterFilter, DeadLetterPlace,
     EntryLook, IntentTrace, LeaderTerm, MalformedCause, MalformedFilter, MalformedPlace, MalformedSummary,
@@ -64,6 +65,38 @@ pub trait Queries: Send + Sync {
         after: Option<&DeadLetterPlace>,
         limit: PageLimit,
     ) -> impl Future<Output = Result<Page<DeadLetter, DeadLetterPlace>, StoreError>> + Send;
+
+    /// Returns the same as `list_dead_letters` to a reader with this sight; `None` if `after` was not made for
+    /// such a reader.
+    fn list_dead_letters_seen(
+        &self,
+        sight: Sight,
+        filter: &DeadLetterFilter,
+        mut after: Option<DeadLetterPlace>,
+        limit: PageLimit,
+    ) -> impl Future<Output = Result<Option<Page<DeadLetter, DeadLetterPlace>>, StoreError>> + Send {
+        async move {
+            if sight == Sight::Whole {
+                return self.list_dead_letters(filter, after.as_ref(), limit).await.map(Some);
+            }
+            if let Some(numbered) = after.take() {
+                let found = self.get_notification(&numbered.key.notification_id).await?;
+                after = numbered.resolved(found.as_ref());
+                if after.is_none() {
+                    return Ok(None);
+                }
+            }
+            let Page { items, next } = self.list_dead_letters(filter, after.as_ref(), limit).await?;
+            let next = match next {
+                None => None,
+                Some(place) => {
+                    let found = self.get_notification(&place.key.notification_id).await?;
+                    Some(place.numbered(found.as_ref()))
+                }
+            };
+            Ok(Some(Page { items: items.seen_by(sight), next }))
+        }
+    }
 
     /// Returns the end of a selection that contains every existing dead letter and none that follows: just
     /// after the newest, or `now` if there is none. Replicas write the times of dead letters by their own

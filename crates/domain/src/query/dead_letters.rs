@@ -4,6 +4,7 @@ use ambient::Timestamp;
 use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
 
+use super::Notification;
 use super::cursor::{Place, Query};
 use crate::record::NotificationId;
 use crate::route::{Channel, RouteKey};
@@ -61,6 +62,36 @@ pub struct DeadLetterPlace {
     pub created_at: Timestamp,
     /// Key of the route.
     pub key: RouteKey,
+}
+
+/// In place of the id of a route in a place of a reader who may not see it: its number follows.
+const NUMBER: char = '#';
+
+impl DeadLetterPlace {
+    /// The same place without the id of its route, which may hold an address: with the number of the route
+    /// among those of its notification, if that still exists.
+    #[must_use]
+    pub fn numbered(self, notification: Option<&Notification>) -> Self {
+        let route = notification.and_then(|found| found.route(&self.key));
+        let route_id = route.map(|route| format!("{NUMBER}{}", route.route_number)).unwrap_or_default();
+        Self { key: RouteKey { route_id, ..self.key }, ..self }
+    }
+
+    /// The place with the id of its route again. Without the route, the place is after all dead letters of
+    /// the notification: retention has deleted them. `None` if the place has an id in it: a reader could try
+    /// ids that hold addresses, and learn from the page which one is next.
+    #[must_use]
+    pub fn resolved(self, notification: Option<&Notification>) -> Option<Self> {
+        let number = match self.key.route_id.strip_prefix(NUMBER) {
+            Some(number) => number.parse::<usize>().ok()?,
+            None if self.key.route_id.is_empty() => 0,
+            None => return None,
+        };
+        let mut routes = notification.into_iter().flat_map(|found| &found.routes);
+        let route = routes.find(|route| route.route_number == number);
+        let route_id = route.map(|route| route.route_id.to_string()).unwrap_or_default();
+        Some(Self { key: RouteKey { route_id, ..self.key }, ..self })
+    }
 }
 
 impl Place for DeadLetterPlace {
@@ -155,5 +186,28 @@ impl DeadLetter {
     /// Its place in the list.
     pub fn place(&self) -> DeadLetterPlace {
         DeadLetterPlace { created_at: self.created_at, key: self.key.clone() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::explanation::tests::pending;
+    use crate::query::{Route, intent_trace_fixture};
+
+    #[test]
+    fn a_numbered_place_has_no_route_id_and_is_resolved_to_the_same_place() {
+        let admin = Route { route_id: "email:email:a@b".into(), route_number: 1, ..pending() };
+        let user = Route { route_number: 2, ..pending() };
+        let found = Notification { routes: vec![admin, user], ..intent_trace_fixture(Timestamp::UNIX_EPOCH) };
+        for route in &found.routes {
+            let place = DeadLetterPlace { created_at: Timestamp::UNIX_EPOCH, key: found.key_of(route) };
+            let numbered = place.clone().numbered(Some(&found));
+            assert_eq!(numbered.key.route_id, format!("#{}", route.route_number));
+            assert_eq!(numbered.clone().resolved(Some(&found)), Some(place.clone()));
+            let after_all = numbered.resolved(None).expect("is resolved");
+            assert_eq!((after_all.key.route_id.as_str(), &after_all), ("", &place.clone().numbered(None)));
+            assert_eq!(place.resolved(Some(&found)), None, "an id is no number");
+        }
     }
 }

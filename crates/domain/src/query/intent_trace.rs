@@ -60,7 +60,7 @@ pub(super) mod tests {
         Timestamp::from_millis(seconds * 1_000).expect("in range")
     }
 
-    pub(in crate::query) fn notification(accepted_at: Timestamp) -> Notification {
+    pub(crate) fn notification(accepted_at: Timestamp) -> Notification {
         let record = Record {
             notification_id: "5-0".to_owned().into(),
             idempotency_key: IdempotencyKey { producer: "game_master".to_owned(), key: "k-1".to_owned() },

@@ -113,7 +113,8 @@ pub struct StoredMalformedIntent {
     #[serde(flatten)]
     pub summary: MalformedSummary,
     /// The fields of the entry as `[name, value]`, in the order received. Bytes that are not text are
-    /// `{"base64": …}`; what is too long is truncated. `null` if it is too large to be sent with the others.
+    /// `{"base64": …}`; what is too long is truncated. `null` if it is too large to be sent with the others,
+    /// and to a viewer who may not see personal data.
     #[serde(serialize_with = "stored_json")]
     #[schemars(schema_with = "raw_fields_schema")]
     pub raw_fields: Option<String>,

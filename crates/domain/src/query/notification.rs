@@ -9,13 +9,12 @@ use serde::Serialize;
 
 use super::dead_letters::{DeadLetter, Discarded};
 use super::store_status::Waiting;
-use crate::document::{Guarded, json_text, object_schema};
+use crate::document::{Guarded, guarded_json, guarded_object_schema};
 use crate::explanation::explain;
 use crate::hold::RouteHold;
-use crate::operations::CANCELLED;
 use crate::receipt::Receipt;
 use crate::record::{NotificationId, Record};
-use crate::route::{Channel, FailedAttempt, RouteKey, RouteStatus, holds_address, route_numbers};
+use crate::route::{Channel, FailedAttempt, RouteKey, RouteStatus, route_numbers};
 
 /// A notification with all its routes.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, JsonSchema)]
@@ -30,14 +29,15 @@ pub struct Notification {
     pub audience_kind: &'static str,
     /// Sorted, without repeats; empty for `admin_email`.
     pub recipient_user_ids: Vec<String>,
-    /// The payload as it was accepted, in normal form.
-    #[serde(rename = "payload", serialize_with = "json_text")]
-    #[schemars(schema_with = "object_schema")]
-    pub payload_json: String,
+    /// The payload as it was accepted, in normal form; `null` to a viewer who may not see personal data.
+    #[serde(rename = "payload", serialize_with = "guarded_json")]
+    #[schemars(schema_with = "guarded_object_schema")]
+    pub payload_json: Guarded,
     /// The key that the producer chose.
     pub idempotency_key: String,
-    /// Equal fingerprints under one key are a duplicate, different ones a conflict.
-    pub request_fingerprint: String,
+    /// Equal fingerprints under one key are a duplicate, different ones a conflict. `null` with the payload:
+    /// payloads could be tried until the fingerprint is the same.
+    pub request_fingerprint: Guarded,
     /// Empty if none was given.
     pub request_id: String,
     /// Empty if none was given.
@@ -73,9 +73,9 @@ impl Notification {
             producer: record.idempotency_key.producer,
             audience_kind: record.audience_kind,
             recipient_user_ids: record.recipient_user_ids,
-            payload_json: content.payload_json,
+            payload_json: content.payload_json.into(),
             idempotency_key: record.idempotency_key.key,
-            request_fingerprint: record.fingerprint,
+            request_fingerprint: record.fingerprint.into(),
             request_id: content.request_id,
             trace_id: content.trace_id,
             occurred_at: content.occurred_at,
@@ -92,32 +92,6 @@ impl Notification {
     pub fn explained(mut self, now: Timestamp) -> Self {
         for route in &mut self.routes {
             route.explanation = explain(route, now, self.obstacles.get(route.channel.as_str()));
-        }
-        self
-    }
-
-    /// Removes all addresses, what operators wrote and the obstacles of the service, for a producer: it sees
-    /// the ids of its recipients. Explanations are made afterwards.
-    #[must_use]
-    pub fn without_addresses(mut self) -> Self {
-        self.obstacles.clear();
-        for route in &mut self.routes {
-            if holds_address(&route.recipient_ref) {
-                route.route_id.withhold();
-                route.recipient_ref.withhold();
-            }
-            route.resolved_email.withhold();
-            if route.last_error_classification == CANCELLED {
-                "cancelled by an operator".clone_into(&mut route.last_error_message);
-            }
-            if let Some(resend) = &mut route.resend {
-                resend.actor.withhold();
-                resend.reason.withhold();
-            }
-            if let Some(hold) = &mut route.hold {
-                hold.actor.withhold();
-                hold.reason.withhold();
-            }
         }
         self
     }
@@ -170,7 +144,8 @@ pub struct RouteResend {
 /// A route: one recipient on one channel, with its own retry budget.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, JsonSchema)]
 pub struct Route {
-    /// `<channel>:<recipient_ref>`; `null` to a producer if it holds an administrator's address.
+    /// `<channel>:<recipient_ref>`; `null` to a producer if it holds an administrator's address, for which
+    /// `****` stands to a viewer who may not see personal data.
     pub route_id: Guarded,
     /// Its place among the routes of the notification by their ids, from 1 on.
     #[schemars(range(min = 1))]
@@ -178,7 +153,8 @@ pub struct Route {
     /// Channel of the route.
     pub channel: Channel,
     /// `user:<user_id>`, `email:<address>` or `config:<notification_type>`; `null` to a producer if it holds
-    /// an administrator's address.
+    /// an administrator's address, for which
+    /// `****` stands to a viewer who may not see personal data.
     pub recipient_ref: Guarded,
     /// State of the route.
     pub status: RouteStatus,
@@ -189,7 +165,8 @@ pub struct Route {
     /// Due time; `null` unless the status is `pending` or `failed`. The last time that can be written if an
     /// operator parked the route.
     pub next_attempt_at: Option<Timestamp>,
-    /// The address of an e-mail route, else empty; `null` to a producer.
+    /// The address of an e-mail route, else empty; `null` to a producer and to a viewer who may not see
+    /// personal data.
     pub resolved_email: Guarded,
     /// The recipient's language.
     pub resolved_locale: String,
@@ -254,7 +231,6 @@ impl Route {
 mod tests {
     use super::*;
     use crate::explanation::tests::pending;
-    use crate::query::intent_trace::tests::notification;
 
     #[test]
     fn the_last_failure_is_shown_also_if_no_attempt_was_kept() {
@@ -280,21 +256,5 @@ mod tests {
         let replayed = Route { attempt_count: 0, ..legacy.clone() };
         assert_eq!(shown(replayed), [FailedAttempt { attempt: 7, ..last }]);
         assert_eq!(shown(Route { status: RouteStatus::Skipped, ..legacy }), []);
-    }
-
-    #[test]
-    fn a_producer_sees_no_address() {
-        let at = Timestamp::UNIX_EPOCH;
-        let mut admin = pending();
-        (admin.route_id, admin.recipient_ref) = ("email:email:a@b".into(), "email:a@b".into());
-        let found = Notification { routes: vec![admin, pending()], ..notification(at) }.without_addresses();
-        let shown = serde_json::to_value(&found).expect("it is JSON");
-        let (admin, user) = (&shown["routes"][0], &shown["routes"][1]);
-        assert!(admin["route_id"].is_null() && admin["recipient_ref"].is_null(), "{admin}");
-        assert_eq!(
-            (&user["route_id"], &user["recipient_ref"]),
-            (&"email:user:u-1".into(), &"user:u-1".into())
-        );
-        assert!(admin["resolved_email"].is_null() && user["resolved_email"].is_null(), "{shown}");
     }
 }

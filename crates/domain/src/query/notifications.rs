@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::cursor::{Place, Query};
 use crate::document::inline_schema;
+use crate::personal::{Sight, may_be_address};
 use crate::record::{NotificationId, RecordCursor};
 use crate::route::RouteStatus;
 
@@ -21,7 +22,7 @@ pub struct NotificationFilter {
     pub status: Option<RouteStatus>,
     /// A recipient: a user, by id, or an administrator, by address.
     pub recipient: Option<String>,
-    /// True if `recipient` is matched with user ids only: a producer must not learn administrators'
+    /// True if `recipient` is matched with user ids only, for a reader who must not learn administrators'
     /// addresses.
     pub users_only: bool,
     /// Idempotency key.
@@ -30,6 +31,16 @@ pub struct NotificationFilter {
     pub accepted_after: Option<Timestamp>,
     /// Latest time of acceptance, exclusive.
     pub accepted_before: Option<Timestamp>,
+}
+
+impl NotificationFilter {
+    /// The filter for a reader with this sight; `None` if the reader may not look for this recipient, because
+    /// the text may be an address. Only a reader who sees addresses finds administrators.
+    #[must_use]
+    pub fn sought_by(self, sight: Sight) -> Option<Self> {
+        let is_refused = sight == Sight::Masked && self.recipient.as_deref().is_some_and(may_be_address);
+        (!is_refused).then_some(Self { users_only: sight != Sight::Whole, ..self })
+    }
 }
 
 impl Query for NotificationFilter {

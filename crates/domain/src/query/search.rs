@@ -7,6 +7,7 @@ use ambient::Timestamp;
 
 use super::cursor::{Place, Query};
 use super::{NotificationSummary, Page};
+use crate::personal::Sight;
 use crate::record::RecordCursor;
 
 /// The names of a search, as the end of the sentence "a name must be …".
@@ -92,6 +93,11 @@ impl<'a> SearchName<'a> {
         matches!(self, Self::AcceptedAt | Self::OccurredAt | Self::RoutePublishedAt)
     }
 
+    /// True for personal data: a search by it would tell a reader who may not see it what it is.
+    pub fn is_personal(self) -> bool {
+        matches!(self, Self::Recipient | Self::Payload(_))
+    }
+
     /// True for a column of routes: all such conditions in one object of a filter refer to the same route.
     pub fn is_of_route(self) -> bool {
         use SearchName as Name;
@@ -109,24 +115,32 @@ impl<'a> SearchName<'a> {
 
 /// A filter of a search: the JSON that the client sent. The store parses it.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct SearchFilter(String);
+pub struct SearchFilter {
+    json: String,
+    sight: Sight,
+}
 
 impl SearchFilter {
-    /// Wraps this JSON without parsing it.
-    pub fn new(json: impl Into<String>) -> Self {
-        Self(json.into())
+    /// Wraps this JSON, of a reader with this sight, without parsing it.
+    pub fn new(json: impl Into<String>, sight: Sight) -> Self {
+        Self { json: json.into(), sight }
     }
 
     /// The JSON.
     pub fn as_str(&self) -> &str {
-        &self.0
+        &self.json
+    }
+
+    /// True if the reader may search by this name.
+    pub fn allows(&self, name: &str) -> bool {
+        self.sight == Sight::Whole || !SearchName::parse(name).is_some_and(SearchName::is_personal)
     }
 }
 
 /// The default filter selects every notification.
 impl Default for SearchFilter {
     fn default() -> Self {
-        Self::new("{}")
+        Self::new("{}", Sight::Whole)
     }
 }
 
@@ -142,7 +156,7 @@ impl Query for SearchFilter {
             escaped = in_string && *character == '\\' && !escaped;
             keep
         };
-        vec![Some(self.0.chars().filter(kept).collect())]
+        vec![Some(self.json.chars().filter(kept).collect())]
     }
 }
 
@@ -181,6 +195,8 @@ pub enum SearchOutcome {
     Found(Page<NotificationSummary, RecordCursor>),
     /// The text is not a filter.
     Invalid(FilterFault),
+    /// The filter names personal data, which the reader may not see.
+    Personal,
     /// The search exceeded the time limit of a query. A narrower search may succeed.
     TooExpensive,
 }
@@ -214,15 +230,28 @@ mod tests {
     }
 
     #[test]
+    fn only_a_reader_of_personal_data_searches_by_recipients_and_payloads() {
+        let fixed = SearchName::FIXED.iter().map(|(name, _)| *name);
+        let refused = |sight| {
+            let filter = SearchFilter::new("{}", sight);
+            let names = fixed.clone().chain(["payload.x"]).filter(|name| !filter.allows(name));
+            names.collect::<Vec<_>>()
+        };
+        assert_eq!(refused(Sight::Masked), ["recipient", "payload.x"]);
+        assert!(refused(Sight::Whole).is_empty());
+    }
+
+    #[test]
     fn a_cursor_is_of_its_filter_however_that_is_laid_out_and_of_no_other() {
+        let of = |json| SearchFilter::new(json, Sight::Whole);
         let place = SearchPlace(RecordCursor::before(Timestamp::UNIX_EPOCH));
-        let cursor = place.to_cursor(&SearchFilter::new(r#"{"producer":"a \" b"}"#));
-        let same = SearchFilter::new("{ \"producer\" :\n\t\"a \\\" b\" }");
+        let cursor = place.to_cursor(&of(r#"{"producer":"a \" b"}"#));
+        let same = of("{ \"producer\" :\n\t\"a \\\" b\" }");
         assert_eq!(SearchPlace::from_cursor(&cursor, &same), Ok(place));
         for other in
             [r#"{"producer":"a\"b"}"#, r#"{"producer":"a \"  b"}"#, r#"{"producer":"a \" b"} "x y""#, "{}"]
         {
-            assert!(SearchPlace::from_cursor(&cursor, &SearchFilter::new(other)).is_err(), "{other}");
+            assert!(SearchPlace::from_cursor(&cursor, &of(other)).is_err(), "{other}");
         }
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use toml::{Table, Value};
 
-use super::{Access, Consumer, Prefixes, Principal, TokenDigest, TokenSet};
+use super::{Access, Consumer, Prefixes, Principal, Role, TokenDigest, TokenSet};
 
 /// The longest name of a token or producer, in bytes.
 const MAX_NAME: usize = 128;
@@ -16,7 +16,7 @@ const MAX_PREFIX: usize = 1024;
 /// The most prefixes of one token.
 const MAX_PREFIXES: usize = 100;
 
-const MEMBERS: &str = "name, sha256, producer, role, consumer, prefixes and access";
+const MEMBERS: &str = "name, sha256, producer, role, see, consumer, prefixes and access";
 
 /// Parses the tokens in `text`, or returns all its faults.
 pub(super) fn parse(text: &[u8]) -> Result<TokenSet, Vec<String>> {
@@ -95,7 +95,7 @@ impl<'a> EntryParser<'a> {
         let name = self.name("name");
         let hash = self.hash();
         let producer = self.name("producer");
-        let operator = self.word("role", &[("operator", ())]).is_some();
+        let role = self.role();
         let consumer = self.word("consumer", &[("mail", Consumer::Mail), ("gateway", Consumer::Gateway)]);
         let access = self.word("access", &[("read", Access::Read), ("write", Access::Write)]);
         let prefixes = self.prefixes();
@@ -108,11 +108,11 @@ impl<'a> EntryParser<'a> {
         if !self.table.is_empty() {
             self.problem(&format!("has unknown members; the known ones are {MEMBERS}"));
         }
-        if producer.is_none() && !operator && consumer.is_none() && prefixes.is_none() && !self.failed {
+        if producer.is_none() && role.is_none() && consumer.is_none() && prefixes.is_none() && !self.failed {
             self.problem("allows nothing: add producer, role, consumer or prefixes");
         }
         let prefixes = prefixes.map(|prefixes| Prefixes { prefixes, access: access.unwrap_or(Access::Read) });
-        let principal = Principal { name: name?, producer, operator, consumer, prefixes };
+        let principal = Principal { name: name?, producer, role, consumer, prefixes };
         (!self.failed).then_some((hash?, principal))
     }
 
@@ -146,6 +146,26 @@ impl<'a> EntryParser<'a> {
             self.problem(&format!("has a wrong {member}: it must be {}", known.join(" or ")));
         }
         found.map(|(_, meaning)| *meaning)
+    }
+
+    fn role(&mut self) -> Option<Role> {
+        let viewer = Role::Viewer { sees_personal: false };
+        let role = self.word("role", &[("viewer", viewer), ("operator", Role::Operator)]);
+        let Some(see) = self.table.remove("see") else { return role };
+        let words = see.as_array().filter(|words| words.iter().all(|word| word.as_str() == Some("personal")));
+        match (role, words) {
+            (_, None) => {
+                self.problem("has a wrong see: it must be a list, and \"personal\" is its only word");
+                None
+            }
+            (Some(Role::Viewer { .. }), Some(words)) => {
+                Some(Role::Viewer { sees_personal: !words.is_empty() })
+            }
+            _ => {
+                self.problem("has see without role = \"viewer\": remove see, an operator sees everything");
+                None
+            }
+        }
     }
 
     fn prefixes(&mut self) -> Option<Arc<[String]>> {

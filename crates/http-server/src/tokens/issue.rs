@@ -6,15 +6,15 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use toml::Value;
 
-use super::{Access, Consumer, file, token_sha256};
+use super::{Access, Consumer, Role, file, token_sha256};
 
 /// The right that a new token grants.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Grant {
     /// Sending as this producer.
     Producer(String),
-    /// The role `operator`.
-    Operator,
+    /// A role.
+    Role(Role),
     /// Reporting receipts as this consumer.
     Consumer(Consumer),
     /// Access to keys with these prefixes.
@@ -46,7 +46,11 @@ pub fn new_token(name: &str, grant: &Grant, random: &impl ambient::Tokens) -> Re
     let mut members = vec![("name", Value::from(name)), ("sha256", hex::encode(token_sha256(&token)).into())];
     match grant {
         Grant::Producer(producer) => members.push(("producer", producer.as_str().into())),
-        Grant::Operator => members.push(("role", "operator".into())),
+        Grant::Role(Role::Operator) => members.push(("role", "operator".into())),
+        Grant::Role(Role::Viewer { sees_personal }) => {
+            members.push(("role", "viewer".into()));
+            members.extend(sees_personal.then(|| ("see", vec!["personal"].into())));
+        }
         Grant::Consumer(Consumer::Mail) => members.push(("consumer", "mail".into())),
         Grant::Consumer(Consumer::Gateway) => members.push(("consumer", "gateway".into())),
         Grant::Prefixes(prefixes, access) => {

@@ -31,7 +31,7 @@ fn a_token_is_known_by_its_hash_and_has_what_its_entry_says() {
         Principal {
             name: "all".into(),
             producer: Some("game".into()),
-            operator: true,
+            role: Some(Role::Operator),
             consumer: Some(Consumer::Gateway),
             prefixes: Some(Prefixes {
                 prefixes: vec!["users/".to_owned(), String::new()].into(),
@@ -43,6 +43,16 @@ fn a_token_is_known_by_its_hash_and_has_what_its_entry_says() {
     assert_eq!(reader.prefixes.map(|prefixes| prefixes.access), Some(Access::Read));
     for unknown in ["", "Secret", "secret ", HASH] {
         assert_eq!(tokens.authenticate(unknown), None);
+    }
+}
+
+#[test]
+fn a_viewer_sees_personal_data_only_if_its_entry_says_so() {
+    for (rest, sees_personal) in [("", false), ("see = []", false), ("see = [\"personal\"]", true)] {
+        let tokens = AccessTokens::from_toml(&entry("a", &format!("role = \"viewer\"\n{rest}")));
+        let viewer = tokens.expect("right").authenticate("a").expect("is known");
+        assert_eq!(viewer.role, Some(Role::Viewer { sees_personal }), "{rest}");
+        assert_eq!((viewer.is_operator(), viewer.sees_personal()), (false, sees_personal), "{rest}");
     }
 }
 
@@ -59,7 +69,14 @@ fn what_is_wrong_is_named_by_entry_with_what_to_do() {
     for (text, expected) in [
         (entry("a", ""), "entry 1 (a) allows nothing: add producer"),
         (entry("a", "access = \"read\""), "entry 1 (a) has access without prefixes"),
-        (entry("a", "role = \"king\""), "entry 1 (a) has a wrong role: it must be \"operator\""),
+        (
+            entry("a", "role = \"king\""),
+            "entry 1 (a) has a wrong role: it must be \"viewer\" or \"operator\"",
+        ),
+        (entry("a", "role = \"viewer\"\nsee = [\"all\"]"), "entry 1 (a) has a wrong see"),
+        (entry("a", "role = \"viewer\"\nsee = \"personal\""), "entry 1 (a) has a wrong see"),
+        (entry("a", "role = \"operator\"\nsee = [\"personal\"]"), "entry 1 (a) has see without role"),
+        (entry("a", "producer = \"p\"\nsee = []"), "entry 1 (a) has see without role"),
         (entry("a", "role = true"), "entry 1 (a) has a wrong role"),
         (
             entry("a", "consumer = \"fax\""),

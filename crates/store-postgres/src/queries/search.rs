@@ -31,7 +31,10 @@ pub(super) async fn search(
     limit: PageLimit,
 ) -> Result<SearchOutcome, StoreError> {
     let filter = match Filter::parse(filter.as_str().as_bytes(), &SearchNames) {
-        Ok(filter) => filter,
+        Ok(parsed) if parsed.names().into_iter().any(|name| !filter.allows(name)) => {
+            return Ok(SearchOutcome::Personal);
+        }
+        Ok(parsed) => parsed,
         Err(error) => {
             let fault = FilterFault { reason: error.reason, line: error.line, column: error.column };
             return Ok(SearchOutcome::Invalid(fault));

@@ -2,6 +2,7 @@
 
 mod acceptance;
 mod contract;
+mod erase;
 mod installation;
 mod migrations;
 mod operations;

@@ -1,6 +1,7 @@
 //! Operators' searches: hand-written filters with their expected results, and random ones with the results of
 //! an evaluator.
 
+use domain::personal::Sight;
 use domain::ports::{AcceptanceStore, Queries, RouteStore};
 use domain::query::{
     FilterFault, Notification, NotificationFilter, NotificationSummary, Page, PageLimit, SearchFilter,
@@ -32,6 +33,7 @@ macro_rules! search_contract {
             conditions_of_one_object_speak_of_one_and_the_same_route_and_under_not_of_none,
             pages_of_a_search_list_every_notification_once_while_others_arrive,
             a_filter_that_is_none_is_told_with_its_place,
+            a_reader_who_does_not_see_personal_data_cannot_search_by_it,
             a_drawn_filter_finds_what_the_evaluator_finds_in_the_same_order_and_pages,
         );
     };
@@ -93,7 +95,7 @@ async fn search(
     items: usize,
 ) -> Page<NotificationSummary, RecordCursor> {
     let limit = PageLimit::new(items).expect("within the bounds");
-    let outcome = queries.search_notifications(&SearchFilter::new(filter), after, limit).await;
+    let outcome = queries.search_notifications(&SearchFilter::new(filter, Sight::Whole), after, limit).await;
     match outcome.unwrap_or_else(|error| panic!("{filter}: {}", ambient::error_chain(&error))) {
         SearchOutcome::Found(page) => page,
         other => panic!("{filter}: {other:?}"),
@@ -236,6 +238,26 @@ pub async fn pages_of_a_search_list_every_notification_once_while_others_arrive(
     }
 }
 
+pub async fn a_reader_who_does_not_see_personal_data_cannot_search_by_it(fixture: impl QueriesFixture) {
+    populate(fixture.store()).await;
+    let search = async |filter: &str| {
+        let given = SearchFilter::new(filter, Sight::Masked);
+        let outcome = fixture.queries().search_notifications(&given, None, PageLimit::default()).await;
+        outcome.expect("the database is there")
+    };
+    for personal in [
+        r#"{"recipient": "u-1"}"#,
+        r#"{"payload.game_name": "Nova"}"#,
+        r#"{"pay\u006coad.game_name": {"$exists": true}}"#,
+        r#"{"$and": [{"$or": [{"$not": {"recipient": {"$gt": "a"}}}]}, {"producer": "game_master"}]}"#,
+    ] {
+        assert_eq!(search(personal).await, SearchOutcome::Personal, "{personal}");
+    }
+    for allowed in ["{}", r#"{"producer": "payload.game_name", "route.channel": "push"}"#] {
+        assert!(matches!(search(allowed).await, SearchOutcome::Found(_)), "{allowed}");
+    }
+}
+
 pub async fn a_filter_that_is_none_is_told_with_its_place(fixture: impl QueriesFixture) {
     for (filter, reason, line, column) in [
         ("{\"colour\": 1}", "payload.<member>", 1, 2),
@@ -250,7 +272,7 @@ pub async fn a_filter_that_is_none_is_told_with_its_place(fixture: impl QueriesF
         ("7", "must be an object", 1, 1),
         (r#"{"producer": "\u0000"}"#, "", 1, 15),
     ] {
-        let given = SearchFilter::new(filter);
+        let given = SearchFilter::new(filter, Sight::Whole);
         let outcome = fixture.queries().search_notifications(&given, None, PageLimit::default()).await;
         let outcome = outcome.expect("the store is there");
         let SearchOutcome::Invalid(fault) = outcome else { panic!("{filter}: {outcome:?}") };

@@ -55,7 +55,7 @@ impl Browser {
 }
 
 /// The token of the first form of a page.
-fn form_token(page: &HttpResponse) -> String {
+pub(crate) fn form_token(page: &HttpResponse) -> String {
     let (_, rest) = page.body.split_once("name=\"form_token\" value=\"").expect("a form");
     rest.split('"').next().unwrap_or_default().to_owned()
 }

@@ -31,8 +31,10 @@ const SEED: u64 = 20_261_122;
 const MAX_SHOWN: usize = 30;
 
 const OPERATOR_TOKEN: &str = "the-operator";
+const VIEWER_TOKEN: &str = "the-viewer";
 
-/// A tokens file with a token for each producer of the catalogue and one of an operator; returns the tokens.
+/// A tokens file with a token for each producer of the catalogue, and one each of a viewer and an operator;
+/// returns those of the producers.
 fn write_tokens(tokens: &TokensFile) -> BTreeMap<String, String> {
     let catalog = Catalog::built_in();
     let names = catalog.types().flat_map(|known| known.producers().to_vec());
@@ -48,6 +50,7 @@ fn write_tokens(tokens: &TokensFile) -> BTreeMap<String, String> {
         entry(name, token, &format!("producer = \"{name}\""));
     }
     entry("operator", OPERATOR_TOKEN, "role = \"operator\"");
+    entry("viewer", VIEWER_TOKEN, "role = \"viewer\"");
     std::fs::write(&tokens.0, text).expect("it is there");
     producers
 }
@@ -189,6 +192,7 @@ async fn every_answer_to_a_request_of_the_document_valid_or_broken_in_one_place_
         ids: prepare(&world, &service, &producers["game_master"]).await,
         producers,
         operator: OPERATOR_TOKEN.to_owned(),
+        viewer: VIEWER_TOKEN.to_owned(),
         catalog: Catalog::built_in(),
     };
     let mut random = StdRng::seed_from_u64(SEED);

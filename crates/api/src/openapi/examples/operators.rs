@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use domain::dead_letter::recovery_hint;
 use domain::entry::EntryId;
+use domain::erase::{ErasedRows, ErasurePlan, ErasureReport, Mentions};
 use domain::hold::{Hold, HoldChange, HoldKey, HoldPlan, HoldScope};
 use domain::malformed::{FailureCode, MalformedKey};
 use domain::operations::{ChangeReport, Group, OperatorActionId, Plan, PlanGroup};
@@ -207,6 +208,36 @@ pub(in crate::openapi) fn changed_hold() -> Value {
     let routes = Counted { count: 1, capped: false };
     let plan = HoldPlan { routes, first: vec![dead_letter().key], hold: None };
     let done = ChangedHold { changed: true, hold: Some(hold()) };
+    json!({"done": rendered(done)["example"], "plan": rendered(plan)["example"]})
+}
+
+pub(in crate::openapi) fn erase_requests() -> Value {
+    json!({
+        "erase": {"value": {"user_id": "u-1"}},
+        "plan": {"value": {"user_id": "u-1", "dry_run": true}},
+    })
+}
+
+pub(in crate::openapi) fn erased() -> Value {
+    let user_hash = "9d".repeat(32);
+    let plan = ErasurePlan {
+        user_hash: user_hash.clone(),
+        notifications: Counted { count: 2, capped: false },
+        directory_document: true,
+        ..ErasurePlan::default()
+    };
+    let rows = ErasedRows { records_deleted: 1, records_changed: 1, routes: 4, ..ErasedRows::default() };
+    let done = ErasureReport {
+        user_hash,
+        request_id: "0197a2c4-7f00-7000-8000-0123456789ab".to_owned(),
+        started_at: after(900),
+        ended_at: after(960),
+        rows,
+        stream_entries: 4,
+        unread_entries: 0,
+        complete: true,
+        mentions: Mentions::default(),
+    };
     json!({"done": rendered(done)["example"], "plan": rendered(plan)["example"]})
 }
 

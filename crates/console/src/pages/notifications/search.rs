@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use domain::personal::Sight;
 use domain::query::{FilterFault, NotificationFilter, SEARCH_NAMES, SearchFilter};
 use maud::{Markup, html};
 use serde_json::value::RawValue;
@@ -14,7 +15,11 @@ use crate::widgets::visible;
 const BEFORE: &str = "{\"$and\":[\n";
 
 /// Combines the typed filter and the other fields in one search. The error describes an invalid filter.
-pub(super) fn combined(fields: &NotificationFilter, typed: &str) -> Result<SearchFilter, String> {
+pub(super) fn combined(
+    fields: &NotificationFilter,
+    typed: &str,
+    sight: Sight,
+) -> Result<SearchFilter, String> {
     let object: Result<&RawValue, _> = serde_json::from_str(typed);
     match object {
         Err(error) => return Err(format!("It is not JSON: {error}.")),
@@ -35,7 +40,7 @@ pub(super) fn combined(fields: &NotificationFilter, typed: &str) -> Result<Searc
         fields.accepted_before.map(|at| json!({"accepted_at": {"$before": at.to_string()}})),
     ];
     let others: String = conditions.into_iter().flatten().map(|condition| format!(",{condition}")).collect();
-    Ok(SearchFilter::new(format!("{BEFORE}{typed}\n{others}]}}")))
+    Ok(SearchFilter::new(format!("{BEFORE}{typed}\n{others}]}}"), sight))
 }
 
 /// Describes the fault in the typed filter.
@@ -80,7 +85,7 @@ mod tests {
             accepted_after: Some(at),
             ..NotificationFilter::default()
         };
-        let search = combined(&fields, r#"{"payload.x": 1}"#).expect("a filter");
+        let search = combined(&fields, r#"{"payload.x": 1}"#, Sight::Whole).expect("a filter");
         let found: Value = serde_json::from_str(search.as_str()).expect("JSON");
         let expected = json!({"$and": [
             {"payload.x": 1}, {"producer": "a\"b"}, {"route.status": "failed"},
@@ -92,7 +97,7 @@ mod tests {
     #[test]
     fn what_is_no_object_is_refused_and_cannot_end_the_search_early() {
         for typed in ["{} , {}", "{}]}", "[]", "1", "{", "\"{}\""] {
-            assert!(combined(&NotificationFilter::default(), typed).is_err(), "{typed}");
+            assert!(combined(&NotificationFilter::default(), typed, Sight::Whole).is_err(), "{typed}");
         }
     }
 

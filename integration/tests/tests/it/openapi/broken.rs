@@ -88,7 +88,8 @@ impl Operation<'_> {
         }
         all.push(valid.with("two tokens", &[401, 429]).with_header("Authorization", token));
         let producer = known.producers.values().next().expect("a producer");
-        for (role, token) in [("operator", &known.operator), ("producer", producer)] {
+        let tokens = [("operator", &known.operator), ("viewer", &known.viewer), ("producer", producer)];
+        for (role, token) in tokens {
             if !self.takes(role) {
                 let ask = valid.with("the role", &[403]).without_header("Authorization");
                 all.push(ask.with_header("Authorization", &format!("Bearer {token}")));

@@ -114,6 +114,7 @@ pub(crate) struct Known {
     /// The token of each producer.
     pub(crate) producers: BTreeMap<String, String>,
     pub(crate) operator: String,
+    pub(crate) viewer: String,
     /// Values of path parameters, by name.
     pub(crate) ids: BTreeMap<String, Vec<String>>,
     pub(crate) catalog: Catalog,

@@ -1,0 +1,410 @@
+//! Personal data in documents, and the readers who may see it.
+//!
+//! [`Document::seen_by`] is the only place that removes such data: API and console call it on everything that
+//! they read for a caller. Addresses, payloads, raw fields and what a consumer wrote of a recipient are
+//! personal; ids of users are identifiers and stay (ADR 0063).
+//!
+//! Fingerprints go with the data that they are computed from: all other input of one is shown, so a reader
+//! could try payloads until the fingerprint is the same.
+
+mod status;
+
+use serde_json::Value;
+
+use crate::operations::CANCELLED;
+use crate::query::{
+    DeadLetter, Discarded, MalformedPlace, MalformedSummary, Notification, NotificationSummary,
+    RecordedAction, Route, StoredMalformedIntent,
+};
+use crate::receipt::{Receipt, Report};
+use crate::route::{RouteKey, holds_address};
+
+/// The text in place of a part that is withheld.
+pub const MASK: &str = "****";
+/// The beginning of the id of a route to an administrator's address.
+const ADDRESS_ROUTE: &str = "email:email:";
+/// The beginning of the recipient of such a route.
+const ADDRESS_RECIPIENT: &str = "email:";
+
+/// The part of a document that a reader sees.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sight {
+    /// Everything: for operators, and for viewers who may see personal data.
+    Whole,
+    /// Everything except personal data: for other viewers.
+    Masked,
+    /// Its own notifications without addresses and without the words of operators: for a producer.
+    Producer,
+}
+
+/// A document that may hold personal data.
+pub trait Document: Sized {
+    /// Removes what a reader with this sight does not see.
+    fn hide(&mut self, sight: Sight);
+
+    /// The document as a reader with this sight sees it. Explanations of routes are removed with the data: a
+    /// notification is explained afterwards.
+    #[must_use]
+    fn seen_by(mut self, sight: Sight) -> Self {
+        self.hide(sight);
+        self
+    }
+}
+
+impl<T: Document> Document for Option<T> {
+    fn hide(&mut self, sight: Sight) {
+        self.iter_mut().for_each(|document| document.hide(sight));
+    }
+}
+
+impl<T: Document> Document for Vec<T> {
+    fn hide(&mut self, sight: Sight) {
+        self.iter_mut().for_each(|document| document.hide(sight));
+    }
+}
+
+impl Document for Notification {
+    fn hide(&mut self, sight: Sight) {
+        self.routes.hide(sight);
+        if sight == Sight::Producer {
+            self.obstacles.clear();
+        }
+        if sight == Sight::Masked {
+            self.payload_json.withhold();
+            self.request_fingerprint.withhold();
+            for text in [&mut self.idempotency_key, &mut self.request_id, &mut self.trace_id] {
+                mask_addresses(text);
+            }
+        }
+    }
+}
+
+impl Document for Route {
+    fn hide(&mut self, sight: Sight) {
+        if sight == Sight::Whole {
+            return;
+        }
+        self.explanation.clear();
+        self.resolved_email.withhold();
+        if sight == Sight::Producer {
+            if holds_address(&self.recipient_ref) {
+                self.route_id.withhold();
+                self.recipient_ref.withhold();
+            }
+            if self.last_error_classification == CANCELLED {
+                "cancelled by an operator".clone_into(&mut self.last_error_message);
+            }
+            if let Some(resend) = &mut self.resend {
+                resend.actor.withhold();
+                resend.reason.withhold();
+            }
+            if let Some(hold) = &mut self.hold {
+                hold.actor.withhold();
+                hold.reason.withhold();
+            }
+            return;
+        }
+        if let Some(resend) = &mut self.resend {
+            resend.reason.change(mask_addresses);
+        }
+        if let Some(hold) = &mut self.hold {
+            hold.reason.change(mask_addresses);
+        }
+        self.route_id = masked_route_id(&self.route_id).into();
+        self.recipient_ref = masked_recipient(&self.recipient_ref).into();
+        mask_addresses(&mut self.last_error_message);
+        self.failed_attempts.iter_mut().for_each(|failed| mask_addresses(&mut failed.message));
+        mask_addresses(&mut self.recovery_hint);
+        self.discarded.hide(sight);
+        self.receipt.hide(sight);
+    }
+}
+
+impl Document for Receipt {
+    fn hide(&mut self, sight: Sight) {
+        let hide = |report: &mut Report| {
+            if sight == Sight::Masked && !report.detail.is_empty() {
+                MASK.clone_into(&mut report.detail);
+            }
+        };
+        hide(&mut self.highest);
+        self.history.iter_mut().for_each(|past| hide(&mut past.report));
+    }
+}
+
+impl Document for Discarded {
+    fn hide(&mut self, sight: Sight) {
+        if sight == Sight::Masked {
+            mask_addresses(&mut self.reason);
+        }
+    }
+}
+
+impl Document for NotificationSummary {
+    fn hide(&mut self, sight: Sight) {
+        if sight == Sight::Masked {
+            mask_addresses(&mut self.idempotency_key);
+        }
+    }
+}
+
+impl Document for DeadLetter {
+    fn hide(&mut self, sight: Sight) {
+        if sight == Sight::Masked {
+            self.key.route_id = masked_route_id(&self.key.route_id);
+            self.recipient_ref = masked_recipient(&self.recipient_ref);
+            mask_addresses(&mut self.failure_message);
+            mask_addresses(&mut self.recovery_hint);
+            self.discarded.hide(sight);
+        }
+    }
+}
+
+/// The names in an entry are as received, so they may be anything.
+impl Document for MalformedSummary {
+    fn hide(&mut self, sight: Sight) {
+        if sight == Sight::Masked {
+            MASK.clone_into(&mut self.key.fields_fingerprint);
+            mask_addresses(&mut self.producer);
+            for text in [&mut self.notification_type, &mut self.idempotency_key, &mut self.failure_message] {
+                text.change(mask_addresses);
+            }
+        }
+    }
+}
+
+impl Document for StoredMalformedIntent {
+    fn hide(&mut self, sight: Sight) {
+        self.summary.hide(sight);
+        if sight == Sight::Masked {
+            self.raw_fields = None;
+        }
+    }
+}
+
+/// A place in the list of malformed intents holds a fingerprint. Without it the place is before all entries
+/// of the same id and time, of which there is only one.
+impl Document for MalformedPlace {
+    fn hide(&mut self, sight: Sight) {
+        if sight == Sight::Masked {
+            self.key.fields_fingerprint.clear();
+        }
+    }
+}
+
+impl Document for RecordedAction {
+    fn hide(&mut self, sight: Sight) {
+        if sight == Sight::Masked {
+            mask_arguments(&mut self.arguments);
+        }
+    }
+}
+
+/// Masks ids of routes and addresses in all texts of the arguments of an action.
+fn mask_arguments(arguments: &mut Value) {
+    match arguments {
+        Value::String(text) => match text.parse::<RouteKey>() {
+            Ok(mut key) if key.route_id.starts_with(ADDRESS_ROUTE) => {
+                key.route_id = masked_route_id(&key.route_id);
+                *text = key.to_string();
+            }
+            _ => mask_addresses(text),
+        },
+        Value::Array(items) => items.iter_mut().for_each(mask_arguments),
+        Value::Object(members) => members.values_mut().for_each(mask_arguments),
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
+
+/// The id of a route, with the mask in place of an administrator's address.
+pub fn masked_route_id(route_id: &str) -> String {
+    let is_address = route_id.starts_with(ADDRESS_ROUTE);
+    if is_address { format!("{ADDRESS_ROUTE}{MASK}") } else { route_id.to_owned() }
+}
+
+fn masked_recipient(recipient_ref: &str) -> String {
+    let is_address = holds_address(recipient_ref);
+    if is_address { format!("{ADDRESS_RECIPIENT}{MASK}") } else { recipient_ref.to_owned() }
+}
+
+/// True if a text may be an e-mail address.
+pub fn may_be_address(text: &str) -> bool {
+    text.contains('@')
+}
+
+/// Puts the mask in place of each word that may be an address.
+fn mask_addresses(text: &mut String) {
+    if !may_be_address(text) {
+        return;
+    }
+    let is_between = |c: char| c.is_whitespace() || "\"<>()[],;:/".contains(c);
+    let mut masked = String::with_capacity(text.len());
+    for piece in text.split_inclusive(is_between) {
+        let word = piece.trim_end_matches(is_between);
+        if may_be_address(word) {
+            masked.push_str(MASK);
+            masked.push_str(&piece[word.len()..]);
+        } else {
+            masked.push_str(piece);
+        }
+    }
+    *text = masked;
+}
+
+#[cfg(test)]
+mod tests {
+    use ambient::Timestamp;
+    use serde::Serialize;
+    use serde_json::json;
+
+    use super::*;
+    use crate::explanation::tests::pending;
+    use crate::malformed::MalformedKey;
+    use crate::operations::OperatorActionId;
+    use crate::query::intent_trace_fixture;
+    use crate::receipt::ReceiptStatus;
+    use crate::route::Channel;
+
+    const AT: Timestamp = Timestamp::UNIX_EPOCH;
+    const ADDRESS: &str = "anna@example.com";
+    const SECRET: &str = "payload-value";
+
+    fn shown(document: &impl Serialize) -> Value {
+        serde_json::to_value(document).expect("it is JSON")
+    }
+
+    fn admin_route() -> Route {
+        let report = Report {
+            status: ReceiptStatus::Bounced,
+            at: AT,
+            detail: format!("{SECRET}: 550 {ADDRESS} unknown"),
+        };
+        Route {
+            route_id: format!("email:email:{ADDRESS}").into(),
+            recipient_ref: format!("email:{ADDRESS}").into(),
+            resolved_email: ADDRESS.into(),
+            last_error_message: format!("<{ADDRESS}> was refused"),
+            discarded: Some(Discarded {
+                at: AT,
+                by: "root@host".to_owned(),
+                reason: format!("asked by {ADDRESS}"),
+            }),
+            receipt: Some(Receipt::after(None, report).0),
+            ..pending()
+        }
+    }
+
+    fn notification() -> Notification {
+        Notification {
+            payload_json: json!({ "text": SECRET }).to_string().into(),
+            idempotency_key: format!("invite:{ADDRESS}:1"),
+            routes: vec![admin_route(), pending()],
+            ..intent_trace_fixture(AT)
+        }
+        .explained(AT)
+    }
+
+    #[test]
+    fn a_producer_sees_no_address() {
+        let found = shown(&notification().seen_by(Sight::Producer));
+        let (admin, user) = (&found["routes"][0], &found["routes"][1]);
+        assert!(admin["route_id"].is_null() && admin["recipient_ref"].is_null(), "{admin}");
+        assert_eq!(
+            (&user["route_id"], &user["recipient_ref"]),
+            (&"email:user:u-1".into(), &"user:u-1".into())
+        );
+        assert!(admin["resolved_email"].is_null() && user["resolved_email"].is_null(), "{found}");
+        assert_eq!(found["payload"], json!({ "text": SECRET }), "its own payload");
+    }
+
+    #[test]
+    fn a_masked_notification_holds_no_address_and_no_payload_and_keeps_its_ids() {
+        let found = notification().seen_by(Sight::Masked).explained(AT);
+        assert_eq!(found.routes[0].discarded.as_ref().map(|discard| &*discard.by), Some("root@host"));
+        let found = shown(&found);
+        let text = found.to_string();
+        assert!(!text.contains(ADDRESS) && !text.contains(SECRET), "{text}");
+        let (admin, user) = (&found["routes"][0], &found["routes"][1]);
+        assert_eq!(admin["route_id"], "email:email:****");
+        assert_eq!(
+            (&user["route_id"], &user["recipient_ref"]),
+            (&"email:user:u-1".into(), &"user:u-1".into())
+        );
+        assert_eq!(found["idempotency_key"], "invite:****:1");
+        assert!(found["payload"].is_null() && found["request_fingerprint"].is_null(), "{text}");
+        assert!(admin["explanation"].as_str().is_some_and(|sentence| !sentence.is_empty()), "{admin}");
+    }
+
+    #[test]
+    fn whole_documents_stay_as_they_are() {
+        let explained = notification();
+        assert_eq!(explained.clone().seen_by(Sight::Whole), explained);
+    }
+
+    #[test]
+    fn a_masked_dead_letter_and_the_arguments_of_an_action_hold_no_address() {
+        let notification = notification();
+        let route = Route {
+            status: crate::route::RouteStatus::DeadLetter,
+            dead_lettered_at: Some(AT),
+            channel: Channel::Email,
+            ..admin_route()
+        };
+        let key = notification.key_of(&route);
+        let found = Notification { routes: vec![route], ..notification };
+        let letter = found.dead_letter(&key).expect("it is one").seen_by(Sight::Masked);
+        assert_eq!(
+            (letter.key.to_string().as_str(), &*letter.recipient_ref),
+            ("5-0/email:email:****", "email:****")
+        );
+        assert!(!shown(&letter).to_string().contains(ADDRESS));
+        let action = RecordedAction {
+            id: OperatorActionId(1),
+            at: AT,
+            actor: "root@host".to_owned(),
+            action: "replay_dead_letters".to_owned(),
+            arguments: json!({
+                "ids": [key.to_string(), "5-0/email:email:\"a b\"@example.com", "5-0/push:user:u-1"],
+                "filter": {"recipient": ADDRESS},
+                "reason": format!("{ADDRESS}, urgent"),
+                "max_attempts": {"push": 3},
+            }),
+            affected: 1,
+            request_id: "r".to_owned(),
+        }
+        .seen_by(Sight::Masked);
+        let expected = json!({
+            "ids": ["5-0/email:email:****", "5-0/email:email:****", "5-0/push:user:u-1"],
+            "filter": {"recipient": "****"},
+            "reason": "****, urgent",
+            "max_attempts": {"push": 3},
+        });
+        assert_eq!((action.arguments, &*action.actor), (expected, "root@host"));
+    }
+
+    #[test]
+    fn a_masked_malformed_intent_has_no_fields_and_no_fingerprint_of_them() {
+        let summary = MalformedSummary {
+            key: MalformedKey {
+                stream: "intents".to_owned(),
+                entry_id: "1-0".to_owned(),
+                fields_fingerprint: "5ec7e7".to_owned(),
+            },
+            notification_type: "t".into(),
+            producer: ADDRESS.to_owned(),
+            idempotency_key: ADDRESS.into(),
+            failure_code: "unknown_field".to_owned(),
+            failure_message: format!("\"{ADDRESS}\" is not a field of an intent").into(),
+            recorded_at: AT,
+        };
+        let mut place = summary.place();
+        place.hide(Sight::Masked);
+        assert_eq!(place.key.fields_fingerprint, "");
+        let intent = StoredMalformedIntent { summary, raw_fields: Some(format!("[[\"a\",\"{SECRET}\"]]")) };
+        let text = shown(&intent.seen_by(Sight::Masked)).to_string();
+        for hidden in [ADDRESS, SECRET, "5ec7e7"] {
+            assert!(!text.contains(hidden), "{text}");
+        }
+        assert!(text.contains("\\\"****\\\" is not a field"), "{text}");
+    }
+}

@@ -1,0 +1,399 @@
+//! Erases a person: from the user directory, the tables and the streams (ADR 0064).
+//!
+//! The steps are in this order, and each finds what it erases by the id of the user, not by what an earlier
+//! step found. So an erasure that ended early is repeated as a whole, and continues with what is left. If it
+//! dies, this is left:
+//!
+//! * After the document of the directory is deleted: everything else. Acceptance knows the user no longer,
+//!   once the cache of 5 s is over; the next run finds the rest.
+//! * After leases are acquired, before the commit: routes that no publisher takes for the dedupe TTL. The next
+//!   run has the same token, so it acquires the same leases. Without one, live routes are published once the
+//!   leases expire.
+//! * After the commit: leases of all routes of the chunk. They keep copies in memory of publishers from being
+//!   appended until these would read the route again, and expire.
+//! * Within malformed intents or actions: those of later pages, which the next run finds.
+//! * Within the streams: entries. The next run reads the streams from their beginning.
+//! * Within the mentions: nothing. The next run counts them again.
+//!
+//! A live route is not published afterwards: a publisher appends only under the lease of the route, which
+//! this worker holds before it deletes the row, and for as long as a copy that was read before may be
+//! appended without reading the row again (`dedupe_ttl`). A lease that a publisher holds is waited for. What
+//! was appended under an earlier lease is found in the stream, which is read last.
+//!
+//! Two runs for one user have the same token. So a run releases only the leases of routes that it deleted
+//! itself, and that were not live: it cannot know why another route is gone or locked.
+//!
+//! Not excluded, and found by the next run: an intent that is accepted meanwhile (`complete` is then false),
+//! and an entry that a comparison after a loss in Redis appends again at the same moment (ADR 0021).
+
+use std::collections::HashSet;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ambient::{Clock, Timestamp, Tokens};
+use domain::erase::{ErasedRows, ErasedUser, ErasurePlan, ErasureReport, InvalidUserId, Mentions};
+use domain::hold::HoldActor;
+use domain::operations::PLAN_IDS;
+use domain::ports::{
+    AuditStore, EntryDeletion, ErasedChunk, ErasureStore, Erasures, FoundAction, LeaseOutcome, LeaseStore,
+    LeaseToken, StoreError, StreamReader,
+};
+use domain::query::{COUNT_CAP, Counted};
+use domain::record::NotificationId;
+use domain::route::RouteKey;
+use tokio::time::{Instant, sleep};
+
+/// The records of one transaction.
+const CHUNK_RECORDS: usize = 250;
+/// The most records that are left for later because something else has them.
+const MAX_BLOCKED: usize = 1_000;
+/// The number of times that these are tried again, and the pause before.
+const BLOCKED_ATTEMPTS: usize = 5;
+const BLOCKED_PAUSE: Duration = Duration::from_secs(1);
+/// The most pages of rows that a plan looks at, of each table.
+const PLANNED_PAGES: usize = 40;
+
+mod streams;
+#[cfg(test)]
+mod tests;
+
+/// The stores of an erasure.
+#[derive(Clone, Debug)]
+pub struct ErasureStores<S, A, R, D, L> {
+    /// The tables.
+    pub tables: S,
+    /// The checkpoint of the intents stream, and the names of outbound streams.
+    pub audited: A,
+    /// Reads the streams.
+    pub streams: R,
+    /// Deletes entries of streams.
+    pub deletion: D,
+    /// The leases of routes.
+    pub leases: L,
+}
+
+/// The settings of an erasure.
+#[derive(Clone, Debug)]
+pub struct ErasureSettings {
+    /// The intents stream.
+    pub intents_stream: String,
+    /// The outbound streams that are configured.
+    pub outbound_streams: Vec<String>,
+    /// The prefix of the documents of users; `None` if the user directory is another service.
+    pub users_prefix: Option<&'static str>,
+    /// The lifetime of a published marker, and of the leases of erased routes.
+    pub dedupe_ttl: Duration,
+    /// The time after which no further step begins; `None` for as long as it takes.
+    pub time_limit: Option<Duration>,
+}
+
+/// Erases users.
+#[derive(Clone)]
+pub struct Eraser<S, A, R, D, L, C> {
+    /// The stores.
+    pub stores: ErasureStores<S, A, R, D, L>,
+    /// The settings.
+    pub settings: ErasureSettings,
+    /// The clock, for the receipt.
+    pub clock: C,
+    /// Generates the key of an installation that has none.
+    pub ids: Arc<dyn Tokens>,
+}
+
+impl<S, A, R, D, L, C> fmt::Debug for Eraser<S, A, R, D, L, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Eraser").field("settings", &self.settings).finish_non_exhaustive()
+    }
+}
+
+/// The error for an id that is not that of a user.
+fn refused(error: InvalidUserId) -> StoreError {
+    StoreError::Refused { operation: "erase a user", source: error.into() }
+}
+
+impl<S, A, R, D, L, C> Erasures for Eraser<S, A, R, D, L, C>
+where
+    S: ErasureStore,
+    A: AuditStore,
+    R: StreamReader,
+    D: EntryDeletion,
+    L: LeaseStore,
+    C: Clock,
+{
+    async fn plan_erasure(&self, user_id: &str) -> Result<Option<ErasurePlan>, StoreError> {
+        let Some(user) = self.user(user_id).await? else { return Ok(None) };
+        let tables = &self.stores.tables;
+        let limit = usize::try_from(COUNT_CAP).unwrap_or(usize::MAX);
+        let records = tables.list_records_naming(&user, &[], limit).await?;
+        let mut plan = ErasurePlan {
+            user_hash: user.hash().to_owned(),
+            notifications: Counted::up_to_cap(records.len() as u64),
+            first: records.into_iter().take(PLAN_IDS).collect(),
+            ..ErasurePlan::default()
+        };
+        if let Some(prefix) = self.settings.users_prefix {
+            plan.directory_document = tables.has_user_document(&format!("{prefix}{user_id}")).await?;
+        }
+        let mut run = Run::new(self, &user, None, PLANNED_PAGES);
+        run.malformed().await?;
+        run.mentions().await?;
+        plan.malformed_intents = run.rows.malformed_intents;
+        plan.mentions = run.mentions;
+        plan.mentions.count.capped |= !run.complete;
+        Ok(Some(plan))
+    }
+
+    async fn erase_user(
+        &self,
+        user_id: &str,
+        actor: HoldActor<'_>,
+        now: Timestamp,
+    ) -> Result<Option<ErasureReport>, StoreError> {
+        let Some(user) = self.user(user_id).await? else { return Ok(None) };
+        let mut run = Run::new(self, &user, Some(actor), usize::MAX);
+        run.directory(user_id).await?;
+        run.records().await?;
+        run.malformed().await?;
+        run.actions().await?;
+        run.streams().await?;
+        run.mentions().await?;
+        run.look_again().await?;
+        Ok(Some(ErasureReport {
+            user_hash: user.hash().to_owned(),
+            request_id: actor.request_id.to_owned(),
+            started_at: now,
+            ended_at: self.clock.now(),
+            rows: run.rows,
+            stream_entries: run.stream_entries,
+            unread_entries: run.unread_entries,
+            complete: run.complete,
+            mentions: run.mentions,
+        }))
+    }
+}
+
+impl<S: ErasureStore, A, R, D, L, C> Eraser<S, A, R, D, L, C> {
+    async fn user(&self, user_id: &str) -> Result<Option<ErasedUser>, StoreError> {
+        let proposed = [self.ids.next(), self.ids.next()].concat();
+        let key = self.stores.tables.erasure_key(&proposed).await?;
+        key.map(|key| ErasedUser::new(user_id.to_owned(), &key).map_err(refused)).transpose()
+    }
+}
+
+/// One erasure, or the plan of one, which has no actor.
+struct Run<'a, S, A, R, D, L, C> {
+    eraser: &'a Eraser<S, A, R, D, L, C>,
+    user: &'a ErasedUser,
+    actor: Option<HoldActor<'a>>,
+    max_pages: usize,
+    begun: Instant,
+    rows: ErasedRows,
+    stream_entries: u64,
+    unread_entries: u64,
+    mentions: Mentions,
+    complete: bool,
+}
+
+impl<'a, S, A, R, D, L, C> Run<'a, S, A, R, D, L, C>
+where
+    S: ErasureStore,
+    A: AuditStore,
+    R: StreamReader,
+    D: EntryDeletion,
+    L: LeaseStore,
+{
+    fn new(
+        eraser: &'a Eraser<S, A, R, D, L, C>,
+        user: &'a ErasedUser,
+        actor: Option<HoldActor<'a>>,
+        max_pages: usize,
+    ) -> Self {
+        Self {
+            eraser,
+            user,
+            actor,
+            max_pages,
+            begun: Instant::now(),
+            rows: ErasedRows::default(),
+            stream_entries: 0,
+            unread_entries: 0,
+            mentions: Mentions::default(),
+            complete: true,
+        }
+    }
+
+    fn is_late(&self) -> bool {
+        self.eraser.settings.time_limit.is_some_and(|limit| self.begun.elapsed() >= limit)
+    }
+
+    /// Returns true if the time is over: the run is then incomplete.
+    fn is_over(&mut self) -> bool {
+        let is_over = self.is_late();
+        self.complete &= !is_over;
+        is_over
+    }
+
+    async fn directory(&mut self, user_id: &str) -> Result<(), StoreError> {
+        if let (Some(prefix), Some(actor)) = (self.eraser.settings.users_prefix, self.actor) {
+            let document = format!("{prefix}{user_id}");
+            let deleted = self.eraser.stores.tables.delete_user_document(self.user, &document, actor).await?;
+            self.rows.directory_documents += u64::from(deleted);
+        }
+        Ok(())
+    }
+
+    async fn records(&mut self) -> Result<(), StoreError> {
+        let Some(actor) = self.actor else { return Ok(()) };
+        for attempt in 0..=BLOCKED_ATTEMPTS {
+            let mut blocked: Vec<NotificationId> = Vec::new();
+            loop {
+                if self.is_over() {
+                    return Ok(());
+                }
+                let tables = &self.eraser.stores.tables;
+                let found = tables.list_records_naming(self.user, &blocked, CHUNK_RECORDS).await?;
+                if found.is_empty() || blocked.len() > MAX_BLOCKED {
+                    break;
+                }
+                let erased = self.chunk_or_each(&found, actor).await?;
+                blocked.extend(found.into_iter().filter(|id| !erased.contains(id)));
+            }
+            if blocked.is_empty() {
+                return Ok(());
+            }
+            if attempt < BLOCKED_ATTEMPTS {
+                sleep(BLOCKED_PAUSE).await;
+            }
+        }
+        self.complete = false;
+        Ok(())
+    }
+
+    /// Erases a chunk of records, or each by itself if another transaction has a row of one of them.
+    async fn chunk_or_each(
+        &mut self,
+        records: &[NotificationId],
+        actor: HoldActor<'_>,
+    ) -> Result<HashSet<NotificationId>, StoreError> {
+        match self.chunk(records, actor).await {
+            Err(StoreError::Locked { .. }) => {}
+            result => return result,
+        }
+        let mut erased = HashSet::new();
+        for record in records {
+            match self.chunk(std::slice::from_ref(record), actor).await {
+                Err(StoreError::Locked { .. }) => {}
+                result => erased.extend(result?),
+            }
+        }
+        Ok(erased)
+    }
+
+    /// Erases a chunk of records under the leases of their routes, and returns those that are erased.
+    async fn chunk(
+        &mut self,
+        records: &[NotificationId],
+        actor: HoldActor<'_>,
+    ) -> Result<HashSet<NotificationId>, StoreError> {
+        let (stores, ttl) = (&self.eraser.stores, self.eraser.settings.dedupe_ttl);
+        let token = LeaseToken(format!("erase:{}", self.user.hash()));
+        let keys: Vec<RouteKey> = records.iter().flat_map(|id| self.user.routes(id)).collect();
+        let asked: Vec<&RouteKey> = keys.iter().collect();
+        let outcomes = stores.leases.acquire_leases(&asked, &token, ttl).await?;
+        let is_held = |outcome: &LeaseOutcome| *outcome == LeaseOutcome::Held;
+        let held: HashSet<&NotificationId> = asked
+            .iter()
+            .zip(&outcomes)
+            .filter(|(_, outcome)| is_held(outcome))
+            .map(|(key, _)| &key.notification_id)
+            .collect();
+        let free: Vec<NotificationId> = records.iter().filter(|id| !held.contains(id)).cloned().collect();
+        if free.is_empty() {
+            return Ok(HashSet::new());
+        }
+        let chunk = stores.tables.erase_from_records(self.user, &free, actor).await?;
+        let ErasedChunk { rows, erased, live } = chunk;
+        let is_spent = |key: &&RouteKey| erased.contains(&key.notification_id) && !live.contains(key);
+        let spent: Vec<&RouteKey> = keys.iter().filter(is_spent).collect();
+        stores.leases.release_leases(&spent, &token).await?;
+        self.rows = self.rows.plus(rows);
+        Ok(erased)
+    }
+
+    async fn malformed(&mut self) -> Result<(), StoreError> {
+        let (tables, user) = (&self.eraser.stores.tables, self.user);
+        let mut after = None;
+        for _ in 0..self.max_pages {
+            if self.is_over() {
+                return Ok(());
+            }
+            let page = tables.list_malformed_containing(user, after.as_ref()).await?;
+            let (named, mentioned): (Vec<_>, Vec<_>) =
+                page.items.into_iter().partition(|found| user.is_named_by_stored(&found.raw_fields));
+            let keys: Vec<_> = named.into_iter().map(|found| found.key).collect();
+            self.rows.malformed_intents += match self.actor {
+                Some(actor) if !keys.is_empty() => tables.erase_malformed(user, &keys, actor).await?,
+                _ => keys.len() as u64,
+            };
+            let mentioned =
+                mentioned.into_iter().filter(|found| user.is_mentioned_by_stored(&found.raw_fields));
+            mentioned.for_each(|found| self.mentions.add_malformed(found.key.entry_id));
+            after = page.next;
+            if after.is_none() {
+                return Ok(());
+            }
+        }
+        self.complete = false;
+        Ok(())
+    }
+
+    async fn actions(&mut self) -> Result<(), StoreError> {
+        let Some(actor) = self.actor else { return Ok(()) };
+        let (tables, user) = (&self.eraser.stores.tables, self.user);
+        let mut after = None;
+        while !self.is_over() {
+            let page = tables.list_actions_containing(user, after).await?;
+            let without = |found: FoundAction| {
+                let arguments = user.without_user(found.arguments)?;
+                Some(FoundAction { arguments, ..found })
+            };
+            let changed: Vec<FoundAction> = page.items.into_iter().filter_map(without).collect();
+            if !changed.is_empty() {
+                self.rows.actions += tables.replace_arguments(user, &changed, actor).await?;
+            }
+            after = page.next;
+            if after.is_none() {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Counts what only mentions the user. The count is capped if the time is over; nothing is left by that.
+    async fn mentions(&mut self) -> Result<(), StoreError> {
+        let tables = &self.eraser.stores.tables;
+        let mut after = None;
+        for _ in 0..self.max_pages {
+            if self.is_late() {
+                break;
+            }
+            let page = tables.list_records_containing(self.user, after.as_ref()).await?;
+            page.items.into_iter().for_each(|id| self.mentions.add_notification(id));
+            after = page.next;
+            if after.is_none() {
+                return Ok(());
+            }
+        }
+        self.mentions.count.capped = true;
+        Ok(())
+    }
+
+    /// The run is incomplete if an intent to the user was accepted meanwhile.
+    async fn look_again(&mut self) -> Result<(), StoreError> {
+        let found = self.eraser.stores.tables.list_records_naming(self.user, &[], 1).await?;
+        self.complete &= found.is_empty();
+        self.mentions.count.capped |= !self.complete;
+        Ok(())
+    }
+}
