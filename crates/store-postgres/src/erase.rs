@@ -21,7 +21,7 @@ use pg::{BoundStatement, Session};
 use tokio_postgres::Row;
 
 use crate::PgStore;
-use crate::codec::{column, route_key, route_keys};
+use crate::codec::{column, route_keys};
 use crate::error::store_error;
 use crate::operations::insert_action;
 use crate::routes::keys;
@@ -49,9 +49,9 @@ pg::statements! {
         WHERE notification_id = ANY ($1::text[]) AND jsonb_exists(recipient_user_ids, $2::text)
         FOR UPDATE SKIP LOCKED";
 
-    /// Locks routes, and returns those that are live.
+    /// Locks routes.
     LOCK_ROUTES = "erase.lock_routes", plan ["routes_pkey"], "
-        SELECT r.notification_id, r.route_id, r.next_attempt_at IS NOT NULL AS live
+        SELECT r.notification_id, r.route_id
         FROM unnest($1::text[], $2::text[]) AS g (notification_id, route_id)
         JOIN routes r ON r.notification_id = g.notification_id AND r.route_id = g.route_id
         FOR UPDATE OF r SKIP LOCKED";
@@ -261,14 +261,7 @@ impl PgStore {
         let locked = locked.iter().map(locked_record).collect::<Result<Vec<_>, _>>()?;
         let given: Vec<RouteKey> = locked.iter().flat_map(|(id, _)| user.routes(id)).collect();
         let routes = session.query(LOCK_ROUTES.bind(keys(given.iter()))).await.map_err(store_error)?;
-        let (mut held, mut live) = (HashSet::new(), Vec::new());
-        for row in &routes {
-            let key = route_key(row)?;
-            if column(row, "live", key.notification_id.as_str())? {
-                live.push(key.clone());
-            }
-            held.insert(key);
-        }
+        let mut held = route_keys(&routes)?;
         let existing = session.query(ROUTES.bind(keys(given.iter()))).await.map_err(store_error)?;
         let blocked: HashSet<NotificationId> = route_keys(&existing)?
             .into_iter()
@@ -276,11 +269,10 @@ impl PgStore {
             .map(|key| key.notification_id)
             .collect();
         held.retain(|key| !blocked.contains(&key.notification_id));
-        live.retain(|key| !blocked.contains(&key.notification_id));
         let free = locked.into_iter().filter(|(id, _)| !blocked.contains(id)).collect::<Vec<_>>();
         let rows = self.delete(session, user, &free, &held).await?;
         commit(session, user, rows, actor).await?;
-        Ok(ErasedChunk { rows, erased: free.into_iter().map(|(id, _)| id).collect(), live })
+        Ok(ErasedChunk { rows, erased: free.into_iter().map(|(id, _)| id).collect() })
     }
 
     /// Deletes what belongs to locked records and routes.

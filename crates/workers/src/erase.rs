@@ -9,19 +9,20 @@
 //! * After leases are acquired, before the commit: routes that no publisher takes for the dedupe TTL. The next
 //!   run has the same token, so it acquires the same leases. Without one, live routes are published once the
 //!   leases expire.
-//! * After the commit: leases of all routes of the chunk. They keep copies in memory of publishers from being
-//!   appended until these would read the route again, and expire.
+//! * After the commit: the same leases, as after every chunk.
 //! * Within malformed intents or actions: those of later pages, which the next run finds.
 //! * Within the streams: entries. The next run reads the streams from their beginning.
 //! * Within the mentions: nothing. The next run counts them again.
 //!
 //! A live route is not published afterwards: a publisher appends only under the lease of the route, which
 //! this worker holds before it deletes the row, and for as long as a copy that was read before may be
-//! appended without reading the row again (`dedupe_ttl`). A lease that a publisher holds is waited for. What
-//! was appended under an earlier lease is found in the stream, which is read last.
+//! appended without reading the row again (`dedupe_ttl`). A lease that a publisher holds is waited for. A
+//! published marker gives way to the lease, too: a copy of a route that is to be sent again would replace the
+//! entry that the marker names. What was appended under an earlier lease is found in the stream, which is
+//! read last.
 //!
-//! Two runs for one user have the same token. So a run releases only the leases of routes that it deleted
-//! itself, and that were not live: it cannot know why another route is gone or locked.
+//! No lease is released, they all expire: two runs for one user have the same token, so a run cannot know
+//! why a route is gone or locked.
 //!
 //! Not excluded, and found by the next run: an intent that is accepted meanwhile (`complete` is then false),
 //! and an entry that a comparison after a loss in Redis appends again at the same moment (ADR 0021).
@@ -36,7 +37,7 @@ use domain::erase::{ErasedRows, ErasedUser, ErasurePlan, ErasureReport, InvalidU
 use domain::hold::HoldActor;
 use domain::operations::PLAN_IDS;
 use domain::ports::{
-    AuditStore, EntryDeletion, ErasedChunk, ErasureStore, Erasures, FoundAction, LeaseOutcome, LeaseStore,
+    AuditStore, EntryDeletion, ErasureStore, Erasures, FoundAction, Leasable, LeaseOutcome, LeaseStore,
     LeaseToken, StoreError, StreamReader,
 };
 use domain::query::{COUNT_CAP, Counted};
@@ -181,6 +182,22 @@ impl<S: ErasureStore, A, R, D, L, C> Eraser<S, A, R, D, L, C> {
     }
 }
 
+/// A route whose published marker names this entry. The marker gives way to the lease.
+struct Marked<'a> {
+    key: &'a RouteKey,
+    entry_id: String,
+}
+
+impl Leasable for Marked<'_> {
+    fn key(&self) -> &RouteKey {
+        self.key
+    }
+
+    fn replaces(&self) -> Option<&str> {
+        Some(&self.entry_id)
+    }
+}
+
 /// One erasure, or the plan of one, which has no actor.
 struct Run<'a, S, A, R, D, L, C> {
     eraser: &'a Eraser<S, A, R, D, L, C>,
@@ -301,24 +318,27 @@ where
         let keys: Vec<RouteKey> = records.iter().flat_map(|id| self.user.routes(id)).collect();
         let asked: Vec<&RouteKey> = keys.iter().collect();
         let outcomes = stores.leases.acquire_leases(&asked, &token, ttl).await?;
-        let is_held = |outcome: &LeaseOutcome| *outcome == LeaseOutcome::Held;
-        let held: HashSet<&NotificationId> = asked
-            .iter()
-            .zip(&outcomes)
-            .filter(|(_, outcome)| is_held(outcome))
-            .map(|(key, _)| &key.notification_id)
-            .collect();
+        let (mut held, mut marked) = (HashSet::new(), Vec::new());
+        for (key, outcome) in keys.iter().zip(outcomes) {
+            match outcome {
+                LeaseOutcome::Won => {}
+                LeaseOutcome::Held => drop(held.insert(&key.notification_id)),
+                LeaseOutcome::Published(entry) => marked.push(Marked { key, entry_id: entry.entry_id }),
+            }
+        }
+        if !marked.is_empty() {
+            let asked: Vec<&Marked<'_>> = marked.iter().collect();
+            let outcomes = stores.leases.acquire_leases(&asked, &token, ttl).await?;
+            let lost = marked.iter().zip(outcomes).filter(|(_, outcome)| *outcome != LeaseOutcome::Won);
+            held.extend(lost.map(|(marked, _)| &marked.key.notification_id));
+        }
         let free: Vec<NotificationId> = records.iter().filter(|id| !held.contains(id)).cloned().collect();
         if free.is_empty() {
             return Ok(HashSet::new());
         }
         let chunk = stores.tables.erase_from_records(self.user, &free, actor).await?;
-        let ErasedChunk { rows, erased, live } = chunk;
-        let is_spent = |key: &&RouteKey| erased.contains(&key.notification_id) && !live.contains(key);
-        let spent: Vec<&RouteKey> = keys.iter().filter(is_spent).collect();
-        stores.leases.release_leases(&spent, &token).await?;
-        self.rows = self.rows.plus(rows);
-        Ok(erased)
+        self.rows = self.rows.plus(chunk.rows);
+        Ok(chunk.erased)
     }
 
     async fn malformed(&mut self) -> Result<(), StoreError> {

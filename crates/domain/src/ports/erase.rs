@@ -14,7 +14,6 @@ use crate::malformed::MalformedKey;
 use crate::operations::OperatorActionId;
 use crate::query::{MalformedPlace, Page};
 use crate::record::{NotificationId, RecordCursor};
-use crate::route::RouteKey;
 
 /// The result of erasing a user from a chunk of records.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -23,8 +22,6 @@ pub struct ErasedChunk {
     pub rows: ErasedRows,
     /// The records that no longer name the user. The others are locked by another transaction.
     pub erased: HashSet<NotificationId>,
-    /// Deleted routes that were live: a publisher may have a copy of one in memory.
-    pub live: Vec<RouteKey>,
 }
 
 /// A malformed intent that may contain the id of a user, with its raw fields.

@@ -3,6 +3,9 @@
 
 use ambient::{ManualClock, SeededTokens};
 use domain::entry::{EntryId, RawFields};
+use domain::outbound::OutboundEntry;
+use domain::ports::{Append, Outbound};
+use domain::route::Channel;
 use serde_json::json;
 
 use super::*;
@@ -197,6 +200,26 @@ async fn a_publisher_that_has_a_lease_is_waited_for_and_left_out_if_it_keeps_it(
         assert_eq!(fakes.contents().records.get(&id(4)).is_some_and(|users| users.contains("u-1")), keeps);
         assert!(!fakes.contents().records.contains_key(&id(6)), "others go");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_copy_in_memory_of_a_route_that_is_to_be_sent_again_gets_no_lease() {
+    let fakes = Fakes::new(contents(12), &clock());
+    let [key, _] = user().routes(&id(4));
+    let publisher = LeaseToken("publisher".to_owned());
+    let won = fakes.leases.acquire_leases(&[&key], &publisher, DEDUPE_TTL).await.expect("it is there");
+    assert_eq!(won, [LeaseOutcome::Won]);
+    let entry = OutboundEntry(vec![("event_id", key.to_string().into())]);
+    let appended = fakes
+        .leases
+        .append(Channel::Push, &[(&key, &entry)], &publisher, DEDUPE_TTL)
+        .await
+        .expect("it is there");
+    let [Append::Done(entry)] = &appended[..] else { panic!("{appended:?}") };
+    assert!(run(&fakes).await.expect("the stores are there").complete);
+    let copy = Marked { key: &key, entry_id: entry.entry_id.clone() };
+    let outcomes = fakes.leases.acquire_leases(&[&copy], &publisher, DEDUPE_TTL).await.expect("it is there");
+    assert_eq!(outcomes, [LeaseOutcome::Held]);
 }
 
 #[tokio::test(start_paused = true)]

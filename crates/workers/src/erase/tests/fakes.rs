@@ -13,7 +13,7 @@ use domain::ports::{
 };
 use domain::query::{MalformedPlace, Page};
 use domain::record::RecordCursor;
-use domain::route::Channel;
+
 use memory_stores::MemoryPublishing;
 use serde_json::Value;
 
@@ -117,7 +117,6 @@ impl ErasureStore for &Fakes {
                 for key in user.routes(id) {
                     let route = contents.routes.remove(&(key.notification_id.clone(), key.route_id.clone()));
                     chunk.rows.routes += u64::from(route.is_some());
-                    chunk.live.extend((route == Some(true)).then_some(key));
                 }
                 if users.is_empty() {
                     chunk.rows.records_deleted += 1;
@@ -288,19 +287,18 @@ impl AuditStore for &Fakes {
 }
 
 impl LeaseStore for &Fakes {
-    async fn acquire_leases(
+    async fn acquire_leases<R: Leasable>(
         &self,
-        keys: &[&RouteKey],
+        routes: &[&R],
         token: &LeaseToken,
         ttl: Duration,
     ) -> Result<Vec<LeaseOutcome>, StoreError> {
         self.call(|_| ())?;
-        self.leases.acquire_leases(keys, token, ttl).await
+        self.leases.acquire_leases(routes, token, ttl).await
     }
 
-    async fn release_leases(&self, keys: &[&RouteKey], token: &LeaseToken) -> Result<(), StoreError> {
-        self.call(|_| ())?;
-        self.leases.release_leases(keys, token).await
+    async fn release_leases(&self, _: &[&RouteKey], _: &LeaseToken) -> Result<(), StoreError> {
+        unreachable!("an erasure lets its leases expire")
     }
 
     async fn acquire_scan_lock(&self, _: Channel, _: &LeaseToken, _: Duration) -> Result<bool, StoreError> {
