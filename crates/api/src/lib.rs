@@ -6,10 +6,10 @@
 //! limits and the format of errors are in `http-server`.
 //!
 //! `intents.rs` and `batch.rs` accept intents, `intent_outcome.rs`, `notifications.rs`, `search.rs`,
-//! `dead_letters.rs`, `malformed_intents.rs` and `status.rs` read, `changes.rs` replays and discards,
-//! `holds.rs` holds and releases, `receipts.rs` records consumers' reports. `params.rs` reads query strings,
-//! `view.rs` renders values. `openapi.rs` describes all of it in the document that `GET /openapi.json`
-//! returns.
+//! `dead_letters.rs`, `find.rs`, `malformed_intents.rs` and `status.rs` read, `changes.rs` replays and
+//! discards, `holds.rs` holds and releases, `receipts.rs` records consumers' reports. `params.rs` reads query
+//! strings, `view.rs` renders values. `openapi.rs` describes all of it in the document that `GET
+//! /openapi.json` returns.
 
 mod actions;
 mod activity;
@@ -17,6 +17,7 @@ mod at_most;
 mod batch;
 mod changes;
 mod dead_letters;
+mod find;
 mod holds;
 mod intent_outcome;
 mod intents;
@@ -66,6 +67,7 @@ pub fn router<P: Ports>(api: Api<P>, guard: &TokenGuard) -> Router {
         .route("/v1/dead-letters:discard", operator(post(changes::discard::<P>)))
         .route("/v1/actions", operator(get(actions::list::<P>)))
         .route("/v1/activity", operator(get(activity::show::<P>)))
+        .route("/v1/find", operator(get(find::find::<P>)))
         .route("/v1/holds", operator(get(holds::list::<P>)))
         .route("/v1/holds:hold", operator(post(holds::hold::<P>)))
         .route("/v1/holds:release", operator(post(holds::release::<P>)))

@@ -10,14 +10,19 @@ pub mod relay;
 pub mod serve;
 pub mod state;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use store_redis::RedisSettings;
+use domain::catalog::Catalog;
+use store_postgres::PgQueries;
+use store_redis::{RedisClient, RedisIntentStream, RedisSettings};
 use tokio_util::sync::CancellationToken;
+use workers::NamedStream;
 
+use self::leader::LockLookup;
 use crate::config::knob::Knob;
-use crate::config::{Http, Redis};
+use crate::config::{Http, Outbound, Redis};
 use crate::probes::{self, Phase, ReadyState};
 use crate::shutdown::{Parts, Watchdog};
 use crate::supervisor::{Stage, Supervisor, TaskFailure};
@@ -39,6 +44,26 @@ pub(crate) fn redis_settings(config: &Redis) -> RedisSettings {
         db: config.db.into(),
         operation_timeout: config.operation_timeout,
     }
+}
+
+/// The search by any id.
+pub(crate) type Search = workers::Search<PgQueries, RedisIntentStream, LockLookup>;
+
+/// Creates the search in these tables and streams.
+pub(crate) fn search(
+    queries: PgQueries,
+    redis: &RedisClient,
+    intents: &str,
+    outbound: &Outbound,
+    leader: LockLookup,
+    catalog: Arc<Catalog>,
+) -> Search {
+    let stream = |name: &str| NamedStream {
+        name: name.to_owned(),
+        stream: RedisIntentStream::new(redis, name.to_owned()),
+    };
+    let outbound = [&outbound.gateway, &outbound.mail].map(|outbound| stream(&outbound.key));
+    Search { queries, intents: stream(intents), outbound: outbound.into(), leader, catalog }
 }
 
 /// Opens the listener of the probes, whose address `knob` sets.

@@ -45,6 +45,7 @@ pub fn router<P: Ports>(console: Console<P>) -> Router {
         .merge(pages::overview::routes())
         .merge(pages::notifications::routes())
         .merge(pages::dead_letters::routes())
+        .merge(pages::find::routes())
         .merge(pages::holds::routes())
         .merge(pages::actions::routes())
         .merge(pages::malformed::routes())

@@ -3,6 +3,7 @@
 pub(crate) mod actions;
 pub(crate) mod catalogue;
 pub(crate) mod dead_letters;
+pub(crate) mod find;
 pub(crate) mod holds;
 pub(crate) mod malformed;
 mod notification;

@@ -8,7 +8,7 @@ use ambient::Clock;
 use domain::catalog::Catalog;
 use domain::operations::Budgets;
 use domain::ports::{
-    ActivityQueries, HoldChanges, LeaderLookup, Operations, Queries, SessionStore, StreamQueries,
+    ActivityQueries, Finder, HoldChanges, LeaderLookup, Operations, Queries, SessionStore, StreamQueries,
 };
 use http_server::TrustedProxies;
 use http_server::tokens::AccessTokens;
@@ -27,6 +27,8 @@ pub trait Ports: Send + Sync + 'static {
     type Stream: StreamQueries + 'static;
     /// Looks up the leader.
     type Leader: LeaderLookup + 'static;
+    /// Finds by any id.
+    type Finder: Finder + 'static;
     /// Reads the recent activity of the replicas.
     type Activity: ActivityQueries + 'static;
     /// Stores the sessions.
@@ -47,6 +49,8 @@ pub struct Console<P: Ports> {
     pub stream: P::Stream,
     /// Looks up the leader.
     pub leader: P::Leader,
+    /// Finds by any id.
+    pub finder: P::Finder,
     /// Reads the recent activity of the replicas.
     pub activity: P::Activity,
     /// Stores the sessions.

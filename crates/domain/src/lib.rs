@@ -12,6 +12,7 @@ pub mod dead_letter;
 pub mod document;
 pub mod entry;
 pub mod explanation;
+pub mod find;
 pub mod hold;
 pub mod intent;
 pub mod json;

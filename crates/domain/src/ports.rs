@@ -15,6 +15,7 @@ mod checkpoints;
 mod directory;
 mod election;
 mod error;
+mod find;
 mod holds;
 mod idempotency;
 mod operations;
@@ -36,6 +37,7 @@ pub use checkpoints::{CheckpointCache, CheckpointStore};
 pub use directory::UserDirectory;
 pub use election::{Election, Term, TermEnd};
 pub use error::{BoxError, StoreError, Swap, error_chain};
+pub use find::Finder;
 pub use holds::{HoldChanges, HoldStore};
 pub use idempotency::{
     AbandonOutcome, IdempotencyStore, KeyClaim, KeyClaimRequest, KeyClaimToken, KeyCondition, ResponseToStore,

@@ -11,6 +11,7 @@ mod audit;
 mod batch_limit;
 mod bulk_change;
 mod dispatch;
+mod find;
 #[cfg(test)]
 mod fixtures;
 mod gauges;
@@ -34,6 +35,7 @@ pub use attempts::RecentAttempts;
 pub use audit::{Audit, AuditReport, AuditSettings, AuditStores};
 pub use bulk_change::{BulkChange, BulkEnd, BulkReport};
 pub use dispatch::{Dispatcher, Receiver, dispatch};
+pub use find::{NamedStream, Search};
 pub use gauges::{GaugeStore, Gauges};
 pub use health::{BlockedWorker, FirstDeferred, Health, WorkerStatus};
 pub use intake::{Intake, IntakeSettings};

@@ -24,8 +24,8 @@ use crate::view::{
 };
 
 pub(super) use operators::{
-    actions, activity, changed_hold, dead_letters, discard_requests, discarded, hold_requests, holds,
-    malformed, malformed_intents, malformed_intents_page, release_requests, replay_requests, replayed,
+    actions, activity, changed_hold, dead_letters, discard_requests, discarded, findings, hold_requests,
+    holds, malformed, malformed_intents, malformed_intents_page, release_requests, replay_requests, replayed,
     status,
 };
 

@@ -51,6 +51,7 @@ impl Ports for ApiPorts {
     type Receipts = PgStore;
     type Stream = RedisIntentStream;
     type Leader = LockLookup;
+    type Finder = super::Search;
     type Keys = ObservedStore<PostgresStore>;
     type Clock = SystemClock;
 }
@@ -91,6 +92,7 @@ pub(super) struct ApiParts {
     operations: PgStore,
     stream: RedisIntentStream,
     leader: LockLookup,
+    search: super::Search,
     settings: ApiSettings,
     console: Option<ConsoleParts>,
     limits: ApiLimits,
@@ -118,15 +120,26 @@ pub(super) async fn prepare(
     let api_addr = listener.local_addr().with_context(cannot_listen)?;
     tracing::info!(api_addr = %api_addr, tls = tls.is_some(), "the API is listening");
     let console = api.console.then(|| ConsoleParts::new(stores, &tokens, api));
+    let queries = start::open_queries(config, api.limits.query_timeout)?;
+    let leader = LockLookup::new(stores.locks.clone(), &config.intents.stream);
+    let search = super::search(
+        queries.clone(),
+        &stores.redis,
+        &config.intents.stream,
+        &config.outbound,
+        leader.clone(),
+        Arc::clone(&config.audience.catalog),
+    );
     Ok(ApiParts {
         listener,
         tokens,
         tls,
         keys: guarded(config, &api.limits, keys)?,
-        queries: start::open_queries(config, api.limits.query_timeout)?,
+        queries,
         operations: stores.postgres.clone(),
         stream: RedisIntentStream::new(&stores.redis, config.intents.stream.clone()),
-        leader: LockLookup::new(stores.locks.clone(), &config.intents.stream),
+        leader,
+        search,
         settings: settings(config, &api.limits),
         console,
         limits: api.limits,
@@ -201,6 +214,7 @@ impl ApiParts {
             stream: self.stream,
             leader: self.leader,
             leaderless: Leaderless::new(),
+            finder: self.search,
             keys: self.keys.clone(),
             clock: SystemClock,
             settings: self.settings,

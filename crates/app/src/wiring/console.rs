@@ -29,6 +29,7 @@ impl Ports for ConsolePorts {
     type Operations = PgStore;
     type Stream = RedisIntentStream;
     type Leader = LockLookup;
+    type Finder = super::Search;
     type Activity = PgQueries;
     type Sessions = PgStore;
     type Keys = ObservedStore<PostgresStore>;
@@ -64,6 +65,7 @@ impl ConsoleParts {
                 Operations = PgStore,
                 Stream = RedisIntentStream,
                 Leader = LockLookup,
+                Finder = super::Search,
                 Keys = ObservedStore<PostgresStore>,
             >,
     {
@@ -74,6 +76,7 @@ impl ConsoleParts {
             operations: api.operations.clone(),
             stream: api.stream.clone(),
             leader: api.leader.clone(),
+            finder: api.finder.clone(),
             sessions: self.sessions,
             keys: api.keys.clone(),
             clock: SystemClock,

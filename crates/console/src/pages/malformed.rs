@@ -43,7 +43,7 @@ fn list_path(code: &str, producer: &str) -> String {
 }
 
 /// The address of the page of an entry.
-fn entry_path(summary: &MalformedSummary) -> String {
+pub(super) fn entry_path(summary: &MalformedSummary) -> String {
     let path = format!("{PATH}/{}", segment(&summary.key.entry_id));
     address(&path, [("stream", summary.key.stream.as_str())])
 }

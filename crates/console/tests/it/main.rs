@@ -3,6 +3,7 @@
 
 mod actions;
 mod changes;
+mod find;
 mod forms;
 mod headers;
 mod holds;

@@ -31,6 +31,11 @@ pub trait Queries: Send + Sync {
         ids: &[NotificationId],
     ) -> impl Future<Output = Result<Vec<Record>, StoreError>> + Send;
 
+    /// Returns the ids of the notifications with this request id or trace id, the newest first, at most
+    /// [`MAX_RECORDS`](crate::query::MAX_RECORDS), among the newest
+    /// [`TRACED_NOTIFICATIONS`](crate::find::TRACED_NOTIFICATIONS).
+    fn list_traced(&self, id: &str) -> impl Future<Output = Result<Vec<NotificationId>, StoreError>> + Send;
+
     /// Returns notifications that `filter` selects, the newest first, starting after `after`. Pages stay
     /// stable while rows arrive, because a page begins after a position and not at a number.
     fn list_notifications(

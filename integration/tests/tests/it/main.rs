@@ -33,6 +33,7 @@ mod docs;
 mod documents;
 mod election;
 mod examples;
+mod find;
 mod holds;
 mod hosts;
 mod idle;
