@@ -5,6 +5,7 @@ use ambient::Timestamp;
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use crate::conflict::Conflict;
 use crate::document::Tone;
 use crate::explanation::intent::Fate;
 use crate::query::{MalformedSummary, Notification};
@@ -59,6 +60,8 @@ pub struct Finding {
     pub route_id: Option<String>,
     /// The malformed intent.
     pub malformed_intent: Option<MalformedSummary>,
+    /// The other intent of a conflict; else `null`.
+    pub conflict: Option<Conflict>,
     /// The quality of the outcome.
     #[serde(skip)]
     pub tone: Tone,
@@ -68,14 +71,17 @@ pub struct Finding {
 }
 
 impl Finding {
-    /// The finding for `fate` at `now`.
-    pub fn new(fate: &Fate, now: Timestamp) -> Self {
+    /// The finding for `fate` at `now`. `conflict` is that of its malformed intent.
+    pub fn new(fate: &Fate, conflict: Option<Conflict>, now: Timestamp) -> Self {
+        let members = conflict.as_ref().and_then(Conflict::members);
+        let differs = members.map_or_else(String::new, |members| format!("; it differs in {members}"));
         Self {
             outcome: fate.name(),
-            sentence: fate.sentence(now),
+            sentence: format!("{}{differs}", fate.sentence(now)),
             notification_id: fate.notification().cloned(),
             route_id: fate.route_id().map(str::to_owned),
             malformed_intent: fate.malformed().cloned(),
+            conflict,
             tone: fate.tone(),
             is_found: fate.is_found(),
         }

@@ -8,6 +8,7 @@ pub mod audit;
 pub mod backoff;
 pub mod catalog;
 pub mod checkpoint;
+pub mod conflict;
 pub mod dead_letter;
 pub mod document;
 pub mod entry;

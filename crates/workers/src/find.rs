@@ -11,12 +11,16 @@ use std::sync::Arc;
 
 use ambient::Timestamp;
 use domain::catalog::Catalog;
+use domain::conflict::Conflict;
 use domain::explanation::intent::{Fate, Reading, readings};
 use domain::find::{FindQuery, Finding, Findings, SHOWN_NOTIFICATIONS};
 use domain::ports::{Finder, IntentStream, LeaderLookup, Queries, StoreError, StreamQueries};
-use domain::query::Notification;
+use domain::query::{MalformedSummary, Notification};
 
 use trail::Trail;
+
+/// The most conflicts of an answer that are compared with their notifications.
+const MAX_COMPARED: usize = 10;
 
 /// A stream and its name.
 #[derive(Clone, Debug)]
@@ -70,7 +74,7 @@ where
         Ok(Findings {
             name: query.name.clone(),
             notifications: self.details(&fates, now).await?,
-            found: fates.iter().map(|fate| Finding::new(fate, now)).collect(),
+            found: self.findings(&fates, now).await?,
             searched,
             stream_error,
         })
@@ -78,6 +82,23 @@ where
 }
 
 impl<Q: Queries, S, L> Search<Q, S, L> {
+    /// The fates with what the first conflicts among them are about.
+    async fn findings(&self, fates: &[Fate], now: Timestamp) -> Result<Vec<Finding>, StoreError> {
+        let (mut findings, mut compared) = (Vec::with_capacity(fates.len()), 0);
+        for fate in fates {
+            let row = fate.malformed().filter(|row| Conflict::key(row).is_some());
+            let mut conflict = None;
+            if let Some(MalformedSummary { key, .. }) = row.filter(|_| compared < MAX_COMPARED) {
+                compared += 1;
+                let (queries, catalog) = (&self.queries, &self.catalog);
+                let rows = queries.get_malformed_with_conflicts(&key.stream, &key.entry_id, catalog).await?;
+                conflict = rows.into_iter().find(|row| row.summary.key == *key).and_then(|row| row.conflict);
+            }
+            findings.push(Finding::new(fate, conflict, now));
+        }
+        Ok(findings)
+    }
+
     /// The first notifications that the fates refer to.
     async fn details(&self, fates: &[Fate], now: Timestamp) -> Result<Vec<Notification>, StoreError> {
         let mut details: Vec<Notification> = Vec::new();

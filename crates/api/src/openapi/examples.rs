@@ -254,6 +254,8 @@ pub(super) fn notifications() -> Value {
         producer: record.idempotency_key.producer,
         audience_kind: record.audience_kind.to_owned(),
         idempotency_key: record.idempotency_key.key,
+        recipients: 1,
+        first_recipient_user_ids: record.recipient_user_ids,
         accepted_at: record.content.accepted_at,
         occurred_at: record.content.occurred_at,
         routes,

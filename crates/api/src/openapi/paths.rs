@@ -145,7 +145,7 @@ fn list_notifications(schemas: &mut Schemas) -> Operation {
 fn search_notifications(settings: &ApiSettings, schemas: &mut Schemas) -> Operation {
     Operation {
         description: "By the query language of the state store. A search is bounded by `NOTIFICATION_API_QUERY_TIMEOUT`; those for a notification_id, \
-            an idempotency_key, a recipient, or a route.status other than published are served by an index."
+            an idempotency_key, a recipient, a receipt.status of failed, complained or bounced, or a route.status other than published are served by an index."
             .to_owned(),
         body: Some(Body {
             schema: schemas.request::<SearchRequest<'_>>(),

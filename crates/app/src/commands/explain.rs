@@ -6,6 +6,7 @@ use clap::Args;
 use domain::find::{FindQuery, Findings};
 use domain::ports::Finder;
 
+use super::malformed::print_conflict;
 use super::operators::{Output, Style, Tables, open_redis, parse_text};
 use super::output::{print_json, print_line, printable};
 use super::show::print_failed_attempts;
@@ -73,6 +74,9 @@ fn print_findings(out: &mut impl Write, style: Style, findings: &Findings) -> an
     for finding in &findings.found {
         let name = style.paint(finding.tone, finding.outcome);
         print_line(out, &format!("{name}: {}.", printable(&finding.sentence)))?;
+        if let Some(conflict) = &finding.conflict {
+            print_conflict(out, style, conflict)?;
+        }
     }
     for notification in &findings.notifications {
         let id = printable(notification.notification_id.as_str());

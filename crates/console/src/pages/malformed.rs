@@ -8,6 +8,7 @@ use axum::Router;
 use axum::extract::{Path, RawQuery, State};
 use axum::routing::get;
 use domain::catalog::Catalog;
+use domain::conflict::Conflict;
 use domain::malformed::{FailureCode, rule_of};
 use domain::ports::Queries;
 use domain::query::{
@@ -17,7 +18,8 @@ use domain::query::{
 use maud::{Markup, html};
 
 use super::parts::{
-    facts, filter_buttons, limit, pages, producers, segment, size_field, text_field, time_field,
+    facts, filter_buttons, limit, notification_path, pages, producers, segment, size_field, text_field,
+    time_field,
 };
 use crate::error::PageError;
 use crate::layout::{Page, Section};
@@ -161,7 +163,8 @@ async fn show<P: Ports>(
     }
     let params = Params::parse(query.as_deref(), &["stream"])?;
     let stream = params.text("stream").unwrap_or(&console.settings.stream);
-    let found = console.queries.get_malformed_intents(stream, &entry_id).await?;
+    let catalog = &console.settings.catalog;
+    let found = console.queries.get_malformed_with_conflicts(stream, &entry_id, catalog).await?;
     if found.is_empty() {
         return Err(not_found());
     }
@@ -173,6 +176,27 @@ async fn show<P: Ports>(
         @for intent in &found { (one(intent, &mut budget)) }
     };
     Ok(Page::new(Section::Malformed, format!("Malformed intent {entry_id}"), content))
+}
+
+/// The notification that has the key, and what differs.
+fn other_intent(conflict: &Conflict, budget: &mut fields::Budget) -> Markup {
+    html! {
+        section.card aria-label="The intent that has the key" {
+            h2 { "The intent that has the key" }
+            @match &conflict.notification_id {
+                Some(id) => p { "It is the notification " a.id href=(notification_path(id.as_str())) { (visible(id.as_str())) } "." },
+                None => p { "Retention has deleted its notification." },
+            }
+            @match conflict.differs.as_deref() {
+                Some([]) => p { "The two do not differ any more." },
+                Some(differs) => {
+                    (fields::differences(differs, budget))
+                    p.hint { "A producer that sends an intent again has to send the same content, with the same occurred_at_ms. Another intent needs another key." }
+                }
+                None => p.soft { "The two cannot be compared." },
+            }
+        }
+    }
 }
 
 fn one(intent: &StoredMalformedIntent, budget: &mut fields::Budget) -> Markup {
@@ -189,6 +213,7 @@ fn one(intent: &StoredMalformedIntent, budget: &mut fields::Budget) -> Markup {
                 p { strong { (visible(&summary.failure_message)) } }
                 p.hint { "Rules are tried in a fixed order; this is the first that is broken, and there may be others. The entry is never tried again: the producer sends a corrected intent." }
             }
+            @if let Some(conflict) = &intent.conflict { (other_intent(conflict, budget)) }
             section.card aria-label="About this entry" {
                 (facts(&[
                     ("Stream", visible(&summary.key.stream)),

@@ -3,7 +3,7 @@
 use domain::accept::Known;
 use domain::document::Age;
 use domain::outcome::Outcome;
-use domain::ports::{AcceptanceStore, Queries, RouteStore};
+use domain::ports::{AcceptanceStore, Queries, ReceiptStore, RouteStore};
 use domain::query::{
     DeadLetterFilter, MAX_RECORDS, MalformedFilter, Notification, NotificationFilter, NotificationSummary,
     Page, PageLimit,
@@ -20,8 +20,8 @@ use crate::turn_ready;
 
 /// A store under test.
 pub trait QueriesFixture {
-    /// The store; acceptance and completions create its rows.
-    fn store(&self) -> &(impl AcceptanceStore + RouteStore);
+    /// The store; acceptance, completions and reports create its rows.
+    fn store(&self) -> &(impl AcceptanceStore + RouteStore + ReceiptStore);
 
     /// The queries on the rows.
     fn queries(&self) -> &impl Queries;

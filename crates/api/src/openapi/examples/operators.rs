@@ -110,6 +110,7 @@ pub(in crate::openapi) fn malformed() -> StoredMalformedIntent {
     StoredMalformedIntent {
         summary,
         raw_fields: Some(r#"[["producer","game_master"],["colour","red"]]"#.to_owned()),
+        conflict: None,
     }
 }
 
@@ -122,7 +123,7 @@ pub(in crate::openapi) fn findings() -> Value {
     };
     rendered(Findings {
         name: found.idempotency_key.clone(),
-        found: vec![Finding::new(&fate, now)],
+        found: vec![Finding::new(&fate, None, now)],
         searched: vec![format!("notifications with the idempotency key {}", found.idempotency_key)],
         notifications: vec![found],
         stream_error: None,
@@ -228,6 +229,7 @@ pub(in crate::openapi) fn status() -> Value {
         },
         malformed_intents: CauseCounts::default(),
         recent: RecentFailures::default(),
+        receipts: CauseCounts::default(),
         holds: Vec::new(),
         replicas: vec![ReplicaStatus::new(report, after(950))],
     };

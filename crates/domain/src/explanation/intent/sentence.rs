@@ -52,9 +52,7 @@ fn conflict(id: &str, with: Option<&NotificationId>, row: Option<&MalformedSumma
         |with| format!("of the notification {with}, which another intent became"),
     );
     let at = row.map_or_else(String::new, |row| format!(" at {}", row.recorded_at));
-    format!(
-        "The entry {id} was refused{at}, because its idempotency key is that {with}; it needs a key of its own"
-    )
+    format!("The entry {id} was refused{at}, because its idempotency key is that {with}")
 }
 
 fn malformed(row: &MalformedSummary) -> String {
