@@ -18,12 +18,13 @@ use axum::http::response::Parts;
 use axum::http::{HeaderMap, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use domain::catalog::Catalog;
+use domain::conflict;
 use domain::intent::{BodyContext, Intent, IntentBody};
 use domain::malformed::Rejection;
 use domain::ports::{Queries, Submissions, error_chain};
 use domain::query::MAX_RECORDS;
 use domain::record::{IdempotencyKey, NotificationId, Record};
-use domain::submission::{self, Held, Submission, SubmissionOutcome};
+use domain::submission::{Held, Submission, SubmissionOutcome};
 use domain::trace_parent::TraceParent;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
@@ -313,7 +314,7 @@ async fn compare<P: Ports>(
         records.iter().map(|record| (&record.notification_id, record)).collect();
     for Conflict { element, of } in conflicts {
         let told = match records.get(&of) {
-            Some(record) => idempotency_conflict(&submission::differences(&element.intent, record)),
+            Some(record) => idempotency_conflict(&conflict::differences(&element.intent, record)),
             None => unavailable("the record of the key could not be read"),
         };
         rendered.set(element.place, &ElementResult::problem(&told));

@@ -7,13 +7,14 @@ use axum::extract::{RawQuery, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use domain::catalog::MAX_NAME;
+use domain::conflict;
 use domain::intent::{BodyContext, IntentBody, MAX_IDENTIFIER};
 use domain::outcome::Acceptance;
 use domain::personal::{Document, Sight};
 use domain::ports::{Queries, Submissions};
 use domain::query::Notification;
 use domain::record::{IdempotencyKey, NotificationId};
-use domain::submission::{self, Held, StoredResponse, Submission, SubmissionOutcome};
+use domain::submission::{Held, StoredResponse, Submission, SubmissionOutcome};
 use domain::trace_parent::TraceParent;
 use http_server::problem::Problem;
 use http_server::tokens::Principal;
@@ -111,7 +112,7 @@ async fn decide<P: Ports>(api: &Api<P>, submission: &Submission) -> Result<Optio
         SubmissionOutcome::Conflict(notification_id) => {
             let other = api.queries.list_records(&[notification_id]).await;
             match other.map_err(|error| store_failed(&error))?.first() {
-                Some(other) => Err(idempotency_conflict(&submission::differences(&submission.intent, other))),
+                Some(other) => Err(idempotency_conflict(&conflict::differences(&submission.intent, other))),
                 None => Ok(None),
             }
         }

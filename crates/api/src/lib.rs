@@ -6,10 +6,10 @@
 //! limits and the format of errors are in `http-server`.
 //!
 //! `intents.rs` and `batch.rs` accept intents, `intent_outcome.rs`, `notifications.rs`, `search.rs`,
-//! `dead_letters.rs`, `malformed_intents.rs` and `status.rs` read, `changes.rs` replays and discards,
-//! `holds.rs` holds and releases, `erase.rs` erases a person, `receipts.rs` records consumers'
-//! reports. `params.rs` reads query strings, `view.rs` renders values. `openapi.rs` describes all of it in the document that `GET /openapi.json`
-//! returns.
+//! `dead_letters.rs`, `find.rs`, `malformed_intents.rs` and `status.rs` read, `changes.rs` replays, discards,
+//! cancels and resends, `holds.rs` holds and releases, `erase.rs` erases a person, `receipts.rs` records
+//! consumers' reports. `params.rs` reads query strings, `view.rs` renders values. `openapi.rs` describes all
+//! of it in the document that `GET /openapi.json` returns.
 
 mod actions;
 mod activity;
@@ -18,6 +18,7 @@ mod batch;
 mod changes;
 mod dead_letters;
 mod erase;
+mod find;
 mod holds;
 mod intent_outcome;
 mod intents;
@@ -70,6 +71,7 @@ pub fn router<P: Ports>(api: Api<P>, guard: &TokenGuard) -> Router {
         .route("/v1/routes:resend", operator(post(changes::resend::<P>)))
         .route("/v1/actions", viewer(get(actions::list::<P>)))
         .route("/v1/activity", viewer(get(activity::show::<P>)))
+        .route("/v1/find", viewer(get(find::find::<P>)))
         .route("/v1/holds", viewer(get(holds::list::<P>)))
         .route("/v1/holds:hold", operator(post(holds::hold::<P>)))
         .route("/v1/holds:release", operator(post(holds::release::<P>)))

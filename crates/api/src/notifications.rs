@@ -19,7 +19,7 @@ use crate::problems::{not_found, personal_search, producer_read, read_failed, si
 use crate::view::Notifications;
 
 /// The filters of the list.
-pub(crate) const PARAMS: [Param; 9] = [
+pub(crate) const PARAMS: [Param; 10] = [
     Param::new(
         "producer",
         Takes::Text,
@@ -27,6 +27,11 @@ pub(crate) const PARAMS: [Param; 9] = [
     ),
     Param::new("notification_type", Takes::Text, "Only those of this type."),
     Param::new("status", Takes::Status, "Only those with a route in this status."),
+    Param::new(
+        "receipt",
+        Takes::Receipt,
+        "Only those with a route whose consumer reported this as its highest status.",
+    ),
     Param::new(
         "recipient",
         Takes::Text,
@@ -49,6 +54,7 @@ pub(crate) async fn list<P: Ports>(
         producer: producer_read(&principal, params.text("producer"))?,
         notification_type: params.text("notification_type"),
         status: params.value("status", "a status of a route")?,
+        receipt: params.value("receipt", "a status of a receipt")?,
         recipient: params.text("recipient"),
         users_only: false,
         idempotency_key: params.text("idempotency_key"),

@@ -7,6 +7,7 @@ use ambient::Timestamp;
 use axum::extract::{FromRequestParts, Path};
 use axum::http::request::Parts;
 use domain::query::{ActivityPeriod, DEFAULT_PAGE_ITEMS, MAX_PAGE_ITEMS, PageLimit, Place};
+use domain::receipt::ReceiptStatus;
 use domain::route::{Channel, RouteStatus};
 use http_server::problem::Problem;
 use idempotency::Key;
@@ -68,6 +69,7 @@ pub(crate) enum Takes {
     Time,
     Channel,
     Status,
+    Receipt,
     Flag,
     Period,
     Limit,
@@ -99,6 +101,9 @@ impl Param {
             }
             Takes::Channel => json!({"type": "string", "enum": Channel::ALL.map(Channel::as_str)}),
             Takes::Status => json!({"type": "string", "enum": RouteStatus::ALL.map(RouteStatus::as_str)}),
+            Takes::Receipt => {
+                json!({"type": "string", "enum": ReceiptStatus::ALL.map(ReceiptStatus::as_str)})
+            }
             Takes::Flag => json!({"type": "boolean", "default": false}),
             Takes::Period => {
                 json!({"type": "string", "enum": ActivityPeriod::ALL.map(ActivityPeriod::as_str), "default": "hour"})

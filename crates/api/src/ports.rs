@@ -8,7 +8,8 @@ use ambient::Clock;
 use domain::catalog::Catalog;
 use domain::operations::Budgets;
 use domain::ports::{
-    ActivityQueries, Erasures, HoldChanges, LeaderLookup, Operations, Queries, ReceiptStore, StreamQueries,
+    ActivityQueries, Erasures, Finder, HoldChanges, LeaderLookup, Operations, Queries, ReceiptStore,
+    StreamQueries,
     Submissions,
 };
 use domain::query::Leaderless;
@@ -32,6 +33,8 @@ pub trait Ports: Send + Sync + 'static {
     type Stream: StreamQueries + 'static;
     /// Looks up the leader.
     type Leader: LeaderLookup + 'static;
+    /// Finds by any id.
+    type Finder: Finder + 'static;
     /// Stores responses to requests that are guarded as a whole.
     type Keys: Store;
     /// The clock.
@@ -63,6 +66,8 @@ pub struct Api<P: Ports> {
     pub leader: P::Leader,
     /// The observations of the leader by this replica.
     pub leaderless: Leaderless,
+    /// Finds by any id.
+    pub finder: P::Finder,
     /// Guards batches and operators' changes.
     pub keys: Idempotency<P::Keys>,
     /// The clock, for schedules and explanations.

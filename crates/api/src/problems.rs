@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use axum::http::StatusCode;
 use axum::http::request::Parts;
+use domain::conflict::Difference;
 use domain::malformed::Rejection;
 use domain::personal::Sight;
 use domain::ports::{StoreError, error_chain};
@@ -33,11 +34,12 @@ pub(crate) fn malformed_intent(rejection: &Rejection) -> Problem {
 }
 
 /// The problem of a key that belongs to another intent, which differs in these members.
-pub(crate) fn idempotency_conflict(differs: &[&str]) -> Problem {
+pub(crate) fn idempotency_conflict(differs: &[Difference]) -> Problem {
+    let differs: Vec<&str> = differs.iter().map(|difference| difference.member).collect();
     let detail = "The idempotency key belongs to another intent.";
     Problem::new(problem::IDEMPOTENCY_CONFLICT, detail)
         .with("code", "idempotency_conflict")
-        .with("differs", differs.to_vec())
+        .with("differs", differs)
 }
 
 /// The problem of a key whose other request is still being processed.

@@ -168,6 +168,21 @@ section! {
 }
 
 section! {
+    /// The configuration of `explain`.
+    #[derive(Debug, Clone)]
+    pub struct FindConfig {
+        /// The tables and the name of the stream.
+        pub tables: OperatorConfig,
+        /// The Redis connection.
+        pub redis: Redis,
+        /// The outbound streams, in which ids of entries are looked up.
+        pub outbound: Outbound,
+        /// The catalogue with which entries are decoded.
+        pub catalog: Arc<Catalog>,
+    }
+}
+
+section! {
     /// The configuration of `send`.
     #[derive(Debug, Clone)]
     pub struct SendConfig {

@@ -11,16 +11,19 @@ pub mod relay;
 pub mod serve;
 pub mod state;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use store_postgres::PgStore;
-use store_redis::{Keyspace, RedisClient, RedisLeases, RedisSettings};
+use domain::catalog::Catalog;
+use store_postgres::{PgQueries, PgStore};
+use store_redis::{Keyspace, RedisClient, RedisIntentStream, RedisLeases, RedisSettings};
 use tokio_util::sync::CancellationToken;
-use workers::{LeaseTimes, LeasedChanges};
+use workers::{LeaseTimes, LeasedChanges, NamedStream};
 
+use self::leader::LockLookup;
 use crate::config::knob::Knob;
-use crate::config::{Http, Redis};
+use crate::config::{Http, Outbound, Redis};
 use crate::probes::{self, Phase, ReadyState};
 use crate::shutdown::{Parts, Watchdog};
 use crate::supervisor::{Stage, Supervisor, TaskFailure};
@@ -53,6 +56,26 @@ pub(crate) fn leased_changes(
 ) -> LeasedChanges<PgStore, RedisLeases> {
     let leases = RedisLeases::new(redis, &Keyspace::of(intents_stream));
     LeasedChanges { store: store.clone(), leases, times }
+}
+
+/// The search by any id.
+pub(crate) type Search = workers::Search<PgQueries, RedisIntentStream, LockLookup>;
+
+/// Creates the search in these tables and streams.
+pub(crate) fn search(
+    queries: PgQueries,
+    redis: &RedisClient,
+    intents: &str,
+    outbound: &Outbound,
+    leader: LockLookup,
+    catalog: Arc<Catalog>,
+) -> Search {
+    let stream = |name: &str| NamedStream {
+        name: name.to_owned(),
+        stream: RedisIntentStream::new(redis, name.to_owned()),
+    };
+    let outbound = [&outbound.gateway, &outbound.mail].map(|outbound| stream(&outbound.key));
+    Search { queries, intents: stream(intents), outbound: outbound.into(), leader, catalog }
 }
 
 /// Opens the listener of the probes, whose address `knob` sets.

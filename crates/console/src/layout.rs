@@ -31,6 +31,9 @@ pub(crate) enum Section {
     None,
 }
 
+/// The page of the search by any id.
+pub(crate) const FIND_PATH: &str = "/console/find";
+
 /// The navigation: section, path, label.
 const NAVIGATION: [(Section, &str, &str); 7] = [
     (Section::Overview, "/console/", "Overview"),
@@ -131,6 +134,10 @@ impl Page {
                                 li { a href=(path) aria-current=[(section == self.section).then_some("page")] { (label) } }
                             }
                         }
+                    }
+                    form.find method="get" action=(FIND_PATH) role="search" {
+                        input type="search" name="id" required maxlength="1024" aria-label="Find any id" placeholder="Find any id" autocomplete="off" spellcheck="false";
+                        button.quiet type="submit" { "Find" }
                     }
                     form.who method="post" action=(SIGN_OUT_PATH) {
                         input type="hidden" name=(FORM_TOKEN) value=(visitor.form_token.0);

@@ -47,6 +47,7 @@ pub fn router<P: Ports>(console: Console<P>) -> Router {
         .merge(pages::notifications::routes())
         .merge(pages::changes::routes())
         .merge(pages::dead_letters::routes())
+        .merge(pages::find::routes())
         .merge(pages::holds::routes())
         .merge(pages::erase::routes())
         .merge(pages::actions::routes())

@@ -5,6 +5,7 @@ pub(crate) mod catalogue;
 pub(crate) mod changes;
 pub(crate) mod dead_letters;
 pub(crate) mod erase;
+pub(crate) mod find;
 pub(crate) mod holds;
 pub(crate) mod malformed;
 mod notification;

@@ -8,7 +8,8 @@ use ambient::Clock;
 use domain::catalog::Catalog;
 use domain::operations::Budgets;
 use domain::ports::{
-    ActivityQueries, Erasures, HoldChanges, LeaderLookup, Operations, Queries, SessionStore, StreamQueries,
+    ActivityQueries, Erasures, Finder, HoldChanges, LeaderLookup, Operations, Queries, SessionStore,
+    StreamQueries,
 };
 use http_server::TrustedProxies;
 use http_server::tokens::AccessTokens;
@@ -31,6 +32,8 @@ pub trait Ports: Send + Sync + 'static {
     type Stream: StreamQueries + 'static;
     /// Looks up the leader.
     type Leader: LeaderLookup + 'static;
+    /// Finds by any id.
+    type Finder: Finder + 'static;
     /// Reads the recent activity of the replicas.
     type Activity: ActivityQueries + 'static;
     /// Stores the sessions.
@@ -55,6 +58,8 @@ pub struct Console<P: Ports> {
     pub stream: P::Stream,
     /// Looks up the leader.
     pub leader: P::Leader,
+    /// Finds by any id.
+    pub finder: P::Finder,
     /// Reads the recent activity of the replicas.
     pub activity: P::Activity,
     /// Stores the sessions.

@@ -15,7 +15,7 @@ use crate::intent::MAX_ENTRY;
 
 use raw_fields::storable_text;
 pub use raw_fields::{KeptFields, Pieces, RAW_FIELDS_JSON_MAX, RAW_FIELDS_MAX, TRUNCATED_HEAD};
-pub use stored_fields::{StoredPart, read_fields, text_of};
+pub use stored_fields::{StoredPart, read_fields, text_of, whole_fields};
 
 /// The longest value of an id column of `malformed_intents`, in bytes.
 const MAX_ID: usize = 255;

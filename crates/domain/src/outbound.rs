@@ -1,10 +1,12 @@
 //! The entries of the outbound streams, field by field.
 
 use std::borrow::Cow;
+use std::str::FromStr;
 
 use serde_json::json;
 
-use crate::route::{Channel, LiveRoute};
+use crate::entry::RawFields;
+use crate::route::{Channel, LiveRoute, RouteKey};
 
 /// The fields of one outbound entry, in order.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -43,6 +45,13 @@ pub fn encode(route: &LiveRoute) -> Result<OutboundEntry<'_>, EncodingError> {
         optional.into_iter().filter(|(_, value)| !value.is_empty()).map(|(name, value)| (name, value.into())),
     );
     Ok(OutboundEntry(fields))
+}
+
+/// The route that an entry with these fields belongs to: its `event_id` or `delivery_id`. `None` if another
+/// program wrote the entry.
+pub fn route_of(fields: &RawFields) -> Option<RouteKey> {
+    let id = fields.0.iter().find(|(name, _)| matches!(&name[..], b"event_id" | b"delivery_id"));
+    RouteKey::from_str(str::from_utf8(&id?.1).ok()?).ok()
 }
 
 type Fields<'a> = Vec<(&'static str, Cow<'a, str>)>;
@@ -158,6 +167,24 @@ mod tests {
                 ("request_id", "r-1"),
             ]
         );
+    }
+
+    #[test]
+    fn an_entry_tells_its_route_and_that_of_another_program_does_not() {
+        for channel in Channel::ALL {
+            let route = route(channel);
+            let entry = encode(&route).expect("encodes");
+            let raw = |entry: &OutboundEntry<'_>| -> RawFields {
+                entry
+                    .0
+                    .iter()
+                    .map(|(name, value)| (name.as_bytes().to_vec(), value.as_bytes().to_vec()))
+                    .collect()
+            };
+            assert_eq!(route_of(&raw(&entry)), Some(route.key.clone()));
+            assert_eq!(route_of(&raw(&OutboundEntry(vec![("event_id", "turn-54".into())]))), None);
+        }
+        assert_eq!(route_of(&RawFields::default()), None);
     }
 
     #[test]

@@ -11,6 +11,8 @@ mod status;
 
 use serde_json::Value;
 
+use crate::conflict::Conflict;
+use crate::find::{Finding, Findings};
 use crate::operations::CANCELLED;
 use crate::query::{
     DeadLetter, Discarded, MalformedPlace, MalformedSummary, Notification, NotificationSummary,
@@ -176,9 +178,39 @@ impl Document for MalformedSummary {
 impl Document for StoredMalformedIntent {
     fn hide(&mut self, sight: Sight) {
         self.summary.hide(sight);
+        self.conflict.hide(sight);
         if sight == Sight::Masked {
             self.raw_fields = None;
         }
+    }
+}
+
+/// The members that differ stay, without their values.
+impl Document for Conflict {
+    fn hide(&mut self, sight: Sight) {
+        if sight == Sight::Masked {
+            for difference in self.differs.iter_mut().flatten() {
+                (difference.refused, difference.accepted) = (MASK.into(), MASK.into());
+            }
+        }
+    }
+}
+
+impl Document for Finding {
+    fn hide(&mut self, sight: Sight) {
+        self.malformed_intent.hide(sight);
+        self.conflict.hide(sight);
+        if sight == Sight::Masked {
+            mask_addresses(&mut self.sentence);
+            self.route_id = self.route_id.as_deref().map(masked_route_id);
+        }
+    }
+}
+
+impl Document for Findings {
+    fn hide(&mut self, sight: Sight) {
+        self.found.hide(sight);
+        self.notifications.hide(sight);
     }
 }
 

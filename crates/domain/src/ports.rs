@@ -16,6 +16,7 @@ mod directory;
 mod election;
 mod erase;
 mod error;
+mod find;
 mod holds;
 mod idempotency;
 mod operations;
@@ -38,6 +39,7 @@ pub use directory::UserDirectory;
 pub use election::{Election, Term, TermEnd};
 pub use erase::{EntryDeletion, ErasedChunk, ErasureStore, Erasures, FoundAction, FoundMalformed};
 pub use error::{BoxError, StoreError, Swap, error_chain};
+pub use find::Finder;
 pub use holds::{HoldChanges, HoldStore};
 pub use idempotency::{
     AbandonOutcome, IdempotencyStore, KeyClaim, KeyClaimRequest, KeyClaimToken, KeyCondition, ResponseToStore,

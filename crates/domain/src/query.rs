@@ -39,7 +39,7 @@ pub use intent_trace::{IntentOutcome, IntentTrace};
 pub use leaderless::Leaderless;
 pub use malformed::{MalformedFilter, MalformedPlace, MalformedSummary, StoredMalformedIntent};
 pub use notification::{Notification, Route, RouteResend};
-pub use notifications::{NotificationFilter, NotificationSummary, RouteCounts};
+pub use notifications::{LISTED_RECIPIENTS, NotificationFilter, NotificationSummary, RouteCounts};
 pub use search::{FilterFault, SEARCH_NAMES, SearchFilter, SearchName, SearchOutcome, SearchPlace};
 pub use status::{IntakeStatus, Leader, LeaderTerm, Status, StreamBacklog, blocked_workers};
 pub use store_status::{

@@ -19,7 +19,7 @@ use crate::malformed::Rejection;
 use crate::outcome::Acceptance;
 use crate::policy::{Policy, Schedule};
 use crate::recipient::Lookup;
-use crate::record::{NotificationId, Record};
+use crate::record::NotificationId;
 use crate::trace_parent::TraceParent;
 
 /// A submitted intent.
@@ -157,26 +157,4 @@ pub fn decide(
             Err(SubmissionOutcome::Unavailable("a recipient was not looked up".to_owned()))
         }
     }
-}
-
-/// The members of a request in which two intents with one key can differ.
-pub const COMPARED_MEMBERS: [&str; 5] =
-    ["notification_type", "audience_kind", "recipient_user_ids", "occurred_at_ms", "payload"];
-
-/// The members in which an intent differs from the one that became `record`: a part of [`COMPARED_MEMBERS`],
-/// in its order.
-pub fn differences(intent: &Intent, record: &Record) -> Vec<&'static str> {
-    let differs = [
-        intent.notification_type != record.content.notification_type,
-        intent.audience.kind().as_str() != record.audience_kind,
-        intent.audience.users() != record.recipient_user_ids,
-        intent.occurred_at != record.content.occurred_at,
-        intent.payload_json != record.content.payload_json,
-    ];
-    COMPARED_MEMBERS
-        .into_iter()
-        .zip(differs)
-        .filter(|(_, differs)| *differs)
-        .map(|(member, _)| member)
-        .collect()
 }

@@ -18,6 +18,7 @@ mod notifications;
 mod replicas;
 mod search;
 mod status;
+mod traced;
 
 use ambient::Timestamp;
 use domain::ports::{ActivityQueries, Queries, StoreError};
@@ -82,6 +83,10 @@ impl Queries for PgQueries {
 
     async fn list_records(&self, ids: &[NotificationId]) -> Result<Vec<Record>, StoreError> {
         detail::list_records(&self.lookup("list records").await?, ids).await
+    }
+
+    async fn list_traced(&self, id: &str) -> Result<Vec<NotificationId>, StoreError> {
+        traced::list(&self.session("list traced notifications").await?, id).await
     }
 
     async fn list_notifications(
@@ -173,6 +178,7 @@ pub(crate) fn statements() -> Vec<Statement> {
         notifications::STATEMENTS,
         replicas::STATEMENTS,
         status::STATEMENTS,
+        traced::STATEMENTS,
     ];
     let id = NotificationId::from(String::new());
     let built = [

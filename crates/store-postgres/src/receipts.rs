@@ -26,7 +26,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::LazyLock;
 
 use domain::ports::{ReceiptStore, StoreError};
-use domain::receipt::{Receipt, ReportOutcome, RouteReport};
+use domain::receipt::{Receipt, ReceiptStatus, ReportOutcome, RouteReport};
 use domain::route::{Channel, RouteKey};
 use futures_util::future::join;
 use pg::{BoundStatement, Session};
@@ -227,6 +227,11 @@ async fn begin_with_routes(
         Ok((key, channel))
     };
     rows.map_err(store_error)?.iter().map(channel).collect()
+}
+
+/// The JSON that the receipts with a status contain, which the index of the documents finds.
+pub(crate) fn receipt_with(status: ReceiptStatus) -> String {
+    serde_json::json!({ "status": status.as_str() }).to_string()
 }
 
 /// The receipts of the routes that have one.

@@ -13,6 +13,7 @@ mod bulk_change;
 mod cancel;
 mod dispatch;
 mod erase;
+mod find;
 #[cfg(test)]
 mod fixtures;
 mod gauges;
@@ -38,6 +39,7 @@ pub use bulk_change::{BulkChange, BulkEnd, BulkReport};
 pub use cancel::{LeaseTimes, LeasedChanges};
 pub use dispatch::{Dispatcher, Receiver, dispatch};
 pub use erase::{Eraser, ErasureSettings, ErasureStores};
+pub use find::{NamedStream, Search};
 pub use gauges::{GaugeStore, Gauges};
 pub use health::{BlockedWorker, FirstDeferred, Health, WorkerStatus};
 pub use intake::{Intake, IntakeSettings};

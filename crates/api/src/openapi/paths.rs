@@ -1,6 +1,7 @@
 //! The operations of the document, with their parameters, bodies and responses.
 
 use domain::erase::{ErasurePlan, ErasureReport};
+use domain::find::Findings;
 use domain::hold::HoldPlan;
 use domain::operations::Plan;
 use domain::query::{ActivityHistory, Notification, Status};
@@ -25,7 +26,7 @@ use crate::view::{
     Accepted, Actions, Cancelled, ChangedHold, DeadLetters, Discarded, Holds, KeyOutcome, MalformedIntents,
     MalformedIntentsPage, Notifications, ReceiptResults, Replayed, Resent, Results,
 };
-use crate::{actions, activity, dead_letters, intent_outcome, malformed_intents, notifications};
+use crate::{actions, activity, dead_letters, find, intent_outcome, malformed_intents, notifications};
 
 /// The path items of the document.
 pub(super) fn paths(settings: &ApiSettings, schemas: &mut Schemas) -> Value {
@@ -43,6 +44,7 @@ pub(super) fn paths(settings: &ApiSettings, schemas: &mut Schemas) -> Value {
         "/v1/routes:resend": {"post": resend(settings, schemas).render()},
         "/v1/actions": {"get": list_actions(schemas).render()},
         "/v1/activity": {"get": get_activity(schemas).render()},
+        "/v1/find": {"get": find(schemas).render()},
         "/v1/holds": {"get": list_holds(schemas).render()},
         "/v1/holds:hold": {"post": hold(settings, schemas).render()},
         "/v1/holds:release": {"post": release(settings, schemas).render()},
@@ -149,7 +151,7 @@ fn list_notifications(schemas: &mut Schemas) -> Operation {
 fn search_notifications(settings: &ApiSettings, schemas: &mut Schemas) -> Operation {
     Operation {
         description: "By the query language of the state store. A search is bounded by `NOTIFICATION_API_QUERY_TIMEOUT`; those for a notification_id, \
-            an idempotency_key, a recipient, or a route.status other than published are served by an index."
+            an idempotency_key, a recipient, a receipt.status of failed, complained or bounced, or a route.status other than published are served by an index."
             .to_owned(),
         body: Some(Body {
             schema: schemas.request::<SearchRequest<'_>>(),
@@ -176,6 +178,23 @@ fn get_notification(schemas: &mut Schemas) -> Operation {
             "notifications",
             "Shows a notification with its routes.",
             answer("The notification.", schemas.answer::<Notification>(), examples::notification(), &[]),
+        )
+    }
+}
+
+fn find(schemas: &mut Schemas) -> Operation {
+    let mut parameters: Vec<Value> = find::PARAMS.iter().map(query_parameter).collect();
+    parameters[0]["required"] = true.into();
+    Operation {
+        description: "Without `producer` and `stream` the id is looked for as all that it may be, and everything found is listed. Request ids and trace ids are \
+            compared with those of the newest 100,000 notifications, if nothing else was found."
+            .to_owned(),
+        parameters,
+        ..get(
+            "find",
+            "operations",
+            "Finds what an id refers to.",
+            answer("Everything found.", schemas.answer::<Findings>(), examples::findings(), &[]),
         )
     }
 }

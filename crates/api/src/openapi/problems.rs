@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
+use domain::conflict::{COMPARED_MEMBERS, Difference};
 use domain::malformed::{FailureCode, Rejection};
-use domain::submission::COMPARED_MEMBERS;
 use http_server::problem::{self, Problem};
 use schemars::{Schema, SchemaGenerator, json_schema};
 use serde_json::{Map, Value, json};
@@ -126,7 +126,11 @@ fn samples() -> Vec<Sample> {
         sample(
             "IdempotencyConflict",
             "The key belongs to another intent, which differs in these members.",
-            idempotency_conflict(&["payload"]),
+            idempotency_conflict(&[Difference {
+                member: "payload",
+                refused: Value::Null,
+                accepted: Value::Null,
+            }]),
         ),
         Sample {
             instance: "/v1/dead-letters:replay",

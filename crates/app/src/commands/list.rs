@@ -7,6 +7,7 @@ use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use domain::ports::Queries;
 use domain::query::{NotificationFilter, NotificationSummary};
+use domain::receipt::ReceiptStatus;
 use domain::record::RecordCursor;
 use domain::route::RouteStatus;
 
@@ -26,6 +27,9 @@ pub struct ListArgs {
     /// Only those with a route in this status
     #[arg(long, value_parser = status_parser())]
     status: Option<RouteStatus>,
+    /// Only those with a route whose consumer reported this
+    #[arg(long, value_parser = receipt_parser())]
+    receipt: Option<ReceiptStatus>,
     /// Only those to this user id or administrator's address
     #[arg(long, value_parser = parse_text)]
     recipient: Option<String>,
@@ -43,11 +47,17 @@ fn status_parser() -> impl TypedValueParser<Value = RouteStatus> {
         .try_map(|name| name.parse::<RouteStatus>())
 }
 
+fn receipt_parser() -> impl TypedValueParser<Value = ReceiptStatus> {
+    PossibleValuesParser::new(ReceiptStatus::ALL.map(ReceiptStatus::as_str))
+        .try_map(|name| name.parse::<ReceiptStatus>())
+}
+
 /// The examples of `list`.
 pub const EXAMPLES: &str = "\
 Examples:
   notification list --since 2h
   notification list --recipient u-1 --status dead_letter
+  notification list --receipt bounced --since 1d
   notification list --producer game_master --type game.turn.ready --since 2026-04-02T09:00:00Z --until 2026-04-02T10:00:00Z
   notification list --recipient u-1 --wide
   notification list --since 1d --json | jq -r '.notifications[].notification_id'
@@ -65,6 +75,7 @@ pub async fn run(args: ListArgs, vars: Vars, out: &mut impl Write) -> Result<(),
         producer: args.producer.clone(),
         notification_type: args.notification_type.clone(),
         status: args.status,
+        receipt: args.receipt,
         recipient: args.recipient.clone(),
         users_only: false,
         idempotency_key: args.key.clone(),
@@ -81,6 +92,7 @@ pub async fn run(args: ListArgs, vars: Vars, out: &mut impl Write) -> Result<(),
             Column::new("TYPE", 4).at_least(12),
             Column::new("PRODUCER", 5),
             Column::new("KEY", 3).at_least(16),
+            Column::new("RECIPIENTS", 6).at_least(12),
             Column::new("ACCEPTED", 2),
             Column::new("ROUTES", 1).at_least(20),
         ],
@@ -93,6 +105,7 @@ pub async fn run(args: ListArgs, vars: Vars, out: &mut impl Write) -> Result<(),
         .option("--producer", filter.producer)
         .option("--type", filter.notification_type)
         .option("--status", filter.status.map(RouteStatus::as_str))
+        .option("--receipt", filter.receipt.map(ReceiptStatus::as_str))
         .option("--recipient", filter.recipient)
         .option("--key", filter.idempotency_key)
         .option("--since", filter.accepted_after)
@@ -100,7 +113,7 @@ pub async fn run(args: ListArgs, vars: Vars, out: &mut impl Write) -> Result<(),
     Ok(listing.print(out, style, page, document, command)?)
 }
 
-fn row(item: &NotificationSummary) -> [Cell; 6] {
+fn row(item: &NotificationSummary) -> [Cell; 7] {
     let counts: Vec<String> =
         item.routes.iter().map(|(status, routes)| format!("{routes} {}", status.as_str())).collect();
     let worst = item.routes.iter().map(|(status, _)| status.tone()).max().unwrap_or_default();
@@ -109,6 +122,7 @@ fn row(item: &NotificationSummary) -> [Cell; 6] {
         printable(&item.notification_type).into(),
         printable(&item.producer).into(),
         printable(&item.idempotency_key).into(),
+        printable(&item.recipients_text()).into(),
         Cell::time(item.accepted_at),
         Cell::new(counts.join(", "), worst),
     ]

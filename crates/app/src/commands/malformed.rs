@@ -3,13 +3,17 @@
 mod fields;
 
 use std::io::Write;
+use std::sync::Arc;
 
 use anyhow::anyhow;
 use api::view::{MalformedIntents, MalformedIntentsPage};
 use clap::{Args, Subcommand};
+use domain::catalog::Catalog;
+use domain::conflict::{Conflict, Difference};
 use domain::malformed::rule_of;
 use domain::ports::Queries;
 use domain::query::{MalformedFilter, MalformedPlace, MalformedSummary, StoredMalformedIntent};
+use serde_json::Value;
 
 use self::fields::{field_rows, write_raw};
 use super::operators::{
@@ -17,7 +21,7 @@ use super::operators::{
     print_members, print_section,
 };
 use super::output::{print_json, print_line, printable};
-use super::{Failure, Vars};
+use super::{Failure, Vars, load};
 
 /// A subcommand of `malformed`.
 #[derive(Subcommand, Debug)]
@@ -97,10 +101,11 @@ GET /v1/malformed-intents/<id> answers.";
 pub async fn run(command: MalformedCommand, vars: Vars, out: &mut impl Write) -> Result<(), Failure> {
     let wide = matches!(&command, MalformedCommand::List(args) if args.paging.output.wide);
     let style = Style::of_stdout(&vars, wide);
-    let tables = Tables::load(vars).await?;
+    let (config, catalog): (_, Arc<Catalog>) = load(vars)?;
+    let tables = Tables::open(config).await?;
     match command {
         MalformedCommand::List(args) => list(&args, &tables, style, out).await,
-        MalformedCommand::Show(args) => show(&args, &tables, style, out).await,
+        MalformedCommand::Show(args) => show(&args, &tables, &catalog, style, out).await,
     }
 }
 
@@ -152,9 +157,16 @@ fn row(item: &MalformedSummary) -> [Cell; 6] {
     ]
 }
 
-async fn show(args: &ShowArgs, tables: &Tables, style: Style, out: &mut impl Write) -> Result<(), Failure> {
+async fn show(
+    args: &ShowArgs,
+    tables: &Tables,
+    catalog: &Catalog,
+    style: Style,
+    out: &mut impl Write,
+) -> Result<(), Failure> {
     let stream = args.stream.as_ref().unwrap_or(&tables.config.intents_stream);
-    let found = tables.explained(tables.queries.get_malformed_intents(stream, &args.entry_id).await)?;
+    let found = tables.queries.get_malformed_with_conflicts(stream, &args.entry_id, catalog).await;
+    let found = tables.explained(found)?;
     let Some(newest) = found.first() else {
         let (id, stream) = (printable(&args.entry_id), printable(stream));
         let hint = "`notification explain` says what became of an entry";
@@ -182,7 +194,7 @@ async fn show(args: &ShowArgs, tables: &Tables, style: Style, out: &mut impl Wri
 pub(super) fn print_malformed(
     out: &mut impl Write,
     style: Style,
-    StoredMalformedIntent { summary, raw_fields }: &StoredMalformedIntent,
+    StoredMalformedIntent { summary, raw_fields, conflict }: &StoredMalformedIntent,
 ) -> anyhow::Result<()> {
     let rule = rule_of(&summary.failure_code).unwrap_or_default();
     let members = [
@@ -199,5 +211,28 @@ pub(super) fn print_malformed(
         (name, Cell::new(printable(value), tone))
     };
     print_members(out, style, members.map(member))?;
+    if let Some(conflict) = conflict {
+        print_conflict(out, style, conflict)?;
+    }
     print_section(out, style, "fields, in the order received", &field_rows(raw_fields.as_deref()))
+}
+
+/// Prints the notification that has the key, and both values of each member that differs.
+pub(super) fn print_conflict(out: &mut impl Write, style: Style, conflict: &Conflict) -> anyhow::Result<()> {
+    let id = conflict.notification_id.as_ref().map_or("a deleted notification", |id| id.as_str());
+    let title = format!("differs from {}", printable(id));
+    let rows: Vec<Vec<Cell>> = match conflict.differs.as_deref() {
+        None => vec![vec!["(the two cannot be compared)".into()]],
+        Some([]) => vec![vec!["(nothing)".into()]],
+        Some(differs) => {
+            let row = |difference: &Difference| {
+                let value = |value: &Value| Cell::from(printable(&value.to_string()));
+                let Difference { member, refused, accepted } = difference;
+                vec![Cell::strong((*member).to_owned()), value(refused), value(accepted)]
+            };
+            let head = ["MEMBER", "REFUSED", "ACCEPTED"].map(Cell::from).into();
+            [head].into_iter().chain(differs.iter().map(row)).collect()
+        }
+    };
+    print_section(out, style, &title, &rows)
 }

@@ -10,11 +10,9 @@ mod clock;
 mod listing;
 mod terminal;
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use domain::catalog::Catalog;
 use lock::{LockManager, TableNames};
 use pg::{PgPool, PoolSettings, SessionSettings};
 use store_postgres::{PgQueries, PgStore};
@@ -60,13 +58,6 @@ impl Tables {
         let (tables, redis) = load(vars)?;
         let client = open_redis(&redis)?;
         Ok((Self::open(tables).await?, client))
-    }
-
-    /// Opens the tables, creates a client of Redis, and loads the catalogue.
-    pub(crate) async fn load_with_catalog(vars: Vars) -> Result<(Self, RedisClient, Arc<Catalog>), Failure> {
-        let (tables, (redis, catalog)) = load(vars)?;
-        let client = open_redis(&redis)?;
-        Ok((Self::open(tables).await?, client, catalog))
     }
 
     /// Opens the tables of `config`. Checks that they exist, that their migrations are recent enough, and

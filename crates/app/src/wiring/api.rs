@@ -55,6 +55,7 @@ impl Ports for ApiPorts {
     type Receipts = PgStore;
     type Stream = RedisIntentStream;
     type Leader = LockLookup;
+    type Finder = super::Search;
     type Keys = ObservedStore<PostgresStore>;
     type Clock = SystemClock;
 }
@@ -96,6 +97,7 @@ pub(super) struct ApiParts {
     erasures: ServiceEraser,
     stream: RedisIntentStream,
     leader: LockLookup,
+    search: super::Search,
     settings: ApiSettings,
     console: Option<ConsoleParts>,
     limits: ApiLimits,
@@ -132,6 +134,15 @@ pub(super) async fn prepare(
         dedupe_ttl: config.publish.dedupe_ttl,
         time_limit: Some(api.limits.timeouts.request / 2),
     };
+    let leader = LockLookup::new(stores.locks.clone(), &config.intents.stream);
+    let search = super::search(
+        queries.clone(),
+        &stores.redis,
+        &config.intents.stream,
+        &config.outbound,
+        leader.clone(),
+        Arc::clone(&config.audience.catalog),
+    );
     Ok(ApiParts {
         listener,
         tokens,
@@ -141,7 +152,8 @@ pub(super) async fn prepare(
         queries,
         operations: leased_changes(&stores.postgres, &stores.redis, &config.intents.stream, times),
         stream: RedisIntentStream::new(&stores.redis, config.intents.stream.clone()),
-        leader: LockLookup::new(stores.locks.clone(), &config.intents.stream),
+        leader,
+        search,
         settings: settings(config, &api.limits),
         console,
         limits: api.limits,
@@ -218,6 +230,7 @@ impl ApiParts {
             stream: self.stream,
             leader: self.leader,
             leaderless: Leaderless::new(),
+            finder: self.search,
             keys: self.keys.clone(),
             clock: SystemClock,
             settings: self.settings,

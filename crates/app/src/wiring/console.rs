@@ -33,6 +33,7 @@ impl Ports for ConsolePorts {
     type Erasures = ServiceEraser;
     type Stream = RedisIntentStream;
     type Leader = LockLookup;
+    type Finder = super::Search;
     type Activity = PgQueries;
     type Sessions = PgStore;
     type Keys = ObservedStore<PostgresStore>;
@@ -70,6 +71,7 @@ impl ConsoleParts {
                 Erasures = ServiceEraser,
                 Stream = RedisIntentStream,
                 Leader = LockLookup,
+                Finder = super::Search,
                 Keys = ObservedStore<PostgresStore>,
             >,
     {
@@ -82,6 +84,7 @@ impl ConsoleParts {
             erasures: api.erasures.clone(),
             stream: api.stream.clone(),
             leader: api.leader.clone(),
+            finder: api.finder.clone(),
             sessions: self.sessions,
             keys: api.keys.clone(),
             clock: SystemClock,

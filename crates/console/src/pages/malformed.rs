@@ -8,6 +8,7 @@ use axum::Router;
 use axum::extract::{Path, RawQuery, State};
 use axum::routing::get;
 use domain::catalog::Catalog;
+use domain::conflict::Conflict;
 use domain::malformed::{FailureCode, rule_of};
 use domain::personal::{Document, Sight};
 use domain::ports::Queries;
@@ -18,7 +19,8 @@ use domain::query::{
 use maud::{Markup, html};
 
 use super::parts::{
-    facts, filter_buttons, limit, pages, producers, segment, size_field, text_field, time_field, withheld,
+    facts, filter_buttons, limit, notification_path, pages, producers, segment, size_field, text_field,
+    time_field, withheld,
 };
 use crate::error::PageError;
 use crate::layout::{Page, Section};
@@ -45,7 +47,7 @@ fn list_path(code: &str, producer: &str) -> String {
 }
 
 /// The address of the page of an entry.
-fn entry_path(summary: &MalformedSummary) -> String {
+pub(super) fn entry_path(summary: &MalformedSummary) -> String {
     let path = format!("{PATH}/{}", segment(&summary.key.entry_id));
     address(&path, [("stream", summary.key.stream.as_str())])
 }
@@ -166,7 +168,9 @@ async fn show<P: Ports>(
     }
     let params = Params::parse(query.as_deref(), &["stream"])?;
     let stream = params.text("stream").unwrap_or(&console.settings.stream);
-    let found = console.queries.get_malformed_intents(stream, &entry_id).await?.seen_by(visitor.sight);
+    let catalog = &console.settings.catalog;
+    let found = console.queries.get_malformed_with_conflicts(stream, &entry_id, catalog).await?;
+    let found = found.seen_by(visitor.sight);
     if found.is_empty() {
         return Err(not_found());
     }
@@ -178,6 +182,27 @@ async fn show<P: Ports>(
         @for intent in &found { (one(intent, visitor.sight, &mut budget)) }
     };
     Ok(Page::new(Section::Malformed, format!("Malformed intent {entry_id}"), content))
+}
+
+/// The notification that has the key, and what differs.
+fn other_intent(conflict: &Conflict, budget: &mut fields::Budget) -> Markup {
+    html! {
+        section.card aria-label="The intent that has the key" {
+            h2 { "The intent that has the key" }
+            @match &conflict.notification_id {
+                Some(id) => p { "It is the notification " a.id href=(notification_path(id.as_str())) { (visible(id.as_str())) } "." },
+                None => p { "Retention has deleted its notification." },
+            }
+            @match conflict.differs.as_deref() {
+                Some([]) => p { "The two do not differ any more." },
+                Some(differs) => {
+                    (fields::differences(differs, budget))
+                    p.hint { "A producer that sends an intent again has to send the same content, with the same occurred_at_ms. Another intent needs another key." }
+                }
+                None => p.soft { "The two cannot be compared." },
+            }
+        }
+    }
 }
 
 fn one(intent: &StoredMalformedIntent, sight: Sight, budget: &mut fields::Budget) -> Markup {
@@ -194,6 +219,7 @@ fn one(intent: &StoredMalformedIntent, sight: Sight, budget: &mut fields::Budget
                 p { strong { (visible(&summary.failure_message)) } }
                 p.hint { "Rules are tried in a fixed order; this is the first that is broken, and there may be others. The entry is never tried again: the producer sends a corrected intent." }
             }
+            @if let Some(conflict) = &intent.conflict { (other_intent(conflict, budget)) }
             section.card aria-label="About this entry" {
                 (facts(&[
                     ("Stream", visible(&summary.key.stream)),

@@ -32,7 +32,21 @@ const ROUTES_SHOWN: usize = 50;
 const RECIPIENTS_SHOWN: usize = 20;
 /// The most bytes of a payload that a page shows, including the white space of its layout.
 const PAYLOAD_SHOWN: usize = 2 * MAX_PAYLOAD;
-const PARAMS: [&str; 2] = ["status", "from"];
+const PARAMS: [&str; 3] = ["status", "route", "from"];
+
+/// The routes that a page shows.
+struct Chosen {
+    status: Option<RouteStatus>,
+    route_id: Option<String>,
+    from: usize,
+}
+
+impl Chosen {
+    fn contains(&self, route: &Route) -> bool {
+        self.status.is_none_or(|status| status == route.status)
+            && self.route_id.as_ref().is_none_or(|route_id| **route_id == *route.route_id)
+    }
+}
 
 pub(super) fn routes<P: Ports>() -> Router<Arc<Console<P>>> {
     Router::new().route("/console/notifications/{notification_id}", get(show::<P>))
@@ -52,13 +66,16 @@ async fn show<P: Ports>(
         return Err(not_found());
     }
     let params = Params::parse(query.as_deref(), &PARAMS)?;
-    let of_status: Option<RouteStatus> = params.value("status", "a status of a route")?;
-    let from: usize = params.value("from", "a number")?.unwrap_or(0);
+    let chosen = Chosen {
+        status: params.value("status", "a status of a route")?,
+        route_id: params.text("route").map(str::to_owned),
+        from: params.value("from", "a number")?.unwrap_or(0),
+    };
     let found = console.queries.get_notification(&NotificationId::from(text)).await?;
     let now = console.clock.now();
     let found = found.ok_or_else(not_found)?.seen_by(visitor.sight).explained(now);
     let title = format!("Notification {}", found.notification_id);
-    let content = render(visitor.operator().as_ref(), &found, of_status, from, now);
+    let content = render(visitor.operator().as_ref(), &found, &chosen, now);
     Ok(Page::new(Section::Notifications, title, content))
 }
 
@@ -73,20 +90,14 @@ fn attention(status: RouteStatus) -> u8 {
     }
 }
 
-fn render(
-    operator: Option<&Operator>,
-    found: &Notification,
-    of_status: Option<RouteStatus>,
-    from: usize,
-    now: Timestamp,
-) -> Markup {
-    let mut routes: Vec<&Route> =
-        found.routes.iter().filter(|route| of_status.is_none_or(|status| status == route.status)).collect();
+fn render(operator: Option<&Operator>, found: &Notification, chosen: &Chosen, now: Timestamp) -> Markup {
+    let from = chosen.from;
+    let mut routes: Vec<&Route> = found.routes.iter().filter(|route| chosen.contains(route)).collect();
     routes.sort_by_key(|route| attention(route.status));
     let shown = routes.iter().skip(from).take(ROUTES_SHOWN);
     let path = notification_path(found.notification_id.as_str());
     let page = |from: Option<usize>| {
-        let status = of_status.map(|status| ("status", status.as_str().to_owned()));
+        let status = chosen.status.map(|status| ("status", status.as_str().to_owned()));
         let from = from.map(|from| ("from", from.to_string()));
         let pairs: Vec<(&str, String)> = status.into_iter().chain(from).collect();
         address(&path, pairs.iter().map(|(name, value)| (*name, value.as_str())))
@@ -106,7 +117,8 @@ fn render(
         }
         section.stack aria-labelledby="routes" {
             h2 #routes { "Routes" }
-            (choose_status(found, of_status, &path))
+            (choose_status(found, chosen, &path))
+            @if let Some(route_id) = &chosen.route_id { p.soft { "Only the route " (visible(route_id)) "." } }
             @for route in shown { (route_card(operator, route, &found.key_of(route).to_string(), now)) }
             @if routes.len() > ROUTES_SHOWN {
                 p.soft { "Routes " (number(from as u64 + 1)) " to " (number(next.min(routes.len()) as u64)) " of " (number(routes.len() as u64)) "." }
@@ -162,7 +174,7 @@ fn recipients(users: &[String]) -> Markup {
 }
 
 /// Links to the routes of each status, with their number.
-fn choose_status(found: &Notification, chosen: Option<RouteStatus>, path: &str) -> Markup {
+fn choose_status(found: &Notification, chosen: &Chosen, path: &str) -> Markup {
     let mut counts = RouteCounts::default();
     for route in &found.routes {
         counts.add(route.status, 1);
@@ -171,10 +183,10 @@ fn choose_status(found: &Notification, chosen: Option<RouteStatus>, path: &str) 
     html! {
         nav.choices aria-label="Routes by status" {
             ul {
-                li { a href=(path) aria-current=[chosen.is_none().then_some("true")] { "all " (number(all)) } }
+                li { a href=(path) aria-current=[(chosen.status.is_none() && chosen.route_id.is_none()).then_some("true")] { "all " (number(all)) } }
                 @for (status, routes) in counts.iter() {
                     li {
-                        a href=(address(path, [("status", status.as_str())])) aria-current=[(chosen == Some(status)).then_some("true")] {
+                        a href=(address(path, [("status", status.as_str())])) aria-current=[(chosen.status == Some(status)).then_some("true")] {
                             (status_name(status)) " " (number(routes))
                         }
                     }

@@ -13,6 +13,7 @@ use domain::catalog::Catalog;
 use domain::personal::{Document, Sight};
 use domain::ports::Queries;
 use domain::query::{NotificationFilter, NotificationSummary, PageLimit, Place, SearchOutcome, SearchPlace};
+use domain::receipt::ReceiptStatus;
 use domain::record::RecordCursor;
 use domain::route::RouteStatus;
 use maud::{Markup, html};
@@ -30,10 +31,11 @@ use crate::ports::{Console, Ports};
 use crate::widgets::{self, badge, column, empty, failed, number, table, too_many, visible};
 
 const PATH: &str = "/console/notifications";
-const PARAMS: [&str; 10] = [
+const PARAMS: [&str; 11] = [
     "producer",
     "notification_type",
     "status",
+    "receipt",
     "recipient",
     "idempotency_key",
     "accepted_after",
@@ -73,6 +75,7 @@ async fn list<P: Ports>(
         producer: params.text("producer").map(str::to_owned),
         notification_type: params.text("notification_type").map(str::to_owned),
         status: params.value("status", "a status of a route")?,
+        receipt: params.value("receipt", "a status of a receipt")?,
         recipient: params.text("recipient").map(str::to_owned),
         users_only: false,
         idempotency_key: params.text("idempotency_key").map(str::to_owned),
@@ -155,6 +158,8 @@ fn filters(
 ) -> Markup {
     let mut statuses = vec![("", "any")];
     statuses.extend(RouteStatus::ALL.map(|status| (status.as_str(), status_name(status))));
+    let mut receipts = vec![("", "anything or nothing")];
+    receipts.extend(ReceiptStatus::ALL.map(|status| (status.as_str(), status.as_str())));
     html! {
         form.card method="get" action=(PATH) aria-label="Filter notifications" {
             div.fields {
@@ -162,6 +167,7 @@ fn filters(
                 (text_field(params, "producer", "Producer", Some("producers")))
                 (text_field(params, "recipient", "Recipient (user id or address)", None))
                 (choice_field(params, "status", "With a route that is", &statuses))
+                (choice_field(params, "receipt", "With a receipt that says", &receipts))
                 (text_field(params, "idempotency_key", "Idempotency key", None))
                 (time_field("accepted_after", "Accepted from (UTC)", filter.accepted_after))
                 (time_field("accepted_before", "Accepted before (UTC)", filter.accepted_before))
@@ -182,8 +188,15 @@ fn listed(
     next: Option<&str>,
 ) -> Markup {
     let is_filtered = *filter != NotificationFilter::default() || params.text("filter").is_some();
-    let columns =
-        [column("Notification"), column("Type"), column("Producer"), column("Accepted"), column("Routes")];
+    let columns = [
+        column("Notification"),
+        column("Type"),
+        column("Producer"),
+        column("Key"),
+        column("Recipients"),
+        column("Accepted"),
+        column("Routes"),
+    ];
     let rows: Vec<Vec<Markup>> = items.iter().map(row).collect();
     html! {
         @if !rows.is_empty() {
@@ -209,6 +222,8 @@ fn row(summary: &NotificationSummary) -> Vec<Markup> {
         html! { a.id href=(notification_path(id)) { (visible(id)) } },
         html! { (visible(&summary.notification_type)) },
         html! { (visible(&summary.producer)) },
+        html! { (visible(&summary.idempotency_key)) },
+        html! { (visible(&summary.recipients_text())) },
         widgets::time(summary.accepted_at),
         html! {
             span.badges {

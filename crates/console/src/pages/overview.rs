@@ -102,6 +102,8 @@ fn render(overview: &Overview) -> Markup {
                 "No dead letter of the last 24 hours needs attention."))
             (causes("Malformed intents by code", "/console/malformed", "code", &status.store.malformed_intents,
                 "No malformed intent came in the last 24 hours."))
+            (causes("Bounced and complained", "/console/notifications", "receipt", &status.store.receipts,
+                "No receipt of the last 24 hours reports a bounce or a complaint."))
         }
         section #replicas data-live aria-label="Replicas" { (replicas(status)) }
         p.hint { "Version " (status.version) ". All times are in UTC." }

@@ -4,6 +4,7 @@
 mod actions;
 mod changes;
 mod erase;
+mod find;
 mod forms;
 mod headers;
 mod holds;

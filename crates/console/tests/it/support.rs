@@ -33,8 +33,10 @@ use pg::{Dsn, PgPool, PoolSettings};
 use store_postgres::{PgQueries, PgStore, QUERY_SESSION, SESSION};
 use tokio::time::Instant;
 use tower::ServiceExt;
+use workers::{NamedStream, Search};
 
 use crate::keys::HangingStore;
+use crate::rows::STREAM;
 
 /// The tokens of the tests.
 pub(crate) const OPERATOR: &str = "operator-token";
@@ -103,6 +105,7 @@ impl Ports for TestPorts {
     type Erasures = FakeErasures;
     type Stream = Scripted<MemoryIntents>;
     type Leader = MemoryElection;
+    type Finder = Search<PgQueries, Scripted<MemoryIntents>, MemoryElection>;
     type Activity = Scripted<MemoryReplicas>;
     type Sessions = Scripted<MemorySessions>;
     type Keys = HangingStore;
@@ -178,6 +181,13 @@ impl World {
             erasures: self.erasures.clone(),
             stream: self.intents.clone(),
             leader: self.election.clone(),
+            finder: Search {
+                queries: self.queries.clone(),
+                intents: NamedStream { name: STREAM.to_owned(), stream: self.intents.clone() },
+                outbound: Vec::new(),
+                leader: self.election.clone(),
+                catalog: Arc::new(Catalog::built_in()),
+            },
             activity: Scripted::new(self.replicas.clone(), &self.script),
             sessions: Scripted::new(self.sessions.clone(), &self.script),
             clock: Arc::clone(&self.clock),
@@ -189,7 +199,7 @@ impl World {
             leaderless: Leaderless::new(),
             settings: ConsoleSettings {
                 catalog: Arc::new(Catalog::built_in()),
-                stream: "notification:intents".to_owned(),
+                stream: STREAM.to_owned(),
                 budgets: Budgets { push: 3, email: 7 },
                 time_limit: TIME_LIMIT,
             },

@@ -231,4 +231,4 @@ fn absence(found: &EntryFindings) -> Absence {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -5,6 +5,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use serde::Deserialize;
 
 use super::raw_fields::{Omitted, Truncated};
+use crate::entry::RawFields;
 
 /// A name or value, as far as it was kept.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -84,6 +85,15 @@ pub fn read_fields(json: &str) -> Option<Vec<(StoredPart, StoredPart)>> {
     pairs.into_iter().map(|(name, value)| Some((read(name)?, read(value)?))).collect()
 }
 
+/// The fields in `json` as received; `None` if not all of them were kept, or this service did not write it.
+pub fn whole_fields(json: &str) -> Option<RawFields> {
+    let whole = |part| match part {
+        StoredPart::Whole(bytes) => Some(bytes),
+        StoredPart::Truncated { .. } | StoredPart::Omitted(_) => None,
+    };
+    read_fields(json)?.into_iter().map(|(name, value)| Some((whole(name)?, whole(value)?))).collect()
+}
+
 fn read(part: JsonPart) -> Option<StoredPart> {
     Some(match part {
         JsonPart::Text(text) => StoredPart::Whole(text.into_bytes()),
@@ -100,7 +110,6 @@ fn read(part: JsonPart) -> Option<StoredPart> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::entry::RawFields;
     use crate::malformed::KeptFields;
 
     fn whole(text: &[u8]) -> StoredPart {

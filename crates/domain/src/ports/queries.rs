@@ -6,6 +6,8 @@ use std::time::Duration;
 use ambient::Timestamp;
 
 use super::StoreError;
+use crate::catalog::Catalog;
+use crate::conflict::Conflict;
 use crate::entry::EntryId;
 use crate::personal::{Document, Sight};
 use crate::query::{
@@ -31,6 +33,11 @@ pub trait Queries: Send + Sync {
         &self,
         ids: &[NotificationId],
     ) -> impl Future<Output = Result<Vec<Record>, StoreError>> + Send;
+
+    /// Returns the ids of the notifications with this request id or trace id, the newest first, at most
+    /// [`MAX_RECORDS`](crate::query::MAX_RECORDS), among the newest
+    /// [`TRACED_NOTIFICATIONS`](crate::find::TRACED_NOTIFICATIONS).
+    fn list_traced(&self, id: &str) -> impl Future<Output = Result<Vec<NotificationId>, StoreError>> + Send;
 
     /// Returns notifications that `filter` selects, the newest first, starting after `after`. Pages stay
     /// stable while rows arrive, because a page begins after a position and not at a number.
@@ -142,6 +149,43 @@ pub trait Queries: Send + Sync {
         stream: &str,
         entry_id: &str,
     ) -> impl Future<Output = Result<Vec<StoredMalformedIntent>, StoreError>> + Send;
+
+    /// Returns the record that holds the key.
+    fn get_key_holder(
+        &self,
+        key: &IdempotencyKey,
+    ) -> impl Future<Output = Result<Option<Record>, StoreError>> + Send {
+        async move {
+            let filter = NotificationFilter {
+                producer: Some(key.producer.clone()),
+                idempotency_key: Some(key.key.clone()),
+                ..NotificationFilter::default()
+            };
+            let limit = PageLimit::new(1).unwrap_or_default();
+            let page = self.list_notifications(&filter, None, limit).await?;
+            let ids: Vec<_> = page.items.into_iter().map(|item| item.notification_id).collect();
+            Ok(if ids.is_empty() { None } else { self.list_records(&ids).await?.pop() })
+        }
+    }
+
+    /// The same as [`Queries::get_malformed_intents`], with the conflicts of those that are one.
+    fn get_malformed_with_conflicts(
+        &self,
+        stream: &str,
+        entry_id: &str,
+        catalog: &Catalog,
+    ) -> impl Future<Output = Result<Vec<StoredMalformedIntent>, StoreError>> + Send {
+        async move {
+            let mut found = self.get_malformed_intents(stream, entry_id).await?;
+            for row in &mut found {
+                if let Some(key) = Conflict::key(&row.summary) {
+                    let holder = self.get_key_holder(&key).await?;
+                    row.conflict = Some(Conflict::of(row, holder.as_ref(), catalog));
+                }
+            }
+            Ok(found)
+        }
+    }
 
     /// Returns the trace of the intents with a key, and the checkpoint of `stream`.
     fn get_intent_trace(

@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::cursor::{Place, Query};
 use crate::catalog::Catalog;
+use crate::conflict::Conflict;
 use crate::document::{Guarded, raw_fields_schema, stored_json};
 use crate::malformed::MalformedKey;
 
@@ -118,6 +119,8 @@ pub struct StoredMalformedIntent {
     #[serde(serialize_with = "stored_json")]
     #[schemars(schema_with = "raw_fields_schema")]
     pub raw_fields: Option<String>,
+    /// The other intent, if the code is `idempotency_conflict`; else `null`.
+    pub conflict: Option<Conflict>,
 }
 
 impl StoredMalformedIntent {
@@ -125,5 +128,6 @@ impl StoredMalformedIntent {
     pub fn withhold(&mut self) {
         self.summary.withhold();
         self.raw_fields = None;
+        self.conflict = None;
     }
 }

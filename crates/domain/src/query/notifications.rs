@@ -8,8 +8,12 @@ use serde_json::{Map, Value, json};
 use super::cursor::{Place, Query};
 use crate::document::inline_schema;
 use crate::personal::{Sight, may_be_address};
+use crate::receipt::ReceiptStatus;
 use crate::record::{NotificationId, RecordCursor};
 use crate::route::RouteStatus;
+
+/// The most recipients that a notification in a list names.
+pub const LISTED_RECIPIENTS: usize = 3;
 
 /// Filter for notifications; a field that is `None` does not restrict the list.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -20,6 +24,8 @@ pub struct NotificationFilter {
     pub notification_type: Option<String>,
     /// State of at least one route.
     pub status: Option<RouteStatus>,
+    /// Highest status that the consumer of at least one route reported.
+    pub receipt: Option<ReceiptStatus>,
     /// A recipient: a user, by id, or an administrator, by address.
     pub recipient: Option<String>,
     /// True if `recipient` is matched with user ids only, for a reader who must not learn administrators'
@@ -47,7 +53,7 @@ impl Query for NotificationFilter {
     const LIST: &'static str = "notifications";
 
     fn conditions(&self) -> Vec<Option<String>> {
-        vec![
+        let mut conditions = vec![
             self.producer.clone(),
             self.notification_type.clone(),
             self.status.map(|status| status.as_str().to_owned()),
@@ -55,7 +61,10 @@ impl Query for NotificationFilter {
             self.idempotency_key.clone(),
             self.accepted_after.map(|at| at.to_string()),
             self.accepted_before.map(|at| at.to_string()),
-        ]
+        ];
+        // Without a receipt the cursors equal those of versions that lacked this condition.
+        conditions.extend(self.receipt.map(|status| Some(status.as_str().to_owned())));
+        conditions
     }
 }
 
@@ -116,6 +125,11 @@ pub struct NotificationSummary {
     pub audience_kind: String,
     /// The key that the producer chose.
     pub idempotency_key: String,
+    /// Number of users that it is sent to; 0 for administrators.
+    pub recipients: u64,
+    /// The first of these users.
+    #[schemars(length(max = LISTED_RECIPIENTS))]
+    pub first_recipient_user_ids: Vec<String>,
     /// Time of acceptance.
     pub accepted_at: Timestamp,
     /// Time of the event, according to the producer.
@@ -128,5 +142,15 @@ impl NotificationSummary {
     /// Its place in the list.
     pub fn place(&self) -> RecordCursor {
         RecordCursor { accepted_at: self.accepted_at, notification_id: self.notification_id.clone() }
+    }
+
+    /// The recipients for a person: the first of them, and the number of the others.
+    pub fn recipients_text(&self) -> String {
+        let named = self.first_recipient_user_ids.join(", ");
+        match self.recipients.saturating_sub(self.first_recipient_user_ids.len() as u64) {
+            0 if self.recipients == 0 => "administrators".to_owned(),
+            0 => named,
+            others => format!("{named} and {others} more"),
+        }
     }
 }

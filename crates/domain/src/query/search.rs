@@ -13,7 +13,7 @@ use crate::record::RecordCursor;
 /// The names of a search, as the end of the sentence "a name must be …".
 pub const SEARCH_NAMES: &str = "one of notification_id, producer, notification_type, audience_kind, idempotency_key, accepted_at, \
      occurred_at, request_id, trace_id, recipient, route.channel, route.status, route.attempt_count, \
-     route.last_error_classification, route.published_at and payload.<member>";
+     route.last_error_classification, route.published_at, receipt.status, receipt.at and payload.<member>";
 
 /// Prefix of names that refer to a member of the payload.
 const PAYLOAD: &str = "payload.";
@@ -51,13 +51,17 @@ pub enum SearchName<'a> {
     RouteLastErrorClassification,
     /// Time of publication of a route.
     RoutePublishedAt,
+    /// Highest status that the consumer of a route reported.
+    ReceiptStatus,
+    /// Time of that report, according to the consumer.
+    ReceiptAt,
     /// Member of the payload with this name.
     Payload(&'a str),
 }
 
 impl SearchName<'static> {
     /// All names except those of members of the payload.
-    pub const FIXED: [(&'static str, Self); 15] = [
+    pub const FIXED: [(&'static str, Self); 17] = [
         ("notification_id", Self::NotificationId),
         ("producer", Self::Producer),
         ("notification_type", Self::NotificationType),
@@ -73,6 +77,8 @@ impl SearchName<'static> {
         ("route.attempt_count", Self::RouteAttemptCount),
         ("route.last_error_classification", Self::RouteLastErrorClassification),
         ("route.published_at", Self::RoutePublishedAt),
+        ("receipt.status", Self::ReceiptStatus),
+        ("receipt.at", Self::ReceiptAt),
     ];
 }
 
@@ -98,7 +104,8 @@ impl<'a> SearchName<'a> {
         matches!(self, Self::Recipient | Self::Payload(_))
     }
 
-    /// True for a column of routes: all such conditions in one object of a filter refer to the same route.
+    /// True for a column of routes or of their receipts: all such conditions in one object of a filter refer
+    /// to the same route.
     pub fn is_of_route(self) -> bool {
         use SearchName as Name;
         matches!(
@@ -109,6 +116,8 @@ impl<'a> SearchName<'a> {
                 | Name::RouteAttemptCount
                 | Name::RouteLastErrorClassification
                 | Name::RoutePublishedAt
+                | Name::ReceiptStatus
+                | Name::ReceiptAt
         )
     }
 }
@@ -211,7 +220,9 @@ mod tests {
             assert_eq!(SearchName::parse(name), Some(expected));
             assert!(SEARCH_NAMES.split([' ', ',']).any(|word| word == name), "{name}");
             assert_eq!(expected.is_time(), name.ends_with("_at"), "{name}");
-            assert_eq!(expected.is_of_route(), name.starts_with("route.") || name == "recipient", "{name}");
+            let is_of_route =
+                ["route.", "receipt."].iter().any(|prefix| name.starts_with(prefix)) || name == "recipient";
+            assert_eq!(expected.is_of_route(), is_of_route, "{name}");
         }
         assert_eq!(SearchName::parse("payload.turn_number"), Some(SearchName::Payload("turn_number")));
         for name in [

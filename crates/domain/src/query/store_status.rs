@@ -97,6 +97,12 @@ cause_form!(
     classification
 );
 cause_form!(MalformedIntentCounts, "Malformed intents of the last 24 hours.", CodeCount, code);
+cause_form!(
+    ReceiptCounts,
+    "Receipts of the last 24 hours that report a bounce or a complaint.",
+    ReceiptStatusCount,
+    status
+);
 
 /// A replica as it last reported itself.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, JsonSchema)]
@@ -175,6 +181,11 @@ pub struct StoreStatus {
     /// Failures of the last [`super::RECENT`].
     #[serde(skip)]
     pub recent: RecentFailures,
+    /// Receipts of the last 24 hours that report a bounce or a complaint, by status. The time is that of the
+    /// report, according to the consumer.
+    #[serde(serialize_with = "ReceiptCounts::serialize")]
+    #[schemars(with = "ReceiptCounts<'_>")]
+    pub receipts: CauseCounts,
     /// The holds of operators, the oldest first.
     pub holds: Vec<Hold>,
     /// The replicas of the last hour, by name.

@@ -1,4 +1,4 @@
-//! Notifications that an index can find completely: by idempotency key, by recipient, by status.
+//! Notifications that an index can find completely: by idempotency key, by recipient, by receipt, by status.
 //!
 //! An index with the order of the list returns the first [`MAX_CANDIDATES`] after a position. One with
 //! another order returns all, or reports that there are too many: then they are so frequent that examining
@@ -7,6 +7,7 @@
 use ambient::Timestamp;
 use domain::ports::StoreError;
 use domain::query::NotificationFilter;
+use domain::receipt::ReceiptStatus;
 use domain::record::RecordCursor;
 use domain::route::{Channel, RouteStatus};
 use pg::{BoundStatement, Session, Statement, bind, parameter};
@@ -17,6 +18,7 @@ use tokio_postgres::Row;
 
 use crate::codec::{column, instant};
 use crate::error::store_error;
+use crate::receipts::receipt_with;
 use crate::schema::{Records, Routes};
 
 /// The maximum number of candidates of one search.
@@ -82,6 +84,9 @@ pub(super) async fn find(
     if let (None, Some(recipient)) = (&found, &filter.recipient) {
         found = by_recipient(session, recipient, range).await?;
     }
+    if let (None, Some(receipt)) = (&found, filter.receipt.filter(is_rare)) {
+        found = by_receipt(session, receipt, range).await?;
+    }
     match (&found, filter.status) {
         (None, Some(RouteStatus::Pending)) => by_pending(session, range).await,
         (None, Some(status)) if status != RouteStatus::Published => {
@@ -140,6 +145,24 @@ async fn by_recipient(
     let (to_administrator, end) = ordered(&rows)?;
     places.extend(to_administrator);
     Ok(Some(Candidates::new(places, end, range)))
+}
+
+/// True for a status that few receipts have. The index collects all receipts with a status before the first
+/// is read, so a frequent status is found faster along the list.
+fn is_rare(status: &ReceiptStatus) -> bool {
+    !matches!(status, ReceiptStatus::Delivered | ReceiptStatus::Opened)
+}
+
+async fn by_receipt(
+    session: &Session,
+    status: ReceiptStatus,
+    range: &Range,
+) -> Result<Option<Candidates>, StoreError> {
+    let rows = session.query(with_receipt(status)).await.map_err(store_error)?;
+    if rows.len() == MAX_CANDIDATES {
+        return Ok(None);
+    }
+    Ok(Some(Candidates::new(record_places(&rows)?, None, range)))
 }
 
 async fn by_pending(session: &Session, range: &Range) -> Result<Option<Candidates>, StoreError> {
@@ -251,6 +274,13 @@ pg::statements! {
         ORDER BY created_at DESC, notification_id DESC
         LIMIT $5::bigint";
 
+    /// The records of the receipts with a status: the key of a receipt begins with the id of its record.
+    WITH_RECEIPT = "receipts.places_of_status", plan ["receipts_value_gin", "records_pkey"], "
+        SELECT r.notification_id, r.accepted_at
+        FROM (SELECT key FROM receipts WHERE value @> $1::text::jsonb LIMIT $2::bigint) AS d
+        JOIN records r ON r.notification_id = split_part(d.key, '/', 1)
+        LIMIT $2::bigint";
+
     /// The unpublished routes with a status. The condition of the index is written as the index has it.
     UNPUBLISHED = "routes.places_of_unpublished", plan ["routes_unpublished_idx"], "
         SELECT created_at, notification_id FROM routes
@@ -258,6 +288,10 @@ pg::statements! {
             AND (created_at, notification_id) < ($2::timestamptz, $3::text) AND created_at >= $4::timestamptz
         ORDER BY created_at DESC, notification_id DESC
         LIMIT $5::bigint";
+}
+
+pub(super) fn with_receipt(status: ReceiptStatus) -> BoundStatement {
+    WITH_RECEIPT.bind([parameter::text(receipt_with(status)), parameter::rows(MAX_CANDIDATES)])
 }
 
 pub(super) fn to_administrator(address: &str, range: &Range) -> BoundStatement {

@@ -43,7 +43,7 @@ pub(super) async fn get(
             _ => None,
         };
         bytes += raw_fields.as_ref().map_or(0, String::len);
-        found.push(StoredMalformedIntent { summary, raw_fields });
+        found.push(StoredMalformedIntent { summary, raw_fields, conflict: None });
     }
     Ok(found)
 }

@@ -6,15 +6,17 @@ use std::collections::HashMap;
 use domain::catalog::AudienceKind;
 use domain::ports::StoreError;
 use domain::query::{NotificationFilter, NotificationSummary, Page, PageLimit, RouteCounts};
+use domain::receipt::ReceiptStatus;
 use domain::record::{NotificationId, RecordCursor};
 use domain::route::RouteStatus;
 use pg::parameter::{self, Parameter};
 use pg::{BoundStatement, Session};
+use serde_json::Value;
 use tokio_postgres::Row;
 
 use super::candidates::{self, Candidates, Range, user_list};
 use super::{MAX_EXAMINED, examined, page};
-use crate::codec::{column, count, instant, name};
+use crate::codec::{column, corrupt, count, instant, name, small_count};
 use crate::error::store_error;
 
 /// The maximum number of candidates that one statement checks.
@@ -23,12 +25,6 @@ pub(super) const CHECKED_AT_ONCE: usize = 500;
 const MAX_PAGE_ROUTES: usize = 20_000;
 /// The number of channels of one recipient.
 const CHANNELS: usize = domain::route::Channel::ALL.len();
-
-/// A notification without its routes, and its number of users.
-pub(super) struct Found {
-    pub(super) summary: NotificationSummary,
-    recipients: usize,
-}
 
 pub(super) async fn list(
     session: &Session,
@@ -42,7 +38,7 @@ pub(super) async fn list(
         None => {
             let statement = listed(filter, &range, limit.get());
             let rows = session.query(statement).await.map_err(store_error)?;
-            page(examined(&rows, parse)?, limit.get(), |found| found.summary.place())
+            page(examined(&rows, parse)?, limit.get(), |found| found.place())
         }
     };
     let mut page = end_early(found);
@@ -56,8 +52,8 @@ async fn check(
     filter: &NotificationFilter,
     candidates: Candidates,
     limit: usize,
-) -> Result<Page<Found, RecordCursor>, StoreError> {
-    let mut items: Vec<Found> = Vec::new();
+) -> Result<Page<NotificationSummary, RecordCursor>, StoreError> {
+    let mut items: Vec<NotificationSummary> = Vec::new();
     for chunk in candidates.places.chunks(CHECKED_AT_ONCE) {
         let rows = session.query(with_ids(filter, chunk)).await.map_err(store_error)?;
         let mut found = rows.iter().map(parse).collect::<Result<Vec<_>, _>>()?;
@@ -65,29 +61,30 @@ async fn check(
         items.extend(found);
         if items.len() >= limit {
             items.truncate(limit);
-            let next = items.last().map(|last| last.summary.place());
+            let next = items.last().map(|last| last.place());
             return Ok(Page { items, next });
         }
     }
     Ok(Page { items, next: candidates.end })
 }
 
-pub(super) fn newest_first(found: &mut [Found]) {
-    let place = |found: &Found| (found.summary.accepted_at, found.summary.notification_id.clone());
+pub(super) fn newest_first(found: &mut [NotificationSummary]) {
+    let place = |found: &NotificationSummary| (found.accepted_at, found.notification_id.clone());
     found.sort_by_key(|found| std::cmp::Reverse(place(found)));
 }
 
 /// Cuts a page whose notifications have very many routes.
-pub(super) fn end_early(page: Page<Found, RecordCursor>) -> Page<NotificationSummary, RecordCursor> {
+pub(super) fn end_early(
+    page: Page<NotificationSummary, RecordCursor>,
+) -> Page<NotificationSummary, RecordCursor> {
     let mut routes = 0;
-    let fits = |found: &&Found| {
-        routes += found.recipients.max(1) * CHANNELS;
+    let fits = |found: &&NotificationSummary| {
+        routes += usize::try_from(found.recipients.max(1)).unwrap_or(usize::MAX) * CHANNELS;
         routes <= MAX_PAGE_ROUTES
     };
     let kept = page.items.iter().take_while(fits).count().max(1);
     let is_cut = kept < page.items.len();
-    let items: Vec<NotificationSummary> =
-        page.items.into_iter().take(kept).map(|found| found.summary).collect();
+    let items: Vec<NotificationSummary> = page.items.into_iter().take(kept).collect();
     let next = if is_cut { items.last().map(NotificationSummary::place) } else { page.next };
     Page { items, next }
 }
@@ -113,9 +110,13 @@ pub(super) async fn count_routes_of(
     Ok(())
 }
 
-pub(super) fn parse(row: &Row) -> Result<Found, StoreError> {
+pub(super) fn parse(row: &Row) -> Result<NotificationSummary, StoreError> {
     let id: String = column(row, "records.notification_id", "")?;
-    let summary = NotificationSummary {
+    let first: Value = column(row, "first_recipients", &id)?;
+    Ok(NotificationSummary {
+        recipients: small_count(row, "recipients", &id)?.into(),
+        first_recipient_user_ids: serde_json::from_value(first)
+            .map_err(|error| corrupt("records.recipient_user_ids", &id, error.to_string()))?,
         notification_type: column(row, "records.notification_type", &id)?,
         producer: column(row, "records.producer", &id)?,
         audience_kind: column(row, "records.audience_kind", &id)?,
@@ -124,22 +125,22 @@ pub(super) fn parse(row: &Row) -> Result<Found, StoreError> {
         occurred_at: instant(row, "records.occurred_at", &id)?,
         routes: RouteCounts::default(),
         notification_id: NotificationId::from(id.clone()),
-    };
-    let recipients: i32 = column(row, "recipients", &id)?;
-    Ok(Found { summary, recipients: usize::try_from(recipients).unwrap_or(0) })
+    })
 }
 
 /// The columns of a notification in a list, of a record `r`.
 macro_rules! shown_text {
     () => {
         "r.notification_id, r.notification_type, r.producer, r.audience_kind, r.idempotency_key, r.accepted_at,
-            r.occurred_at, jsonb_array_length(r.recipient_user_ids) AS recipients"
+            r.occurred_at, jsonb_array_length(r.recipient_user_ids) AS recipients,
+            jsonb_path_query_array(r.recipient_user_ids, '$[0 to 2]') AS first_recipients"
     };
 }
 
 /// Every condition of a filter on a record `r` except those of the range, with the parameters that
-/// [`conditions`] returns. Unlike `EXISTS`, the planner never turns a subquery for one row into a scan of all
-/// rows of the table.
+/// [`conditions`] returns. The keys of its receipts begin with its id and `/`, after which `0` is the next
+/// byte. Unlike `EXISTS`, the planner never turns a subquery for one row into a scan of all rows of the
+/// table.
 macro_rules! matches_text {
     () => {
         "($1::text IS NULL OR r.producer = $1::text)
@@ -157,6 +158,11 @@ macro_rules! matches_text {
                 SELECT true FROM routes t
                 WHERE t.notification_id = r.notification_id AND t.status = $7::text
                 LIMIT 1
+            ), false))
+            AND ($8::text IS NULL OR coalesce((
+                SELECT true FROM receipts d
+                WHERE d.key > r.notification_id || '/' AND d.key < r.notification_id || '0' AND d.value ->> 'status' = $8::text
+                LIMIT 1
             ), false))"
     };
 }
@@ -164,7 +170,7 @@ macro_rules! matches_text {
 pg::statements! {
     /// At most [`MAX_EXAMINED`] rows after a position. Returns the matching rows until the page is full, and
     /// the last one in any case.
-    LIST = "notifications.list", plan ["records_listing_idx", "routes_pkey"], concat!("
+    LIST = "notifications.list", plan ["records_listing_idx", "routes_pkey", "receipts_pkey"], concat!("
         SELECT *
         FROM (
             SELECT ", shown_text!(), ", r.rows, ", matches_text!(), " AS matches
@@ -173,21 +179,21 @@ pg::statements! {
                     occurred_at, recipient_user_ids,
                     row_number() OVER (ORDER BY accepted_at DESC, notification_id DESC) AS rows
                 FROM records
-                WHERE (accepted_at, notification_id) < ($8::timestamptz, $9::text)
-                    AND accepted_at >= $10::timestamptz
+                WHERE (accepted_at, notification_id) < ($9::timestamptz, $10::text)
+                    AND accepted_at >= $11::timestamptz
                 ORDER BY accepted_at DESC, notification_id DESC
-                LIMIT $11::bigint
+                LIMIT $12::bigint
             ) AS r
         ) AS compared
-        WHERE matches OR rows = $11::bigint
+        WHERE matches OR rows = $12::bigint
         ORDER BY accepted_at DESC, notification_id DESC
-        LIMIT $12::bigint");
+        LIMIT $13::bigint");
 
     /// The candidates that match.
-    WITH_IDS = "notifications.with_ids", plan ["records_pkey", "routes_pkey"], concat!("
+    WITH_IDS = "notifications.with_ids", plan ["records_pkey", "routes_pkey", "receipts_pkey"], concat!("
         SELECT ", shown_text!(), " FROM records r
-        WHERE r.notification_id = ANY ($8::text[]) AND ", matches_text!(), "
-        LIMIT $9::bigint");
+        WHERE r.notification_id = ANY ($9::text[]) AND ", matches_text!(), "
+        LIMIT $10::bigint");
 
     /// The numbers of routes; the caller limits the notifications by their recipients.
     ROUTE_COUNTS = "notifications.count_routes", plan ["routes_pkey"], "
@@ -199,7 +205,7 @@ pg::statements! {
 }
 
 pub(super) fn listed(filter: &NotificationFilter, range: &Range, limit: usize) -> BoundStatement {
-    let [producer, of_type, key, user, audience, route_id, status] = conditions(filter);
+    let [producer, of_type, key, user, audience, route_id, status, receipt] = conditions(filter);
     LIST.bind([
         producer,
         of_type,
@@ -208,6 +214,7 @@ pub(super) fn listed(filter: &NotificationFilter, range: &Range, limit: usize) -
         audience,
         route_id,
         status,
+        receipt,
         parameter::instant(range.after.accepted_at),
         parameter::text(range.after.notification_id.as_str()),
         parameter::instant(range.since),
@@ -217,14 +224,14 @@ pub(super) fn listed(filter: &NotificationFilter, range: &Range, limit: usize) -
 }
 
 pub(super) fn with_ids(filter: &NotificationFilter, places: &[RecordCursor]) -> BoundStatement {
-    let [producer, of_type, key, user, audience, route_id, status] = conditions(filter);
+    let [producer, of_type, key, user, audience, route_id, status, receipt] = conditions(filter);
     let ids = parameter::texts(places.iter().map(|place| place.notification_id.as_str()));
     let limit = parameter::rows(CHECKED_AT_ONCE);
-    WITH_IDS.bind([producer, of_type, key, user, audience, route_id, status, ids, limit])
+    WITH_IDS.bind([producer, of_type, key, user, audience, route_id, status, receipt, ids, limit])
 }
 
 /// The first parameters of a statement with `matches_text`.
-fn conditions(filter: &NotificationFilter) -> [Parameter; 7] {
+fn conditions(filter: &NotificationFilter) -> [Parameter; 8] {
     let recipient = filter.recipient.as_deref();
     // No administrator has an empty address.
     let address = recipient.filter(|_| !filter.users_only).unwrap_or_default();
@@ -236,6 +243,7 @@ fn conditions(filter: &NotificationFilter) -> [Parameter; 7] {
         parameter::text(AudienceKind::AdminEmail.as_str()),
         parameter::text(format!("email:email:{address}")),
         parameter::optional_text(filter.status.map(RouteStatus::as_str)),
+        parameter::optional_text(filter.receipt.map(ReceiptStatus::as_str)),
     ]
 }
 

@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use self::hints::Hints;
 use self::names::{OnRecords, SearchNames};
 use super::candidates::{self, Candidates, Range};
-use super::notifications::{CHECKED_AT_ONCE, Found, count_routes_of, end_early, newest_first, parse};
+use super::notifications::{CHECKED_AT_ONCE, count_routes_of, end_early, newest_first, parse};
 use crate::error::store_error;
 
 /// A snapshot, so that all statements of a search see the same rows.
@@ -109,28 +109,32 @@ impl Search<'_> {
         &self,
         candidates: Candidates,
         limit: usize,
-    ) -> Result<Page<Found, RecordCursor>, StoreError> {
-        let mut items: Vec<Found> = Vec::new();
+    ) -> Result<Page<NotificationSummary, RecordCursor>, StoreError> {
+        let mut items: Vec<NotificationSummary> = Vec::new();
         for chunk in candidates.places.chunks(CHECKED_AT_ONCE) {
             let mut found = self.rows(with_ids(self.filter, chunk)).await?;
             newest_first(&mut found);
             items.extend(found);
             if items.len() >= limit {
                 items.truncate(limit);
-                let next = items.last().map(|last| last.summary.place());
+                let next = items.last().map(|last| last.place());
                 return Ok(Page { items, next });
             }
         }
         Ok(Page { items, next: candidates.end })
     }
 
-    async fn list(&self, range: &Range, limit: usize) -> Result<Page<Found, RecordCursor>, StoreError> {
+    async fn list(
+        &self,
+        range: &Range,
+        limit: usize,
+    ) -> Result<Page<NotificationSummary, RecordCursor>, StoreError> {
         let items = self.rows(listed(self.filter, range, limit)).await?;
-        let next = items.last().filter(|_| items.len() == limit).map(|last| last.summary.place());
+        let next = items.last().filter(|_| items.len() == limit).map(|last| last.place());
         Ok(Page { items, next })
     }
 
-    async fn rows(&self, select: BoundStatement) -> Result<Vec<Found>, StoreError> {
+    async fn rows(&self, select: BoundStatement) -> Result<Vec<NotificationSummary>, StoreError> {
         self.limit_time().await?;
         let rows = self.session.query_once(select).await.map_err(store_error)?;
         rows.iter().map(parse).collect()
@@ -140,7 +144,8 @@ impl Search<'_> {
 /// The statements of a search with every kind of name. The texts vary with the filter.
 pub(super) fn statements() -> [Statement; 2] {
     let every_kind = br#"{"producer": "", "occurred_at": {"$after": "2026-01-01T00:00:00Z"}, "recipient": "",
-        "route.attempt_count": 1, "payload.x": {"$before": "2026-01-01T00:00:00Z"}}"#;
+        "route.attempt_count": 1, "receipt.status": "", "receipt.at": {"$after": "2026-01-01T00:00:00Z"},
+        "payload.x": {"$before": "2026-01-01T00:00:00Z"}}"#;
     // Cannot fail: a test prepares the statements.
     let filter = Filter::parse(every_kind, &SearchNames).expect("a filter");
     let range = Range::new(&Hints::of(&filter).filter, None);
@@ -153,7 +158,8 @@ fn matching(filter: &Filter, source: &str, parameters: &mut Parameters) -> Strin
     format!(
         "SELECT records.notification_id, records.notification_type, records.producer, records.audience_kind,
             records.idempotency_key, records.accepted_at, records.occurred_at,
-            jsonb_array_length(records.recipient_user_ids) AS recipients
+            jsonb_array_length(records.recipient_user_ids) AS recipients,
+            jsonb_path_query_array(records.recipient_user_ids, '$[0 to 2]') AS first_recipients
         FROM {source} {} WHERE {}",
         target.join_payload(),
         filter.to_sql(&target, parameters)

@@ -8,6 +8,7 @@ use domain::ports::StoreError;
 use domain::query::{
     COUNT_CAP, CauseCounts, ChannelStatus, Counted, RECENT, RecentFailure, RecentFailures, StoreStatus,
 };
+use domain::receipt::ReceiptStatus;
 use domain::route::{Channel, RouteStatus};
 use pg::parameter::{self, Parameter};
 use pg::{BoundStatement, Session, Statement};
@@ -16,12 +17,15 @@ use tokio_postgres::Row;
 use super::replicas;
 use crate::codec::{column, count, instant};
 use crate::error::store_error;
+use crate::receipts::receipt_with;
 use crate::{checkpoint, holds, routes};
 
 /// The period for which causes are counted.
 const CAUSES_OF_LAST: Duration = Duration::from_secs(24 * 3_600);
 /// The most producers that are named because they sent only malformed intents.
 const MAX_FAILING_PRODUCERS: usize = 10;
+/// The maximum number of receipts of one status that are examined.
+const MAX_RECEIPTS: usize = 100_000;
 
 pub(super) async fn read(session: &Session, stream: &str, now: Timestamp) -> Result<StoreStatus, StoreError> {
     let rows = session.query(TIME.bind([])).await.map_err(store_error)?;
@@ -52,6 +56,7 @@ pub(super) async fn read(session: &Session, stream: &str, now: Timestamp) -> Res
             dead_letters: failures(session, recent_failures(&NEW_DEAD_LETTERS, at)).await?,
             producers: failures(session, recent_failures(&ONLY_MALFORMED, at)).await?,
         },
+        receipts: bad_receipts(session, at).await?,
         holds: holds::list(session).await?,
         replicas: replicas::list_with_holders(session).await?,
     })
@@ -69,6 +74,19 @@ async fn failures(session: &Session, statement: BoundStatement) -> Result<Vec<Re
         })
     };
     rows.iter().map(failure).collect()
+}
+
+/// The receipts since [`CAUSES_OF_LAST`] that report a bounce or a complaint.
+async fn bad_receipts(session: &Session, at: Timestamp) -> Result<CauseCounts, StoreError> {
+    let mut all = CauseCounts::default();
+    for status in [ReceiptStatus::Bounced, ReceiptStatus::Complained] {
+        let rows = session.query(recent_receipts(status, at)).await.map_err(store_error)?;
+        let Some(row) = rows.first() else { continue };
+        let found = count(row, "found", status.as_str())?;
+        all.capped |= count(row, "examined", status.as_str())? >= MAX_RECEIPTS as u64;
+        all.counts.extend((found > 0).then(|| (status.as_str().to_owned(), found)));
+    }
+    Ok(all)
 }
 
 async fn counts_of(session: &Session, statement: BoundStatement) -> Result<CauseCounts, StoreError> {
@@ -116,6 +134,14 @@ pg::statements! {
             LIMIT $2::bigint
         ) AS recent
         GROUP BY failure_classification";
+
+    /// The receipts with a status, and those of them whose report is not older than a time: both are written
+    /// in one format, so that they compare as texts. The index finds a status in no order of time.
+    RECENT_RECEIPTS = "status.recent_receipts", plan ["receipts_value_gin"], "
+        SELECT count(*) AS examined, count(*) FILTER (WHERE at COLLATE \"C\" >= $2::text) AS found
+        FROM (
+            SELECT value ->> 'at' AS at FROM receipts WHERE value @> $1::text::jsonb LIMIT $3::bigint
+        ) AS of_status";
 
     /// The malformed intents since a time, newest first, by code.
     RECENT_MALFORMED = "status.recent_malformed_intents", plan ["malformed_intents_recorded_idx"], "
@@ -188,4 +214,13 @@ pub(super) fn recent(statement: &Statement, now: Timestamp) -> BoundStatement {
 /// [`NEW_DEAD_LETTERS`] or [`ONLY_MALFORMED`].
 pub(super) fn recent_failures(statement: &Statement, now: Timestamp) -> BoundStatement {
     statement.bind([parameter::instant(now - RECENT), cap(), parameter::rows(MAX_FAILING_PRODUCERS)])
+}
+
+pub(super) fn recent_receipts(status: ReceiptStatus, now: Timestamp) -> BoundStatement {
+    let since = (now - CAUSES_OF_LAST).to_string();
+    RECENT_RECEIPTS.bind([
+        parameter::text(receipt_with(status)),
+        parameter::text(since),
+        parameter::rows(MAX_RECEIPTS),
+    ])
 }

@@ -2,6 +2,7 @@
 //! tables and with accurate ones.
 
 use domain::query::MAX_RECORDS;
+use domain::receipt::ReceiptStatus;
 use domain::route::{Channel, RouteKey, RouteStatus};
 use harness::TestDatabase;
 use pg::{Dsn, PoolSettings};
@@ -26,15 +27,17 @@ async fn queries(database: &TestDatabase) -> PgQueries {
 /// A condition on a column, on a route, on a payload and on its times, so that every part is read.
 const EVERY_KIND: &str = r#"{"producer": "p", "recipient": {"$exists": true}, "payload.x": {"$exists": false},
     "$not": {"payload.y": {"$after": "2026-01-01T00:00:00Z"}}}"#;
+/// One of twenty notifications matches it.
+const BOUNCED_PUSHES: &str = r#"{"receipt.status": "bounced", "route.channel": "push"}"#;
 /// No notification matches it.
 const RARE_OF_AN_HOUR: &str =
     r#"{"accepted_at": {"$after": "2026-01-01T04:33:20Z"}, "route.status": "none"}"#;
 
 /// 20,000 notifications with two routes each: three of four are published; half of the others are live, half
-/// dead letters. As many malformed intents.
+/// dead letters. As many malformed intents. Each push route has a receipt; one of twenty is a bounce.
 fn backlog(statistics: bool) -> String {
     let mut sql = String::new();
-    for table in ["records", "routes", "dead_letters", "malformed_intents"] {
+    for table in ["records", "routes", "receipts", "dead_letters", "malformed_intents"] {
         sql.push_str(&format!("ALTER TABLE {table} SET (autovacuum_enabled = false); ANALYZE {table};"));
     }
     // Inserted with their final status: dead row versions would be read, too.
@@ -49,6 +52,10 @@ fn backlog(statistics: bool) -> String {
             CASE idempotency_key::int % 8 WHEN 0 THEN 'failed' WHEN 1 THEN 'dead_letter' ELSE 'published' END, 3,
             CASE idempotency_key::int % 8 WHEN 0 THEN accepted_at END, accepted_at, accepted_at
          FROM records, unnest(ARRAY['push', 'email']) c;
+         INSERT INTO receipts (key, value)
+         SELECT notification_id || '/push:user:u', jsonb_build_object('at', accepted_at,
+            'status', CASE idempotency_key::int % 20 WHEN 0 THEN 'bounced' ELSE 'delivered' END)
+         FROM records;
          INSERT INTO dead_letters (notification_id, route_id, channel, recipient_ref, final_attempt_count, max_attempts,
             failure_classification, failure_message, recovery_hint, created_at)
          SELECT notification_id, route_id, channel, recipient_ref, 3, 3, 'c', 'm', 'h', created_at FROM routes WHERE status = 'dead_letter';
@@ -57,7 +64,7 @@ fn backlog(statistics: bool) -> String {
          SELECT 's', n || '-0', 'f', 'p', CASE n % 2 WHEN 0 THEN '8' ELSE n::text END, 'c', 'm', '[]', timestamptz '2026-01-01' + n * interval '1 s' FROM generate_series(1, 20000) n;",
     );
     if statistics {
-        sql.push_str("ANALYZE records; ANALYZE routes; ANALYZE dead_letters; ANALYZE malformed_intents;");
+        sql.push_str("ANALYZE records; ANALYZE routes; ANALYZE receipts; ANALYZE dead_letters; ANALYZE malformed_intents;");
     }
     sql
 }
@@ -74,6 +81,7 @@ async fn look_at_plans(statistics: bool) {
     let queries = queries(&database).await;
     let session = queries.session("explain").await.expect("is there");
     let filter = NotificationFilter::default();
+    let delivered = NotificationFilter { receipt: Some(ReceiptStatus::Delivered), ..filter.clone() };
     let rare = NotificationFilter { notification_type: Some("rare".into()), ..filter.clone() };
     let range = Range::new(&filter, None);
     let hour = Range {
@@ -100,7 +108,7 @@ async fn look_at_plans(statistics: bool) {
     let rare_malformed = MalformedFilter { code: Some("rare".into()), ..malformed_filter.clone() };
     let key = IdempotencyKey { producer: "p".to_owned(), key: "8".to_owned() };
     let (few, page, examined, candidates) = (10, 50, MAX_EXAMINED as u64, MAX_CANDIDATES as u64);
-    let cap = domain::query::COUNT_CAP;
+    let (cap, bounced) = (domain::query::COUNT_CAP, 1_000);
     use notifications::listed as notifications;
     use {dead_letters::listed as dead_letters, malformed::listed as malformed};
     // The name, the plan, the index, the maximum rows of a node, and the maximum blocks.
@@ -158,6 +166,27 @@ async fn look_at_plans(statistics: bool) {
             "routes_unpublished_idx",
             candidates,
             2 * candidates,
+        ),
+        (
+            "a receipt",
+            plan(&session, with_receipt(ReceiptStatus::Bounced)).await,
+            "receipts_value_gin",
+            bounced,
+            2 * BLOCKS * bounced,
+        ),
+        (
+            "a page by receipt",
+            plan(&session, notifications(&delivered, &range, 50)).await,
+            "receipts_pkey",
+            2 * page,
+            4 * BLOCKS * page,
+        ),
+        (
+            "a search for receipts",
+            plan(&session, search::listed(&searched(BOUNCED_PUSHES), &range, 50)).await,
+            "receipts_pkey",
+            40 * page,
+            8 * BLOCKS * 20 * page,
         ),
         (
             "searched by ids",
@@ -254,6 +283,13 @@ async fn look_at_plans(statistics: bool) {
             BLOCKS,
         ),
         ("due", plan(&session, status::due(Channel::Push, now)).await, "routes_due_idx", cap, 2 * cap),
+        (
+            "bad receipts",
+            plan(&session, status::recent_receipts(ReceiptStatus::Bounced, now)).await,
+            "receipts_value_gin",
+            bounced,
+            2 * bounced,
+        ),
         ("failing", plan(&session, status::failing()).await, "routes_unpublished_idx", cap, 2 * cap),
         (
             "recent dead letters",

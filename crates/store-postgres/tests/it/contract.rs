@@ -143,7 +143,7 @@ impl RetentionFixture for World {
 }
 
 impl QueriesFixture for World {
-    fn store(&self) -> &(impl AcceptanceStore + RouteStore) {
+    fn store(&self) -> &(impl AcceptanceStore + RouteStore + ReceiptStore) {
         &self.store
     }
 

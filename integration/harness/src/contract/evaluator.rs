@@ -74,6 +74,8 @@ impl Candidate<'_> {
             SearchName::RouteStatus => text(route?.status.as_str()),
             SearchName::RouteAttemptCount => Json::parse(route?.attempt_count.to_string().as_bytes()).ok(),
             SearchName::RouteLastErrorClassification => unless_empty(&route?.last_error_classification),
+            SearchName::ReceiptStatus => text(route?.receipt.as_ref()?.highest.status.as_str()),
+            SearchName::ReceiptAt => text(&route?.receipt.as_ref()?.highest.at.to_string()),
             SearchName::RoutePublishedAt => text(&route?.published_at?.to_string()),
         }
     }

@@ -3,7 +3,7 @@
 use domain::accept::Known;
 use domain::document::Age;
 use domain::outcome::Outcome;
-use domain::ports::{AcceptanceStore, Queries, RouteStore};
+use domain::ports::{AcceptanceStore, Queries, ReceiptStore, RouteStore};
 use domain::query::{
     DeadLetterFilter, MAX_RECORDS, MalformedFilter, Notification, NotificationFilter, NotificationSummary,
     Page, PageLimit,
@@ -20,8 +20,8 @@ use crate::turn_ready;
 
 /// A store under test.
 pub trait QueriesFixture {
-    /// The store; acceptance and completions create its rows.
-    fn store(&self) -> &(impl AcceptanceStore + RouteStore);
+    /// The store; acceptance, completions and reports create its rows.
+    fn store(&self) -> &(impl AcceptanceStore + RouteStore + ReceiptStore);
 
     /// The queries on the rows.
     fn queries(&self) -> &impl Queries;
@@ -35,6 +35,7 @@ macro_rules! queries_contract {
             queries, $fixture;
             a_notification_is_shown_with_all_its_routes,
             records_are_read_by_their_ids_and_no_more_than_the_bound,
+            notifications_are_found_by_request_and_by_trace_the_newest_first,
             pages_list_every_notification_once_newest_first_while_others_arrive,
             each_condition_selects_and_all_of_them_must_hold,
             a_search_by_each_status_finds_the_notifications_with_such_a_route,
@@ -130,6 +131,21 @@ pub async fn records_are_read_by_their_ids_and_no_more_than_the_bound(fixture: i
     let found = read(&all).await;
     assert_eq!(found.len(), MAX_RECORDS);
     assert!(!found.contains(records[MAX_RECORDS]), "the first ones are read");
+}
+
+pub async fn notifications_are_found_by_request_and_by_trace_the_newest_first(fixture: impl QueriesFixture) {
+    for (number, request_id, trace_id) in [(1, "r-1", "t-1"), (2, "r-1", "r-2"), (3, "r-2", "t-1")] {
+        let mut draft = turn_ready(["u-1"], &format!("k-{number}"), 1);
+        draft.request_id = Some(request_id.to_owned());
+        draft.trace_id = Some(trace_id.to_owned());
+        accept_draft(fixture.store(), number, draft, at(i64::try_from(number).expect("small"))).await;
+    }
+    for (id, expected) in
+        [("r-1", ["2-0", "1-0"].as_slice()), ("t-1", &["3-0", "1-0"]), ("r-2", &["3-0", "2-0"]), ("k-1", &[])]
+    {
+        let found = fixture.queries().list_traced(id).await.expect("the store is there");
+        assert_eq!(found.iter().map(NotificationId::as_str).collect::<Vec<_>>(), expected, "{id}");
+    }
 }
 
 pub async fn pages_list_every_notification_once_newest_first_while_others_arrive(

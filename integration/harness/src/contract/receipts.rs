@@ -8,6 +8,7 @@ use domain::ports::{
     AcceptanceStore, Completion, Cutoff, Published, Queries, ReceiptStore, RetentionStore, RouteStore,
     RowLocks,
 };
+use domain::query::{NotificationFilter, PageLimit, SearchFilter, SearchOutcome};
 use domain::receipt::{Receipt, ReceiptStatus, Recorded, Report, ReportOutcome, RouteReport};
 use domain::record::NotificationId;
 use domain::route::{Channel, RouteKey};
@@ -45,9 +46,60 @@ macro_rules! receipts_contract {
             routes_of_another_channel_are_unknown_and_get_no_receipt,
             what_is_no_route_is_unknown_and_gets_no_receipt,
             the_notification_shows_the_receipt_of_each_route,
+            notifications_are_found_by_their_receipts_and_bad_ones_are_counted,
             receipts_go_with_their_record_and_no_other_does,
         );
     };
+}
+
+pub async fn notifications_are_found_by_their_receipts_and_bad_ones_are_counted(
+    fixture: impl ReceiptsFixture,
+) {
+    accept(fixture.store(), 1..=4, at(0)).await;
+    let queries = fixture.queries();
+    // The database counts by its own clock, so the times of these reports are its own.
+    let now = queries.status("s", at(0)).await.expect("the store is there").at;
+    let day = Duration::from_secs(24 * 3_600);
+    let report = |number, channel, status, at| {
+        let report = Report { status, at, detail: String::new() };
+        RouteReport { key: id(number, channel).parse().expect("the id of a route"), report }
+    };
+    let reports = [
+        report(1, Channel::Email, Bounced, now),
+        report(2, Channel::Email, Bounced, now - day - day),
+        report(3, Channel::Email, Complained, now),
+        report(3, Channel::Push, Delivered, now),
+    ];
+    let recorded = fixture.store().record_reports(&reports, None).await.expect("the store is there");
+    assert_eq!(recorded, [RECORDED; 4]);
+    let status = queries.status("s", at(0)).await.expect("the store is there");
+    let counts = [("bounced".to_owned(), 1), ("complained".to_owned(), 1)];
+    assert_eq!((status.receipts.counts.as_slice(), status.receipts.capped), (counts.as_slice(), false));
+    for (receipt, expected) in
+        [(Bounced, ["2-0", "1-0"].as_slice()), (Complained, &["3-0"]), (Delivered, &["3-0"]), (Opened, &[])]
+    {
+        let filter = NotificationFilter { receipt: Some(receipt), ..NotificationFilter::default() };
+        let page = queries.list_notifications(&filter, None, PageLimit::default()).await;
+        let page = page.expect("the store is there");
+        let found = page.items.iter().map(|item| item.notification_id.as_str());
+        assert_eq!((found.collect::<Vec<_>>(), page.next), (expected.to_vec(), None), "{receipt:?}");
+    }
+    for (filter, expected) in [
+        (r#"{"receipt.status": "bounced"}"#.to_owned(), ["2-0", "1-0"].as_slice()),
+        (
+            format!(r#"{{"receipt.status": "bounced", "receipt.at": {{"$after": "{}"}}}}"#, now - day),
+            &["1-0"],
+        ),
+        (r#"{"receipt.status": "delivered", "route.channel": "push"}"#.to_owned(), &["3-0"]),
+        (r#"{"receipt.status": "delivered", "route.channel": "email"}"#.to_owned(), &[]),
+        (r#"{"$not": {"receipt.status": {"$exists": true}}}"#.to_owned(), &["4-0"]),
+    ] {
+        let found =
+            queries.search_notifications(&SearchFilter::new(&*filter), None, PageLimit::default()).await;
+        let SearchOutcome::Found(page) = found.expect("the store is there") else { panic!("{filter}") };
+        let found = page.items.iter().map(|item| item.notification_id.as_str());
+        assert_eq!(found.collect::<Vec<_>>(), expected, "{filter}");
+    }
 }
 
 fn id(number: u64, channel: Channel) -> String {

@@ -35,6 +35,7 @@ mod documents;
 mod election;
 mod erase;
 mod examples;
+mod find;
 mod holds;
 mod hosts;
 mod idle;

@@ -5,6 +5,8 @@ use std::time::Duration;
 use domain::dead_letter::recovery_hint;
 use domain::entry::EntryId;
 use domain::erase::{ErasedRows, ErasurePlan, ErasureReport, Mentions};
+use domain::explanation::intent::Fate;
+use domain::find::{Finding, Findings};
 use domain::hold::{Hold, HoldChange, HoldKey, HoldPlan, HoldScope};
 use domain::malformed::{FailureCode, MalformedKey};
 use domain::operations::{ChangeReport, Group, OperatorActionId, Plan, PlanGroup};
@@ -19,7 +21,7 @@ use domain::replica::{
 use domain::route::Channel;
 use serde_json::{Value, json};
 
-use super::{OCCURRED_AT_MS, PRODUCER, after, key, rendered, route};
+use super::{OCCURRED_AT_MS, PRODUCER, after, detail, key, rendered, route};
 use crate::view::{
     Actions, Cancelled, ChangedHold, DeadLetters, Discarded, Holds, MalformedIntents, MalformedIntentsPage,
     Replayed, Resent,
@@ -145,7 +147,24 @@ pub(in crate::openapi) fn malformed() -> StoredMalformedIntent {
     StoredMalformedIntent {
         summary,
         raw_fields: Some(r#"[["producer","game_master"],["colour","red"]]"#.to_owned()),
+        conflict: None,
     }
+}
+
+pub(in crate::openapi) fn findings() -> Value {
+    let (now, found) = (after(1_000), detail().explained(after(1_000)));
+    let fate = Fate::Accepted {
+        notification_id: found.notification_id.clone(),
+        accepted_at: found.accepted_at,
+        route_id: None,
+    };
+    rendered(Findings {
+        name: found.idempotency_key.clone(),
+        found: vec![Finding::new(&fate, None, now)],
+        searched: vec![format!("notifications with the idempotency key {}", found.idempotency_key)],
+        notifications: vec![found],
+        stream_error: None,
+    })
 }
 
 pub(in crate::openapi) fn malformed_intents_page() -> Value {
@@ -277,6 +296,7 @@ pub(in crate::openapi) fn status() -> Value {
         },
         malformed_intents: CauseCounts::default(),
         recent: RecentFailures::default(),
+        receipts: CauseCounts::default(),
         holds: Vec::new(),
         replicas: vec![ReplicaStatus::new(report, after(950))],
     };

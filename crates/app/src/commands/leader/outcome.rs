@@ -157,6 +157,7 @@ mod tests {
             dead_letters: CauseCounts::default(),
             malformed_intents: CauseCounts::default(),
             recent: RecentFailures::default(),
+            receipts: CauseCounts::default(),
             holds: Vec::new(),
             replicas: reports.iter().map(replica).collect(),
         };

@@ -34,6 +34,7 @@ pub(super) fn print_status(out: &mut impl Write, style: Style, status: &Status) 
     print_section(out, style, "holds", &holds(style.in_section(), &store.holds, store.at))?;
     print_section(out, style, "dead letters of the last 24 h", &causes(&store.dead_letters))?;
     print_section(out, style, "malformed intents of the last 24 h", &causes(&store.malformed_intents))?;
+    print_section(out, style, "bounced and complained of the last 24 h", &causes(&store.receipts))?;
     print_section(out, style, "replicas", &replicas(style.in_section(), status))
 }
 
@@ -175,6 +176,7 @@ mod tests {
             dead_letters: CauseCounts { counts: vec![("gateway\u{1b}[2J".to_owned(), 2)], capped: true },
             malformed_intents: CauseCounts::default(),
             recent: RecentFailures::default(),
+            receipts: CauseCounts::default(),
             holds: Vec::new(),
             replicas: Vec::new(),
         };

@@ -1,8 +1,10 @@
 //! The raw fields of a malformed intent, with the field that breaks the rule marked.
 
+use domain::conflict::Difference;
 use domain::intent::FIELDS;
 use domain::malformed::{FailureCode, StoredPart, read_fields, text_of};
 use maud::{Markup, html};
+use serde_json::Value;
 
 use crate::pages::parts::pretty;
 use crate::widgets::{Tone, badge, column, number, table, too_many, visible};
@@ -51,6 +53,13 @@ enum Broken<'a> {
 impl<'a> Broken<'a> {
     /// The first field in the message, or the field that the code refers to.
     fn of(code: &str, message: &'a str) -> Self {
+        // A conflict breaks no rule of a field, and the messages of both name other words than fields.
+        if code == FailureCode::IdempotencyConflict.as_str() {
+            return Self::Unknown;
+        }
+        if code == FailureCode::RecipientNotFound.as_str() {
+            return Self::Named("recipient_user_ids_json");
+        }
         let quotes = [FailureCode::RepeatedField, FailureCode::UnknownField, FailureCode::InvalidEncoding];
         if quotes.iter().any(|about| about.as_str() == code) {
             let quoted = message.split_once('"').and_then(|(_, rest)| rest.rsplit_once('"'));
@@ -62,12 +71,7 @@ impl<'a> Broken<'a> {
         }
         let is_name = |character: char| character.is_ascii_alphanumeric() || character == '_';
         let named = message.split(|character| !is_name(character)).find(|word| FIELDS.contains(word));
-        match (named, code) {
-            (Some(name), _) => Self::Named(name),
-            (None, "idempotency_conflict") => Self::Named("idempotency_key"),
-            (None, "recipient_not_found") => Self::Named("recipient_user_ids_json"),
-            _ => Self::Unknown,
-        }
+        named.map_or(Self::Unknown, Self::Named)
     }
 
     fn is(&self, name: &StoredPart) -> bool {
@@ -90,6 +94,17 @@ impl<'a> Broken<'a> {
 /// The first characters of a name, quoted as in messages.
 fn quoted(name: &str, characters: usize) -> String {
     name.chars().take(characters).flat_map(char::escape_debug).collect()
+}
+
+/// Renders both values of each member in which two intents differ.
+pub(super) fn differences(differs: &[Difference], budget: &mut Budget) -> Markup {
+    let mut value = |value: &Value| part(&StoredPart::Whole(value.to_string().into_bytes()), true, budget);
+    let row = |difference: &Difference| {
+        let name = html! { code { (difference.member) } };
+        vec![name, value(&difference.refused), value(&difference.accepted)]
+    };
+    let rows: Vec<Vec<Markup>> = differs.iter().map(row).collect();
+    table("Members that differ", &[column("Member"), column("Refused"), column("Accepted")], &rows)
 }
 
 /// Renders the table of the fields; `json` is their stored form.

@@ -27,10 +27,11 @@ pub(super) fn combined(
         Ok(_) => {}
     }
     let text = |name: &str, value: Option<&str>| value.map(|value| json!({ name: value }));
-    let conditions: [Option<Value>; 7] = [
+    let conditions: [Option<Value>; 8] = [
         text("producer", fields.producer.as_deref()),
         text("notification_type", fields.notification_type.as_deref()),
         text("route.status", fields.status.map(|status| status.as_str())),
+        text("receipt.status", fields.receipt.map(|status| status.as_str())),
         text("recipient", fields.recipient.as_deref()),
         text("idempotency_key", fields.idempotency_key.as_deref()),
         // The field includes its time, but `$after` in a search excludes it.

@@ -64,6 +64,7 @@ fn overview(replicas: Vec<ReplicaStatus>, channels: Vec<ChannelStatus>) -> Overv
         dead_letters: causes(&format!("cause {SCRIPT}&")),
         malformed_intents: causes("unknown_type"),
         recent: RecentFailures::default(),
+        receipts: causes("bounced"),
         holds: vec![hold()],
         replicas,
     };

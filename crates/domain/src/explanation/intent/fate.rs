@@ -2,6 +2,7 @@
 
 use ambient::Timestamp;
 
+use crate::document::Tone;
 use crate::entry::EntryId;
 use crate::malformed::Rejection;
 use crate::query::{Counted, MalformedSummary, Waiting};
@@ -17,6 +18,19 @@ pub enum Fate {
         notification_id: NotificationId,
         /// Time of acceptance.
         accepted_at: Timestamp,
+        /// The route that is meant; `None` if the whole notification is.
+        route_id: Option<String>,
+    },
+    /// The entry of an outbound stream that belongs to a route.
+    Published {
+        /// The stream.
+        stream: String,
+        /// Id of the entry.
+        id: EntryId,
+        /// The route.
+        key: RouteKey,
+        /// False if retention has deleted the route.
+        exists: bool,
     },
     /// The intent equals one that was accepted before, and changed nothing.
     Duplicate {
@@ -135,6 +149,7 @@ impl Fate {
         Self::Accepted {
             notification_id: record.notification_id.clone(),
             accepted_at: record.content.accepted_at,
+            route_id: None,
         }
     }
 
@@ -142,6 +157,7 @@ impl Fate {
     pub fn name(&self) -> &'static str {
         match self {
             Self::Accepted { .. } => "accepted",
+            Self::Published { .. } => "published",
             Self::Duplicate { .. } => "duplicate",
             Self::Conflict { .. } => "conflict",
             Self::Malformed(_) => "malformed",
@@ -169,13 +185,36 @@ impl Fate {
             Self::Accepted { notification_id, .. } => Some(notification_id),
             Self::Duplicate { of, .. } => Some(of),
             Self::Conflict { with, .. } => with.as_ref(),
-            Self::NoRoute(key) => Some(&key.notification_id),
+            Self::NoRoute(key) | Self::Published { key, exists: true, .. } => Some(&key.notification_id),
             Self::Unread { expected: Expected::Duplicate(id) | Expected::Conflict(id), .. } => Some(id),
             Self::Malformed(_)
+            | Self::Published { .. }
             | Self::Unread { .. }
             | Self::Forgotten { .. }
             | Self::Absent { .. }
             | Self::Unknown { .. } => None,
+        }
+    }
+
+    /// The route that is meant, by its id within the notification.
+    pub fn route_id(&self) -> Option<&str> {
+        match self {
+            Self::Accepted { route_id, .. } => route_id.as_deref(),
+            Self::Published { key, .. } => Some(&key.route_id),
+            _ => None,
+        }
+    }
+
+    /// The quality of the fate.
+    pub fn tone(&self) -> Tone {
+        match self {
+            Self::Accepted { .. } | Self::Duplicate { .. } | Self::Published { .. } => Tone::Good,
+            Self::Unread { .. } | Self::Forgotten { .. } => Tone::Warning,
+            Self::Conflict { .. }
+            | Self::Malformed(_)
+            | Self::Absent { .. }
+            | Self::NoRoute(_)
+            | Self::Unknown { .. } => Tone::Bad,
         }
     }
 

@@ -3,6 +3,7 @@
 use std::str::FromStr;
 
 use crate::entry::EntryId;
+use crate::find::FindQuery;
 use crate::record::NotificationId;
 use crate::route::RouteKey;
 
@@ -21,24 +22,34 @@ pub enum Reading {
     Entry(EntryId),
     /// The id of a notification that is not the id of an entry.
     Notification(NotificationId),
+    /// The id of an entry of an outbound stream.
+    Outbound(EntryId),
     /// A route: the `event_id` of a client event, or the `delivery_id` of an e-mail command.
     Route(RouteKey),
     /// An idempotency key, which is also the `event_id` of an event from an outbox.
     Key(String),
+    /// A request id or a trace id.
+    Trace(String),
 }
 
-/// All possible meanings of `name`, in the order of lookup. With a producer, the name is always that
-/// producer's idempotency key.
-pub fn readings(name: &str, with_producer: bool) -> Vec<Reading> {
+/// All possible meanings of the name, in the order of lookup. With a producer, the name is always that
+/// producer's idempotency key; with a stream, the id of an entry.
+pub fn readings(query: &FindQuery) -> Vec<Reading> {
+    let name = query.name.as_str();
     let key = Reading::Key(name.to_owned());
-    if with_producer {
+    if query.producer.is_some() {
         return vec![key];
     }
+    let entry = EntryId::from_str(name).ok();
+    let entry = entry.into_iter().flat_map(|id| [Reading::Entry(id), Reading::Outbound(id)]);
+    if query.stream.is_some() {
+        return entry.collect();
+    }
     let route = RouteKey::from_str(name.strip_prefix(MAIL_KEY_PREFIX).unwrap_or(name)).ok();
-    let entry = EntryId::from_str(name).ok().map(Reading::Entry);
     let is_notification = is_numbered(name) || is_uuid(name);
     let notification = is_notification.then(|| Reading::Notification(NotificationId::from(name.to_owned())));
-    route.map(Reading::Route).into_iter().chain(entry).chain(notification).chain([key]).collect()
+    let last = [key, Reading::Trace(name.to_owned())];
+    route.map(Reading::Route).into_iter().chain(entry).chain(notification).chain(last).collect()
 }
 
 /// True for `<entry id>~<number>`.
@@ -61,7 +72,6 @@ mod tests {
 
     #[test]
     fn a_name_is_looked_for_as_all_that_it_may_be() {
-        let key = |name: &str| Reading::Key(name.to_owned());
         let notification = |id: &str| Reading::Notification(NotificationId::from(id.to_owned()));
         let route = |id: &str, route_id: &str| {
             Reading::Route(RouteKey {
@@ -69,25 +79,27 @@ mod tests {
                 route_id: route_id.to_owned(),
             })
         };
+        let entry = EntryId::new(1_775_121_700_000, 0);
         let uuid = "0197a2c4-7f00-7000-8000-0123456789ab";
         for (name, expected) in [
-            (
-                "1775121700000-0",
-                vec![Reading::Entry(EntryId::new(1_775_121_700_000, 0)), key("1775121700000-0")],
-            ),
-            ("1775121700000-0~1", vec![notification("1775121700000-0~1"), key("1775121700000-0~1")]),
-            (uuid, vec![notification(uuid), key(uuid)]),
-            ("1-0/push:user:u/1", vec![route("1-0", "push:user:u/1"), key("1-0/push:user:u/1")]),
-            (
-                "notification:1-0/email:user:u-1",
-                vec![route("1-0", "email:user:u-1"), key("notification:1-0/email:user:u-1")],
-            ),
-            ("game-123:turn-54", vec![key("game-123:turn-54")]),
-            ("1-0~x", vec![key("1-0~x")]),
-            ("1-0/", vec![key("1-0/")]),
+            ("1775121700000-0", vec![Reading::Entry(entry), Reading::Outbound(entry)]),
+            ("1775121700000-0~1", vec![notification("1775121700000-0~1")]),
+            (uuid, vec![notification(uuid)]),
+            ("1-0/push:user:u/1", vec![route("1-0", "push:user:u/1")]),
+            ("notification:1-0/email:user:u-1", vec![route("1-0", "email:user:u-1")]),
+            ("game-123:turn-54", Vec::new()),
+            ("1-0~x", Vec::new()),
+            ("1-0/", Vec::new()),
         ] {
-            assert_eq!(readings(name, false), expected, "{name}");
+            let query = FindQuery { name: name.to_owned(), ..FindQuery::default() };
+            let last = [Reading::Key(name.to_owned()), Reading::Trace(name.to_owned())];
+            assert_eq!(readings(&query), [expected, last.to_vec()].concat(), "{name}");
         }
-        assert_eq!(readings("1775121700000-0", true), [key("1775121700000-0")]);
+        let query = FindQuery { name: "1775121700000-0".to_owned(), ..FindQuery::default() };
+        let of_stream = FindQuery { stream: Some("s".to_owned()), ..query.clone() };
+        assert_eq!(readings(&of_stream), [Reading::Entry(entry), Reading::Outbound(entry)]);
+        assert_eq!(readings(&FindQuery { name: "k".to_owned(), ..of_stream }), []);
+        let of_producer = FindQuery { producer: Some("p".to_owned()), ..query };
+        assert_eq!(readings(&of_producer), [Reading::Key("1775121700000-0".to_owned())]);
     }
 }

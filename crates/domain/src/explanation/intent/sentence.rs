@@ -13,8 +13,17 @@ impl Fate {
     /// A sentence for a person, at `now`, without a full stop.
     pub fn sentence(&self, now: Timestamp) -> String {
         match self {
-            Self::Accepted { notification_id, accepted_at } => {
+            Self::Accepted { notification_id, accepted_at, route_id: None } => {
                 format!("Accepted at {accepted_at}: it is the notification {notification_id}")
+            }
+            Self::Accepted { notification_id, accepted_at, route_id: Some(route_id) } => format!(
+                "Accepted at {accepted_at}: it is the route {route_id} of the notification {notification_id}"
+            ),
+            Self::Published { stream, id, key: RouteKey { notification_id, route_id }, exists } => {
+                let end = if *exists { "" } else { ", which retention has deleted" };
+                format!(
+                    "The entry {id} of the stream {stream} is the route {route_id} of the notification {notification_id}{end}"
+                )
             }
             Self::Duplicate { id, of, accepted_at } => format!(
                 "The entry {id} is a duplicate of the intent that became the notification {of} at {accepted_at}; it changed nothing"
@@ -25,7 +34,7 @@ impl Fate {
                 format!("{}; {}; {}", unread(*id, *ahead, now), reader(term), outlook(expected))
             }
             Self::Forgotten { id, broken } => forgotten(*id, broken.as_ref()),
-            Self::Absent { id, absence } => absent(*id, absence),
+            Self::Absent { absence, .. } => absent(absence),
             Self::NoRoute(RouteKey { notification_id, route_id }) => {
                 format!("There is the notification {notification_id}, and it has no route {route_id}")
             }
@@ -43,9 +52,7 @@ fn conflict(id: &str, with: Option<&NotificationId>, row: Option<&MalformedSumma
         |with| format!("of the notification {with}, which another intent became"),
     );
     let at = row.map_or_else(String::new, |row| format!(" at {}", row.recorded_at));
-    format!(
-        "The entry {id} was refused{at}, because its idempotency key is that {with}; it needs a key of its own"
-    )
+    format!("The entry {id} was refused{at}, because its idempotency key is that {with}")
 }
 
 fn malformed(row: &MalformedSummary) -> String {
@@ -107,7 +114,7 @@ fn forgotten(id: EntryId, broken: Option<&Rejection>) -> String {
 /// The part of a sentence that reports that both tables lack a row.
 const NO_ROW: &str = "PostgreSQL has neither a notification nor a malformed intent under this id";
 
-fn absent(id: EntryId, absence: &Absence) -> String {
+fn absent(absence: &Absence) -> String {
     let if_read = |unread: bool| match unread {
         true => {
             "The checkpoint is before it, so it was not read: if it existed, it has no outcome and its producer must send it again"
@@ -128,9 +135,9 @@ fn absent(id: EntryId, absence: &Absence) -> String {
             "{NO_ROW}, and the stream does not have it between its other entries: it was deleted from the stream, or never was there. {}; the trail ends here",
             if_read(*unread)
         ),
-        Absence::NotGenerated { last_generated } => format!(
-            "{NO_ROW}, and the stream has not come to it: its last id is {last_generated}. If {id} is from an outbound stream, ask for the event_id or delivery_id of that entry"
-        ),
+        Absence::NotGenerated { last_generated } => {
+            format!("{NO_ROW}, and the stream has not come to it: its last id is {last_generated}")
+        }
         Absence::NoStream { unread } => {
             format!(
                 "{NO_ROW}, and the intents stream does not exist. {}; the trail ends here",

@@ -21,7 +21,7 @@ fn id(seconds: u64) -> EntryId {
 }
 
 /// Fields of an intent; another `turn` makes a different intent.
-fn fields(key: &str, turn: u32) -> RawFields {
+pub(crate) fn fields(key: &str, turn: u32) -> RawFields {
     let draft = IntentDraft {
         notification_type: "game.turn.ready".to_owned(),
         producer: "game_master".to_owned(),
@@ -40,7 +40,7 @@ fn content(fields: &RawFields) -> Content {
 }
 
 /// The record that an entry with these fields became, under this id.
-fn record(notification_id: &str, fields: &RawFields) -> Record {
+pub(crate) fn record(notification_id: &str, fields: &RawFields) -> Record {
     let intent = content(fields).expect("well formed");
     Record {
         notification_id: notification_id.to_owned().into(),
@@ -61,7 +61,7 @@ fn record(notification_id: &str, fields: &RawFields) -> Record {
     }
 }
 
-fn row(id: EntryId, fields: &RawFields, code: FailureCode) -> MalformedSummary {
+pub(crate) fn row(id: EntryId, fields: &RawFields, code: FailureCode) -> MalformedSummary {
     MalformedSummary {
         key: MalformedKey {
             stream: "intents".to_owned(),
@@ -157,7 +157,7 @@ fn a_conflict_names_the_notification_that_has_the_key_with_and_without_its_row()
     let holders = vec![record("7-0", &fields("k", 2))];
     let found = EntryFindings { holders: holders.clone(), ..present(30, &fields_of) };
     let expected = "The entry 30000-0 was refused, because its idempotency key is that of the notification 7-0, \
-        which another intent became; it needs a key of its own";
+        which another intent became";
     assert_eq!(only(&found), ("conflict", expected.to_owned()));
     let malformed = vec![row(id(30), &fields_of, FailureCode::IdempotencyConflict)];
     for found in [present(30, &fields_of), absent(10, Some(stream()))] {

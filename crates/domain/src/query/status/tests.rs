@@ -55,6 +55,7 @@ pub(in crate::query) fn store(oldest_due: Option<Timestamp>, replicas: Vec<Repli
         dead_letters: CauseCounts::default(),
         malformed_intents: CauseCounts::default(),
         recent: RecentFailures::default(),
+        receipts: CauseCounts::default(),
         holds: Vec::new(),
         replicas,
     }

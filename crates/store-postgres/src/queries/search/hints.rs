@@ -50,6 +50,9 @@ impl Hints {
             (SearchName::RouteStatus, test) => {
                 set(&mut filter.status, text(test).and_then(|text| text.parse().ok()));
             }
+            (SearchName::ReceiptStatus, test) => {
+                set(&mut filter.receipt, text(test).and_then(|text| text.parse().ok()));
+            }
             _ => {}
         }
     }
@@ -81,6 +84,7 @@ fn timestamp(time: &Instant) -> Option<Timestamp> {
 
 #[cfg(test)]
 mod tests {
+    use domain::receipt::ReceiptStatus;
     use domain::route::RouteStatus;
 
     use super::super::names::SearchNames;
@@ -96,7 +100,7 @@ mod tests {
     #[test]
     fn what_must_hold_at_the_top_or_within_and_is_a_hint() {
         let found = hints(
-            r#"{"producer": "p", "$and": [{"recipient": {"$in": ["u-1"]}, "route.status": "failed"},
+            r#"{"producer": "p", "$and": [{"recipient": {"$in": ["u-1"]}, "route.status": "failed", "receipt.status": "bounced"},
                 {"accepted_at": {"$after": "2026-01-01T00:00:00Z"}}, {"accepted_at": {"$after": "2026-01-02T00:00:00Z",
                 "$before": "2026-01-04T00:00:00+01:00"}}, {"accepted_at": {"$before": "2026-01-05T00:00:00Z"}}]}"#,
         );
@@ -105,6 +109,7 @@ mod tests {
             producer: Some("p".into()),
             recipient: Some("u-1".into()),
             status: Some(RouteStatus::Failed),
+            receipt: Some(ReceiptStatus::Bounced),
             accepted_after: at("2026-01-02T00:00:00Z"),
             accepted_before: at("2026-01-03T23:00:00Z"),
             ..NotificationFilter::default()

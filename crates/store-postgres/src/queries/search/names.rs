@@ -13,6 +13,10 @@ const PAYLOAD: &str = "payload.document";
 const RECIPIENT: &str = "(CASE WHEN starts_with(routes.recipient_ref, 'user:') THEN substr(routes.recipient_ref, 6) \
      WHEN starts_with(routes.recipient_ref, 'email:') THEN substr(routes.recipient_ref, 7) END)";
 
+/// The receipt of a route as a document; NULL if it has none.
+const RECEIPT: &str = "(SELECT value FROM receipts \
+     WHERE key = routes.notification_id || '/' || routes.route_id LIMIT 1)";
+
 /// The names that a filter may use.
 pub(super) struct SearchNames;
 
@@ -30,6 +34,9 @@ impl Names for SearchNames {
 pub(super) struct OnRecords {
     /// The members of the payload that the filter uses.
     members: Vec<Member>,
+    /// The members of a receipt that a filter may use.
+    receipt_status: Option<Member>,
+    receipt_at: Option<Member>,
     /// The function that reads times within payloads. A migration creates it with the table of receipts.
     helper: String,
 }
@@ -41,9 +48,17 @@ impl OnRecords {
             _ => None,
         };
         Self {
+            receipt_status: Member::new("status"),
+            receipt_at: Member::new("at"),
             members: filter.names().into_iter().filter_map(payload).collect(),
             helper: helper_name(receipts_table().as_str()),
         }
+    }
+
+    /// A member of the receipt of a route.
+    fn receipt<'a>(&'a self, member: &'a Member) -> Source<'a> {
+        let path = Path { document: RECEIPT, member, helper: &self.helper };
+        Source::Member { path, indexed: Vec::new(), in_order: false }
     }
 
     /// Converts the payload of each record to a document, once for all conditions on it, and only for records
@@ -77,6 +92,8 @@ impl FilterTarget for OnRecords {
             SearchName::RouteAttemptCount => Source::Integer("routes.attempt_count".to_owned()),
             SearchName::RouteLastErrorClassification => text("nullif(routes.last_error_classification, '')"),
             SearchName::RoutePublishedAt => time("routes.published_at"),
+            SearchName::ReceiptStatus => self.receipt(self.receipt_status.as_ref()?),
+            SearchName::ReceiptAt => self.receipt(self.receipt_at.as_ref()?),
             SearchName::Payload(name) => {
                 let member = self.members.iter().find(|member| member.as_str() == name)?;
                 let path = Path { document: PAYLOAD, member, helper: &self.helper };

@@ -63,7 +63,7 @@ async fn an_operator_searches_replays_and_discards_with_and_without_scripts_and_
 async fn searches(browser: &Browser, service: &Service) {
     browser.open(&address(service, "/console/notifications")).await;
     browser.fill("#f-idempotency_key", "published-3").await;
-    browser.click("form[method=get] button[type=submit]").await;
+    browser.click("main form[method=get] button[type=submit]").await;
     wait_for("the one that is found", BOUND, async || (browser.count("tbody tr").await == 1).then_some(()))
         .await;
     assert!(browser.url().await.contains("idempotency_key=published-3"));
@@ -92,13 +92,13 @@ async fn searches(browser: &Browser, service: &Service) {
 /// Selects all rows with one box, which follows the boxes of the rows.
 async fn chooses_all_of_a_page(browser: &Browser, service: &Service) {
     browser.open(&address(service, "/console/dead-letters")).await;
-    let chosen = async || browser.count("input[name=id]:checked").await;
+    let chosen = async || browser.count("main input[name=id]:checked").await;
     let all = async || browser.count("[data-check-all]:checked").await;
     browser.click("[data-check-all]").await;
     assert_eq!((chosen().await, all().await), (6, 1));
-    browser.click("input[name=id]").await;
+    browser.click("main input[name=id]").await;
     assert_eq!((chosen().await, all().await), (5, 0));
-    browser.click("input[name=id]").await;
+    browser.click("main input[name=id]").await;
     assert_eq!((chosen().await, all().await), (6, 1));
     browser.click("button[value=replay_chosen]").await;
     heading(browser, "Replay dead letters?").await;
@@ -117,7 +117,7 @@ async fn replays_one_that_is_chosen(browser: &Browser, world: &World, service: &
     assert!(browser.text("main").await.contains("No dead letter is chosen"));
     assert_eq!(browser.console_errors().await.len(), 1, "the browser calls status 400 an error");
     browser.open(&address(service, "/console/dead-letters")).await;
-    browser.click("input[name=id]").await;
+    browser.click("main input[name=id]").await;
     browser.click("button[value=replay_chosen]").await;
     heading(browser, "Replay dead letters?").await;
     assert!(browser.text("main").await.contains("1 dead letter"));
@@ -146,7 +146,7 @@ async fn replays_one_that_is_chosen(browser: &Browser, world: &World, service: &
 
 async fn discards_one_without_scripts(browser: &Browser, world: &World, service: &Service) {
     browser.open(&address(service, "/console/dead-letters")).await;
-    browser.click("input[name=id]").await;
+    browser.click("main input[name=id]").await;
     browser.click("button[value=discard_chosen]").await;
     heading(browser, "Discard dead letters?").await;
     browser.fill("#reason", "the game is over").await;
@@ -165,7 +165,7 @@ async fn replays_the_rest_by_keyboard(browser: &Browser, world: &World, service:
     assert_eq!(browser.value("document.activeElement.textContent").await, "Skip to the content");
     browser.press(keys::ENTER).await;
     assert_eq!(browser.value("document.activeElement.id").await, "main");
-    tab_to(browser, "input[name=id]").await;
+    tab_to(browser, "main input[name=id]").await;
     browser.press(keys::SPACE).await;
     assert_eq!(browser.value("document.activeElement.checked").await, true);
     browser.open(&address(service, "/console/dead-letters?channel=push")).await;

@@ -232,8 +232,10 @@ impl Operation<'_> {
             // A cursor comes from a response, and a producer's token lists only that producer's items.
             let is_free = name != "cursor" && (name != "producer" || as_operator);
             // An operator's token has no key of its own.
-            let is_needed = name == "producer" && self.has_unknown_keys();
-            if is_free && (is_needed || random.random_bool(0.15)) {
+            let is_needed = parameter["required"] == true || name == "producer" && self.has_unknown_keys();
+            // An id is that of an entry of a stream, or a key of a producer.
+            let is_excluded = name == "stream" && ask.query.iter().any(|(other, _)| other == "producer");
+            if is_free && !is_excluded && (is_needed || random.random_bool(0.15)) {
                 let value = draw(self.document, &parameter["schema"], random);
                 let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
                 ask = ask.with_query(name, if text.is_empty() { "x" } else { &text });

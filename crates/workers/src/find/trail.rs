@@ -1,26 +1,25 @@
 //! Finds the traces of an intent. The domain interprets them.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use ambient::Timestamp;
-use domain::catalog::Catalog;
-use domain::entry::EntryId;
+use domain::entry::{EntryId, RawFields};
 use domain::explanation::intent::{
     Content, EntryFindings, Fate, KeyFindings, MAX_ID_NUMBERS, Reading, StreamPosition, entry_fates,
     key_fates, read_until, unread_with_key,
 };
+use domain::find::{FindQuery, TRACED_NOTIFICATIONS};
 use domain::intent::decode;
+use domain::outbound::route_of;
 use domain::ports::{IntentStream, LeaderLookup, Queries, StoreError, StreamQueries, error_chain};
 use domain::query::{
-    FoundEntry, MalformedFilter, MalformedPlace, MalformedSummary, NotificationFilter, PageLimit, Status,
-    UnreadEntries,
+    EntryLook, FoundEntry, MalformedFilter, MalformedPlace, MalformedSummary, NotificationFilter, PageLimit,
+    Status, UnreadEntries,
 };
 use domain::record::{IdempotencyKey, NotificationId, Record};
-use store_redis::{RedisClient, RedisIntentStream};
+use domain::route::RouteKey;
 
-use crate::commands::Failure;
-use crate::commands::operators::Tables;
+use super::{NamedStream, Search};
 
 /// The most pages of malformed intents that are searched for a key.
 const MAX_KEY_PAGES: usize = 10;
@@ -28,28 +27,25 @@ const MAX_KEY_PAGES: usize = 10;
 const MAX_HOLDERS: usize = 20;
 
 /// The places where an intent may have left a trace.
-pub(super) struct Trail<'a> {
-    tables: &'a Tables,
-    stream: RedisIntentStream,
-    catalog: Arc<Catalog>,
+pub(super) struct Trail<'a, Q, S, L> {
+    search: &'a Search<Q, S, L>,
     progress: StreamPosition,
     stream_error: Option<String>,
     searched: Vec<String>,
 }
 
-impl<'a> Trail<'a> {
+impl<'a, Q, S, L> Trail<'a, Q, S, L>
+where
+    Q: Queries,
+    S: StreamQueries + IntentStream,
+    L: LeaderLookup,
+{
     /// Reads the position of the stream before anything is searched. An intent decided during the search is
     /// then found where it is stored.
-    pub(super) async fn begin(
-        tables: &'a Tables,
-        redis: &RedisClient,
-        catalog: Arc<Catalog>,
-        now: Timestamp,
-    ) -> Result<Self, Failure> {
-        let name = &tables.config.intents_stream;
-        let stream = RedisIntentStream::new(redis, name.clone());
-        let store = tables.explained(tables.queries.status(name, now).await)?;
-        let term = tables.explained(tables.leader()?.leader().await)?;
+    pub(super) async fn begin(search: &'a Search<Q, S, L>, now: Timestamp) -> Result<Self, StoreError> {
+        let NamedStream { name, stream } = &search.intents;
+        let store = search.queries.status(name, now).await?;
+        let term = search.leader.leader().await?;
         let status = Status::new(store, term, None, None);
         let checkpoint = status.intake.checkpoint;
         let unread = async {
@@ -63,48 +59,80 @@ impl<'a> Trail<'a> {
         };
         let progress =
             StreamPosition { checkpoint, unread, leads: term.is_some(), waiting: status.intake.waiting };
-        Ok(Self { tables, stream, catalog, progress, stream_error, searched: Vec::new() })
+        Ok(Self { search, progress, stream_error, searched: Vec::new() })
     }
 
-    /// The places searched so far.
-    pub(super) fn searched(&self) -> &[String] {
-        &self.searched
-    }
-
-    /// The error of Redis, if it could not be read.
-    pub(super) fn stream_error(&self) -> Option<&str> {
-        self.stream_error.as_deref()
+    /// The places that were searched, and the error of Redis, if it is unavailable.
+    pub(super) fn end(self) -> (Vec<String>, Option<String>) {
+        (self.searched, self.stream_error)
     }
 
     /// Returns the fates of the intents that `reading` refers to.
     pub(super) async fn follow(
         &mut self,
         reading: &Reading,
-        producer: Option<&str>,
-    ) -> Result<Vec<Fate>, Failure> {
+        query: &FindQuery,
+    ) -> Result<Vec<Fate>, StoreError> {
+        let is_of = |name: &str| query.stream.as_deref().is_none_or(|stream| stream == name);
         match reading {
-            Reading::Entry(id) => self.entry(*id).await,
+            Reading::Entry(id) if is_of(&self.search.intents.name) => self.entry(*id).await,
+            Reading::Entry(_) => Ok(Vec::new()),
+            Reading::Outbound(id) => {
+                let mut fates = Vec::new();
+                for stream in self.search.outbound.iter().filter(|stream| is_of(&stream.name)) {
+                    fates.extend(self.outbound(stream, *id).await?);
+                }
+                Ok(fates)
+            }
             Reading::Notification(id) => {
                 self.searched.push(format!("notifications with the id {id}"));
-                Ok(self.records(std::slice::from_ref(id)).await?.iter().map(Fate::accepted).collect())
+                self.accepted(std::slice::from_ref(id)).await
             }
-            Reading::Route(key) => {
-                let id = &key.notification_id;
-                self.searched.push(format!("the routes of the notification {id}"));
-                let found = self.tables.explained(self.tables.queries.get_notification(id).await)?;
-                let Some(found) = found else { return Ok(Vec::new()) };
-                Ok(vec![match found.route(key) {
-                    Some(_) => Fate::Accepted { notification_id: id.clone(), accepted_at: found.accepted_at },
-                    None => Fate::NoRoute(key.clone()),
-                }])
+            Reading::Route(key) => self.route(key).await,
+            Reading::Key(key) => self.key(key, query.producer.as_deref()).await,
+            Reading::Trace(id) => {
+                let newest = self.search.queries.list_traced(id).await?;
+                self.searched.push(format!(
+                    "request ids and trace ids of the newest {TRACED_NOTIFICATIONS} notifications"
+                ));
+                self.accepted(&newest).await
             }
-            Reading::Key(key) => self.key(key, producer).await,
         }
     }
 
-    async fn entry(&mut self, id: EntryId) -> Result<Vec<Fate>, Failure> {
-        let stream = self.tables.config.intents_stream.clone();
-        let look = match self.stream.find_entry(id).await {
+    async fn accepted(&self, ids: &[NotificationId]) -> Result<Vec<Fate>, StoreError> {
+        Ok(self.search.queries.list_records(ids).await?.iter().map(Fate::accepted).collect())
+    }
+
+    async fn route(&mut self, key: &RouteKey) -> Result<Vec<Fate>, StoreError> {
+        let id = &key.notification_id;
+        self.searched.push(format!("the routes of the notification {id}"));
+        let found = self.search.queries.get_notification(id).await?;
+        let Some(found) = found else { return Ok(Vec::new()) };
+        Ok(vec![match found.route(key) {
+            Some(_) => Fate::Accepted {
+                notification_id: id.clone(),
+                accepted_at: found.accepted_at,
+                route_id: Some(key.route_id.clone()),
+            },
+            None => Fate::NoRoute(key.clone()),
+        }])
+    }
+
+    /// The route of an entry of an outbound stream. The entry tells it; the tables do not have its id in an
+    /// index.
+    async fn outbound(&mut self, stream: &NamedStream<S>, id: EntryId) -> Result<Option<Fate>, StoreError> {
+        let Some(look) = self.look(stream, id).await else { return Ok(None) };
+        let Some(key) = fields(&look).and_then(route_of) else { return Ok(None) };
+        let found = self.search.queries.get_notification(&key.notification_id).await?;
+        let exists = found.is_some_and(|found| found.route(&key).is_some());
+        Ok(Some(Fate::Published { stream: stream.name.clone(), id, key, exists }))
+    }
+
+    /// Looks up an entry; `None` if Redis is unavailable.
+    async fn look(&mut self, stream: &NamedStream<S>, id: EntryId) -> Option<EntryLook> {
+        let name = &stream.name;
+        match stream.stream.find_entry(id).await {
             Ok(look) => {
                 let range = look.stream.map_or_else(
                     || "which does not exist".to_owned(),
@@ -113,26 +141,27 @@ impl<'a> Trail<'a> {
                         None => format!("which is empty; its last id was {}", state.last_generated),
                     },
                 );
-                self.searched.push(format!("the entry {id} of the stream {stream}, {range}"));
+                self.searched.push(format!("the entry {id} of the stream {name}, {range}"));
                 Some(look)
             }
             Err(error) => {
-                self.searched.push(format!("not the stream {stream}: Redis could not be asked"));
+                self.searched.push(format!("not the stream {name}: Redis could not be asked"));
                 self.stream_error = Some(error_chain(&error));
                 None
             }
-        };
+        }
+    }
+
+    async fn entry(&mut self, id: EntryId) -> Result<Vec<Fate>, StoreError> {
+        let search = self.search;
+        let look = self.look(&search.intents, id).await;
         let numbers = (0..=MAX_ID_NUMBERS).map(|number| NotificationId::of(id, number));
         let records = self.records(&numbers.collect::<Vec<_>>()).await?;
-        let rows = self.tables.queries.get_malformed_intents(&stream, &id.to_string()).await;
-        let rows = self.tables.explained(rows)?;
+        let rows = search.queries.get_malformed_intents(&search.intents.name, &id.to_string()).await?;
         self.searched.push(format!("notifications and malformed intents with the id {id}"));
         let malformed: Vec<MalformedSummary> = rows.into_iter().map(|row| row.summary).collect();
-        let fields = look.as_ref().and_then(|look| match &look.entry {
-            Some(FoundEntry::Fields(fields)) => Some(fields),
-            _ => None,
-        });
-        let content: Option<Content> = fields.map(|fields| decode(fields, &self.catalog));
+        let fields = look.as_ref().and_then(fields);
+        let content: Option<Content> = fields.map(|fields| decode(fields, &search.catalog));
         let fields_fingerprint = fields.map(|fields| fields.fingerprint());
         let own = content.iter().flatten().map(|intent| intent.key());
         let stored = malformed.iter().map(|row| IdempotencyKey {
@@ -152,14 +181,14 @@ impl<'a> Trail<'a> {
         }))
     }
 
-    async fn key(&mut self, key: &str, producer: Option<&str>) -> Result<Vec<Fate>, Failure> {
+    async fn key(&mut self, key: &str, producer: Option<&str>) -> Result<Vec<Fate>, StoreError> {
         let of = producer.map_or_else(String::new, |producer| format!(" of the producer {producer}"));
         let records = self.records_with_key(producer, key).await?;
         self.searched.push(format!("notifications with the idempotency key {key}{of}"));
         let (malformed, is_all) = self.malformed_with_key(producer, key).await?;
         let newest = if is_all { "" } else { "the newest " };
         self.searched.push(format!("{newest}malformed intents with this key{of}"));
-        let stream = &self.tables.config.intents_stream;
+        let stream = &self.search.intents.name;
         self.searched.push(match &self.progress.unread {
             Some(UnreadEntries { entries, is_all }) => {
                 let cut = if *is_all { "" } else { ", the first of more" };
@@ -169,29 +198,29 @@ impl<'a> Trail<'a> {
         });
         let unread = self.progress.unread.as_ref();
         let unread = unread.map(|unread| unread_with_key(unread, producer, key)).unwrap_or_default();
-        let unread = unread.into_iter().map(|(id, fields)| (id, decode(fields, &self.catalog))).collect();
+        let unread =
+            unread.into_iter().map(|(id, fields)| (id, decode(fields, &self.search.catalog))).collect();
         Ok(key_fates(&KeyFindings { progress: self.progress.clone(), records, malformed, unread }))
     }
 
-    async fn records(&self, ids: &[NotificationId]) -> Result<Vec<Record>, Failure> {
-        Ok(self.tables.explained(self.tables.queries.list_records(ids).await)?)
+    async fn records(&self, ids: &[NotificationId]) -> Result<Vec<Record>, StoreError> {
+        self.search.queries.list_records(ids).await
     }
 
     /// The records with the key, at most one for each producer.
-    async fn records_with_key(&self, producer: Option<&str>, key: &str) -> Result<Vec<Record>, Failure> {
+    async fn records_with_key(&self, producer: Option<&str>, key: &str) -> Result<Vec<Record>, StoreError> {
         let filter = NotificationFilter {
             producer: producer.map(str::to_owned),
             idempotency_key: Some(key.to_owned()),
             ..NotificationFilter::default()
         };
-        let page = self.tables.queries.list_notifications(&filter, None, PageLimit::default()).await;
-        let page = self.tables.explained(page)?;
+        let page = self.search.queries.list_notifications(&filter, None, PageLimit::default()).await?;
         let ids: Vec<NotificationId> = page.items.into_iter().map(|item| item.notification_id).collect();
         self.records(&ids).await
     }
 
     /// The records that hold these keys.
-    async fn holders(&self, keys: BTreeSet<IdempotencyKey>) -> Result<Vec<Record>, Failure> {
+    async fn holders(&self, keys: BTreeSet<IdempotencyKey>) -> Result<Vec<Record>, StoreError> {
         let mut holders = Vec::new();
         let known = keys.iter().filter(|key| !key.producer.is_empty() && !key.key.is_empty());
         for key in known.take(MAX_HOLDERS) {
@@ -205,7 +234,7 @@ impl<'a> Trail<'a> {
         &self,
         producer: Option<&str>,
         key: &str,
-    ) -> Result<(Vec<MalformedSummary>, bool), Failure> {
+    ) -> Result<(Vec<MalformedSummary>, bool), StoreError> {
         let filter = MalformedFilter {
             producer: producer.map(str::to_owned),
             idempotency_key: Some(key.to_owned()),
@@ -214,9 +243,8 @@ impl<'a> Trail<'a> {
         let mut found = Vec::new();
         let mut after: Option<MalformedPlace> = None;
         for _ in 0..MAX_KEY_PAGES {
-            let queries = &self.tables.queries;
-            let page = queries.list_malformed_intents(&filter, after.as_ref(), PageLimit::default()).await;
-            let page = self.tables.explained(page)?;
+            let queries = &self.search.queries;
+            let page = queries.list_malformed_intents(&filter, after.as_ref(), PageLimit::default()).await?;
             found.extend(page.items);
             after = page.next;
             if after.is_none() {
@@ -224,5 +252,13 @@ impl<'a> Trail<'a> {
             }
         }
         Ok((found, false))
+    }
+}
+
+/// The fields of the entry, if they were read.
+fn fields(look: &EntryLook) -> Option<&RawFields> {
+    match &look.entry {
+        Some(FoundEntry::Fields(fields)) => Some(fields),
+        _ => None,
     }
 }
