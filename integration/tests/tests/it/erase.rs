@@ -220,7 +220,7 @@ async fn the_command_shows_the_plan_erases_nothing_unasked_and_deletes_the_docum
     assert!(planned.code == Some(0) && planned.stdout.contains("1 notifications name"), "{planned:?}");
     assert!(planned.stdout.contains("the user directory has a document"), "{planned:?}");
     let unasked = in_state(&["erase", "--user", USER]).run().await;
-    assert_eq!(unasked.code, Some(1), "{unasked:?}");
+    assert_eq!(unasked.code, Some(2), "{unasked:?}");
     assert_eq!(world.number("SELECT count(*) FROM operator_actions").await, 0);
     let erased = in_state(&["erase", "--user", USER, "--yes"]).run().await;
     assert_eq!(erased.code, Some(0), "{erased:?}");
