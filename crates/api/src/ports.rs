@@ -9,8 +9,7 @@ use domain::catalog::Catalog;
 use domain::operations::Budgets;
 use domain::ports::{
     ActivityQueries, Erasures, Finder, HoldChanges, LeaderLookup, Operations, Queries, ReceiptStore,
-    StreamQueries,
-    Submissions,
+    StreamQueries, Submissions,
 };
 use domain::query::Leaderless;
 use idempotency::{Idempotency, Store};

@@ -290,6 +290,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::conflict::Difference;
+    use crate::explanation::intent::Fate;
     use crate::explanation::tests::pending;
     use crate::malformed::MalformedKey;
     use crate::operations::OperatorActionId;
@@ -432,10 +434,18 @@ mod tests {
         let mut place = summary.place();
         place.hide(Sight::Masked);
         assert_eq!(place.key.fields_fingerprint, "");
-        let intent = StoredMalformedIntent { summary, raw_fields: Some(format!("[[\"a\",\"{SECRET}\"]]")) };
+        let difference =
+            Difference { member: "payload", refused: json!(SECRET), accepted: json!({"a": SECRET}) };
+        let conflict = Conflict { notification_id: None, differs: Some(vec![difference]) };
+        let finding = Finding::new(&Fate::Malformed(summary.clone()), Some(conflict.clone()), AT);
+        let raw_fields = Some(format!("[[\"a\",\"{SECRET}\"]]"));
+        let intent = StoredMalformedIntent { summary, raw_fields, conflict: Some(conflict) };
         let text = shown(&intent.seen_by(Sight::Masked)).to_string();
-        for hidden in [ADDRESS, SECRET, "5ec7e7"] {
-            assert!(!text.contains(hidden), "{text}");
+        for text in [&text, &shown(&finding.seen_by(Sight::Masked)).to_string()] {
+            for hidden in [ADDRESS, SECRET, "5ec7e7"] {
+                assert!(!text.contains(hidden), "{text}");
+            }
+            assert!(text.contains("\"member\":\"payload\""), "{text}");
         }
         assert!(text.contains("\\\"****\\\" is not a field"), "{text}");
     }

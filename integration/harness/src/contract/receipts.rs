@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use ReceiptStatus::{Bounced, Complained, Delivered, Failed, Opened};
 use domain::outcome::Outcome;
+use domain::personal::Sight;
 use domain::ports::{
     AcceptanceStore, Completion, Cutoff, Published, Queries, ReceiptStore, RetentionStore, RouteStore,
     RowLocks,
@@ -94,8 +95,9 @@ pub async fn notifications_are_found_by_their_receipts_and_bad_ones_are_counted(
         (r#"{"receipt.status": "delivered", "route.channel": "email"}"#.to_owned(), &[]),
         (r#"{"$not": {"receipt.status": {"$exists": true}}}"#.to_owned(), &["4-0"]),
     ] {
-        let found =
-            queries.search_notifications(&SearchFilter::new(&*filter), None, PageLimit::default()).await;
+        let found = queries
+            .search_notifications(&SearchFilter::new(&*filter, Sight::Whole), None, PageLimit::default())
+            .await;
         let SearchOutcome::Found(page) = found.expect("the store is there") else { panic!("{filter}") };
         let found = page.items.iter().map(|item| item.notification_id.as_str());
         assert_eq!(found.collect::<Vec<_>>(), expected, "{filter}");
