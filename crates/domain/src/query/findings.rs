@@ -10,6 +10,7 @@ use ambient::Timestamp;
 use schemars::JsonSchema;
 use serde::Serialize;
 
+pub(crate) use self::failing::deferral_cause;
 pub(super) use self::failing::failing;
 pub use self::failing::{DEFERRED_LIMIT, RECENT};
 pub use self::stuck::{BLOCKED_LIMIT, NO_LEADER_LIMIT, OLDEST_DUE_LIMIT};

@@ -141,6 +141,11 @@ async fn a_locked_row_is_named_with_the_session_that_holds_it() {
         (&pid.into(), &2.into()),
         "{document}"
     );
+    let id = deferred["notification_id"].as_str().expect("an id");
+    let shown = world.service().arguments(["show", id]).run().await.stdout;
+    let waits =
+        format!("in the outbound stream, but another transaction holds its row (pid {pid}, psql, since 2");
+    assert!(shown.contains(&waits), "{shown}");
     operator.batch_execute("ROLLBACK").await.expect("PostgreSQL is there");
     world.settled(1).await;
 }

@@ -98,20 +98,13 @@ fn malformed(producer: &RecentFailure) -> Finding {
 
 /// The finding about the deferred completions of a channel.
 pub(super) fn deferral(name: &str, deferred: &DeferredReport) -> Finding {
-    let DeferredReport { completions, is_published, held_by, .. } = deferred;
+    let DeferredReport { completions, is_published, .. } = deferred;
     let (are, rows) = if *completions == 1 { ("is", "its row") } else { ("are", "their rows") };
     let routes = match is_published {
         true => format!("{} of the channel {name} {are} published", counted(*completions, "route")),
         false => format!("{} of the channel {name} failed", counted(*completions, "attempt")),
     };
-    let (obstacle, cause) = match held_by {
-        Some(LockHolder { pid, application, since }) => {
-            let since = since.map_or_else(String::new, |at| format!(", since {at}"));
-            let application = if application.is_empty() { "no name" } else { application };
-            (format!("another transaction holds {rows} (pid {pid}, {application}{since})"), None)
-        }
-        None => (format!("PostgreSQL cannot record it in {rows} yet"), tidy(&deferred.cause)),
-    };
+    let (obstacle, cause) = deferral_cause(deferred, rows);
     Finding {
         state: ServiceState::Failing,
         parts: vec![name.to_owned()],
@@ -120,6 +113,18 @@ pub(super) fn deferral(name: &str, deferred: &DeferredReport) -> Finding {
         since: Some(deferred.since),
         count: Some(*completions),
         runbook: PUBLISHING,
+    }
+}
+
+/// The obstacle to recording a deferred completion in `rows`, and its cause if a lock is not the obstacle.
+pub(crate) fn deferral_cause(deferred: &DeferredReport, rows: &str) -> (String, Option<String>) {
+    match &deferred.held_by {
+        Some(LockHolder { pid, application, since }) => {
+            let since = since.map_or_else(String::new, |at| format!(", since {at}"));
+            let application = if application.is_empty() { "no name" } else { application };
+            (format!("another transaction holds {rows} (pid {pid}, {application}{since})"), None)
+        }
+        None => (format!("PostgreSQL cannot record it in {rows} yet"), tidy(&deferred.cause)),
     }
 }
 
