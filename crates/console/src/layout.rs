@@ -27,12 +27,13 @@ pub(crate) enum Section {
     Holds,
     Actions,
     Catalogue,
+    Runbook,
     /// No entry, for errors and the sign-in.
     None,
 }
 
 /// The navigation: section, path, label.
-const NAVIGATION: [(Section, &str, &str); 7] = [
+const NAVIGATION: [(Section, &str, &str); 8] = [
     (Section::Overview, "/console/", "Overview"),
     (Section::Notifications, "/console/notifications", "Notifications"),
     (Section::DeadLetters, "/console/dead-letters", "Dead letters"),
@@ -40,6 +41,7 @@ const NAVIGATION: [(Section, &str, &str); 7] = [
     (Section::Holds, "/console/holds", "Holds"),
     (Section::Actions, "/console/actions", "Actions"),
     (Section::Catalogue, "/console/catalogue", "Catalogue"),
+    (Section::Runbook, "/console/runbook", "Runbook"),
 ];
 
 /// A page without its frame. As a response it does not have a body yet.

@@ -11,3 +11,4 @@ mod notification;
 pub(crate) mod notifications;
 pub(crate) mod overview;
 mod parts;
+pub(crate) mod runbook;

@@ -146,6 +146,8 @@ async fn a_locked_row_is_named_with_the_session_that_holds_it() {
     let waits =
         format!("in the outbound stream, but another transaction holds its row (pid {pid}, psql, since 2");
     assert!(shown.contains(&waits), "{shown}");
+    let text = status(&world, &[]).await.stdout;
+    assert!(text.contains(&format!("list: notification show {id}\n")), "{text}");
     operator.batch_execute("ROLLBACK").await.expect("PostgreSQL is there");
     world.settled(1).await;
 }
