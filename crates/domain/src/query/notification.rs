@@ -177,8 +177,8 @@ pub struct Route {
     pub last_error_message: String,
     /// Time of the last failed attempt.
     pub last_error_at: Option<Timestamp>,
-    /// The failed attempts, the oldest first: the newest `max_attempts` of them. Of those that a release before
-    /// 0.3.0 recorded only the last is known.
+    /// The failed attempts, the oldest first: the newest `max_attempts` of them. Of those that a release
+    /// before 0.3.0 recorded only the last is known.
     pub failed_attempts: Vec<FailedAttempt>,
     /// Time of acceptance of the intent.
     pub created_at: Timestamp,
