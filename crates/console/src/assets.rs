@@ -1,5 +1,5 @@
-//! The style sheet, the script and the icons, served from memory. Their names contain a hash of their content,
-//! so that a browser may cache them forever.
+//! The style sheet, the script and the icons, served from memory. Their names contain a hash of their
+//! content, so that a browser may cache them forever.
 
 use std::sync::LazyLock;
 

@@ -194,8 +194,8 @@ impl Chart {
     }
 }
 
-/// The value at the top of the drawing, and the number of steps below it: at most five, each of 1, 2, 5, 10, 20,
-/// 50, …
+/// The value at the top of the drawing, and the number of steps below it: at most five, each of 1, 2, 5, 10,
+/// 20, 50, …
 fn scale(most: u64) -> (u64, u64) {
     let mut unit: u64 = 1;
     loop {

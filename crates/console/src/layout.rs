@@ -27,6 +27,7 @@ pub(crate) enum Section {
     Holds,
     Actions,
     Catalogue,
+    Runbook,
     /// No entry, for errors and the sign-in.
     None,
 }
@@ -35,7 +36,7 @@ pub(crate) enum Section {
 pub(crate) const FIND_PATH: &str = "/console/find";
 
 /// The navigation: section, path, label.
-const NAVIGATION: [(Section, &str, &str); 7] = [
+const NAVIGATION: [(Section, &str, &str); 8] = [
     (Section::Overview, "/console/", "Overview"),
     (Section::Notifications, "/console/notifications", "Notifications"),
     (Section::DeadLetters, "/console/dead-letters", "Dead letters"),
@@ -43,6 +44,7 @@ const NAVIGATION: [(Section, &str, &str); 7] = [
     (Section::Holds, "/console/holds", "Holds"),
     (Section::Actions, "/console/actions", "Actions"),
     (Section::Catalogue, "/console/catalogue", "Catalogue"),
+    (Section::Runbook, "/console/runbook", "Runbook"),
 ];
 
 /// A page without its frame. As a response it does not have a body yet.

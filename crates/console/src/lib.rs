@@ -19,6 +19,7 @@ mod error;
 mod forms;
 mod headers;
 mod layout;
+mod markdown;
 mod operator;
 mod pages;
 mod params;
@@ -53,6 +54,7 @@ pub fn router<P: Ports>(console: Console<P>) -> Router {
         .merge(pages::actions::routes())
         .merge(pages::malformed::routes())
         .merge(pages::catalogue::routes())
+        .merge(pages::runbook::routes())
         .merge(sign_in::sign_out_routes())
         .route("/console/{*path}", any(error::not_found))
         .method_not_allowed_fallback(error::method_not_allowed)

@@ -12,3 +12,4 @@ mod notification;
 pub(crate) mod notifications;
 pub(crate) mod overview;
 mod parts;
+pub(crate) mod runbook;

@@ -1,19 +1,29 @@
 //! Explanation of a route in one sentence for a person: the reason for its state, and its next step and time.
 //!
-//! A function of the row and of the obstacle of its channel's publisher.
+//! A function of the row and of its obstacle, if the replicas report one.
 
 pub mod intent;
+mod obstacle;
+
+use std::time::Duration;
 
 use ambient::Timestamp;
 
 use crate::hold::RouteHold;
 use crate::operations::CANCELLED;
-use crate::query::{Route, RouteResend, Waiting};
+use crate::query::{Route, RouteResend, deferral_cause};
 use crate::receipt::{Receipt, ReceiptStatus, Report};
+use crate::replica::DeferredReport;
 use crate::route::{RouteStatus, SkipReason};
 
-/// The sentence for `route` at `now`, while the publisher of its channel has this obstacle. It contains no address, and ends without a full stop.
-pub fn explain(route: &Route, now: Timestamp, obstacle: Option<&Waiting>) -> String {
+pub use obstacle::{Obstacle, Obstacles};
+
+/// Publishers take what is due within this time, unless another replica holds its lease.
+const TAKEN_WITHIN: Duration = Duration::from_secs(10);
+
+/// The sentence for `route` at `now`, while it has this obstacle. It contains no address, and ends without a
+/// full stop.
+pub fn explain(route: &Route, now: Timestamp, obstacle: Option<Obstacle<'_>>) -> String {
     let state = state(route, now, obstacle);
     match &route.receipt {
         // The detail is left out: it may contain an address.
@@ -34,7 +44,7 @@ fn what_happened(status: ReceiptStatus) -> &'static str {
     }
 }
 
-fn state(route: &Route, now: Timestamp, obstacle: Option<&Waiting>) -> String {
+fn state(route: &Route, now: Timestamp, obstacle: Option<Obstacle<'_>>) -> String {
     match route.status {
         RouteStatus::Pending => format!("{}; {}", why_pending(route), next_attempt(route, now, obstacle)),
         RouteStatus::Failed => format!("{}; {}", failures(route), next_attempt(route, now, obstacle)),
@@ -92,38 +102,74 @@ fn failures(route: &Route) -> String {
 }
 
 /// The next step of a live route.
-fn next_attempt(route: &Route, now: Timestamp, obstacle: Option<&Waiting>) -> String {
+fn next_attempt(route: &Route, now: Timestamp, obstacle: Option<Obstacle<'_>>) -> String {
     let attempt = u64::from(route.attempt_count) + 1;
     let of = format!("{attempt} of {}", route.max_attempts);
     let is_new = route.status == RouteStatus::Pending && route.updated_at == route.created_at;
-    match &route.hold {
-        Some(RouteHold { key, released_at: Some(at), .. }) => {
-            return format!(
-                "the hold of the {key} was released at {at}; next attempt ({of}) once those held before it are published"
-            );
-        }
-        Some(RouteHold { key, since, .. }) => {
-            return format!(
-                "held: an operator holds the {key} since {since}; next attempt ({of}) after the release"
-            );
-        }
-        None => {}
+    match (&route.hold, obstacle) {
+        (Some(hold), _) => return held(hold, &of),
+        (None, Some(Obstacle::Deferred(report))) => return deferred(report, &of),
+        (None, _) => {}
     }
     let is_next = |due: Timestamp| due <= now || (is_new && due < Timestamp::MAX);
-    if let (Some(obstacle), Some(_)) = (obstacle, route.next_attempt_at.filter(|due| is_next(*due))) {
-        return format!("waits: {}; next attempt ({of}) as soon as that is over", obstacle.meaning());
-    }
-    match route.next_attempt_at {
+    match (route.next_attempt_at, obstacle) {
         // The service does not write such a row: live routes have a time.
-        None => "it has no time for its next attempt, so it waits for an operator".to_owned(),
-        Some(Timestamp::MAX) => {
+        (None, _) => "it has no time for its next attempt, so it waits for an operator".to_owned(),
+        (Some(due), Some(Obstacle::Waits(waiting))) if is_next(due) => {
+            format!("waits: {}; next attempt ({of}) as soon as that is over", waiting.meaning())
+        }
+        (Some(Timestamp::MAX), _) => {
             "parked: it has no attempt before an operator sets next_attempt_at to a time".to_owned()
         }
-        Some(due) if due > now && is_new => format!(
+        (Some(due), _) if due > now && is_new => format!(
             "the replica that accepted it makes the first attempt ({of}) now, and any other one may from {due}"
         ),
-        Some(due) if due > now => format!("next attempt ({of}) at {due}"),
-        Some(due) => format!("next attempt ({of}) as soon as a publisher takes it; due since {due}"),
+        (Some(due), _) if due > now => format!("next attempt ({of}) at {due}"),
+        (Some(due), obstacle) => {
+            let delay = delay(now.saturating_since(due), obstacle);
+            format!("next attempt ({of}) as soon as a publisher takes it; due since {due}{delay}")
+        }
+    }
+}
+
+fn held(hold: &RouteHold, of: &str) -> String {
+    let RouteHold { key, since, released_at, .. } = hold;
+    match released_at {
+        Some(at) => format!(
+            "the hold of the {key} was released at {at}; next attempt ({of}) once those held before it are published"
+        ),
+        None => {
+            format!("held: an operator holds the {key} since {since}; next attempt ({of}) after the release")
+        }
+    }
+}
+
+/// The next step of a route whose completion is deferred.
+fn deferred(report: &DeferredReport, of: &str) -> String {
+    let (obstacle, cause) = deferral_cause(report, "its row");
+    let cause = cause.map_or_else(String::new, |cause| format!(": {cause}"));
+    match report.is_published {
+        true => format!(
+            "its entry is in the outbound stream, but {obstacle}{cause}; the service records that as soon as it can, without a second entry"
+        ),
+        false => format!(
+            "the attempt ({of}) failed, but {obstacle}{cause}; the service records that as soon as it can, and schedules the next one"
+        ),
+    }
+}
+
+/// The likely reason why a route that has been due for this long was not taken yet.
+fn delay(overdue: Duration, obstacle: Option<Obstacle<'_>>) -> String {
+    match obstacle {
+        Some(Obstacle::NoPublisher) => "; no running replica publishes its channel".to_owned(),
+        Some(Obstacle::PerhapsDeferred(completions)) if overdue > TAKEN_WITHIN => format!(
+            "; completions of its channel are deferred ({completions}), perhaps its own, see notification status"
+        ),
+        None if overdue > TAKEN_WITHIN => {
+            "; others may be due before it, or a replica that crashed or hangs holds its lease, for NOTIFICATION_ROUTE_LEASE_TTL at most"
+                .to_owned()
+        }
+        _ => String::new(),
     }
 }
 

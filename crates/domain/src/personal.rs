@@ -69,7 +69,7 @@ impl Document for Notification {
     fn hide(&mut self, sight: Sight) {
         self.routes.hide(sight);
         if sight == Sight::Producer {
-            self.obstacles.clear();
+            self.obstacles = None;
         }
         if sight == Sight::Masked {
             self.payload_json.withhold();

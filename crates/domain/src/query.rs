@@ -29,9 +29,10 @@ pub use activity::{
 pub use causes::{Causes, DeadLetterCause, MAX_CAUSES, MalformedCause};
 pub use cursor::{InvalidCursor, Place};
 pub use dead_letters::{DeadLetter, DeadLetterFilter, DeadLetterPlace, Discarded};
+pub(crate) use findings::deferral_cause;
 pub use findings::{
-    BLOCKED_LIMIT, DEFERRED_LIMIT, Finding, NO_LEADER_LIMIT, OLDEST_DUE_LIMIT, RECENT, RUNBOOK_SECTIONS,
-    ServiceState,
+    BLOCKED_LIMIT, CulpritList, Culprits, DEFERRED_LIMIT, Finding, NO_LEADER_LIMIT, OLDEST_DUE_LIMIT, RECENT,
+    RUNBOOK_SECTIONS, ServiceState,
 };
 #[cfg(test)]
 pub(crate) use intent_trace::tests::notification as intent_trace_fixture;

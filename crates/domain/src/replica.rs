@@ -51,8 +51,8 @@ pub struct WorkerReport {
     pub attempts: Option<AttemptsReport>,
 }
 
-/// The deferred completions of a publisher: their entries are in the stream, or their attempts have failed, and
-/// PostgreSQL cannot record that yet.
+/// The deferred completions of a publisher: their entries are in the stream, or their attempts have failed,
+/// and PostgreSQL cannot record that yet.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, JsonSchema)]
 #[schemars(rename = "DeferredCompletions")]
 pub struct DeferredReport {
@@ -68,8 +68,8 @@ pub struct DeferredReport {
     pub is_published: bool,
     /// Reason for deferring the first.
     pub cause: String,
-    /// Session that has locked the row of the first; `null` if there is none, or the service's role cannot see
-    /// it.
+    /// Session that has locked the row of the first; `null` if there is none, or the service's role cannot
+    /// see it.
     pub held_by: Option<LockHolder>,
 }
 
@@ -177,7 +177,8 @@ pub enum ActivityPart {
     Producer(String),
 }
 
-/// The upper bounds of the delays that [`Delays`] distinguishes, in milliseconds. Longer ones are counted apart.
+/// The upper bounds of the delays that [`Delays`] distinguishes, in milliseconds. Longer ones are counted
+/// apart.
 pub const DELAY_BOUNDS_MS: [u64; 11] = [10, 25, 50, 100, 250, 500, 1_000, 2_500, 10_000, 60_000, 600_000];
 
 /// The number of counts of [`Delays`].
@@ -194,8 +195,8 @@ impl Delays {
         self.0[bucket] += 1;
     }
 
-    /// The bound in milliseconds that this share of the delays does not exceed; `None` if nothing was counted,
-    /// or if the delay is longer than the last bound.
+    /// The bound in milliseconds that this share of the delays does not exceed; `None` if nothing was
+    /// counted, or if the delay is longer than the last bound.
     pub fn percentile(&self, percent: u64) -> Option<u64> {
         let total: u64 = self.0.iter().sum();
         let wanted = (u128::from(total) * u128::from(percent)).div_ceil(100);

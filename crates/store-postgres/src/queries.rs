@@ -76,7 +76,7 @@ impl Queries for PgQueries {
         let session = self.lookup("get a notification").await?;
         let Some(mut found) = detail::get(&session, id).await? else { return Ok(None) };
         if found.routes.iter().any(|route| route.status.is_live()) {
-            found.obstacles = replicas::obstacles(&session).await?;
+            found.obstacles = Some(replicas::obstacles(&session).await?);
         }
         Ok(Some(found))
     }

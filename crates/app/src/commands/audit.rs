@@ -36,7 +36,8 @@ Examples:
 
 It only reads, beside the traffic, and says nothing twice: what is found is looked for again before it is reported. It needs the
 variables of PostgreSQL, of Redis and of the streams, and those of retention and of the catalogue where the service has them.
-Rows without a parent are looked for only without --since and --until. docs/operations.md explains each discrepancy.
+Rows without a parent are looked for only without --since and --until. The first discrepancy of a kind is followed by the usual
+cause and the remedy; docs/operations.md#audit has the statements. --json has both in each line.
 The exit code is 0 if there is no discrepancy, and 1 if there is one or the audit could not be completed.";
 
 /// Runs the command with these variables, and prints to `out`.

@@ -298,7 +298,7 @@ mod tests {
         );
         assert_eq!(
             lines[2],
-            "producer  game_master  12      released 10s ago  ada@ops-1  sends\\u{1b}[2J twice"
+            "producer  game_master  12      released 10 s ago    ada@ops-1  sends\\u{1b}[2J twice"
         );
     }
 }

@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use ambient::{Clock, SystemClock};
 use axum::http::StatusCode;
 use domain::ports::{Activity, ReplicaStore, StoreError};
 use domain::replica::{ActivityPart, Delays, PartActivity};
 use domain::route::Channel;
 
+use crate::rows::dead;
 use crate::support::*;
 
 fn down() -> StoreError {
@@ -96,6 +98,22 @@ async fn the_charts_show_an_hour_or_a_day_of_all_routes_or_of_a_channel_and_a_ty
         }
     }
     assert_eq!(browser.get("/console/?period=year").await.status, StatusCode::BAD_REQUEST);
+}
+
+#[tokio::test]
+async fn a_finding_leads_to_the_list_of_its_culprits_and_to_the_runbook() {
+    let world = World::new().await;
+    dead(&world.store, 1..=2, SystemClock.now()).await;
+    let mut browser = world.signed_in().await;
+    let page = browser.get("/console/").await.body;
+    assert!(page.contains("2 routes of the channel push became dead letters"), "{page}");
+    assert!(page.contains("href=\"/console/runbook#retrying-dead-letters\""), "{page}");
+    let (_, link) = page.split_once("href=\"/console/dead-letters?channel=push&amp;").expect("a link");
+    let link = link.split('"').next().unwrap_or_default();
+    let list = browser.get(&format!("/console/dead-letters?channel=push&{link}")).await.body;
+    assert_eq!(list.matches("name=\"id\"").count(), 2, "{list}");
+    let runbook = browser.get("/console/runbook").await.body;
+    assert!(runbook.contains("<h3 id=\"retrying-dead-letters\">Retrying dead letters</h3>"), "{runbook}");
 }
 
 #[tokio::test]

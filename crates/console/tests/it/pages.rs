@@ -161,6 +161,7 @@ async fn every_page_refuses_a_parameter_that_it_does_not_have_and_shows_what_it_
         "/console/malformed",
         "/console/malformed/1-0",
         "/console/catalogue",
+        "/console/runbook",
         "/console/catalogue/lobby.application.submitted",
         "/console/sign-in",
     ] {

@@ -3,14 +3,14 @@ use std::time::Duration;
 use super::*;
 use crate::dead_letter::recovery_hint;
 use crate::document::Age;
-use crate::query::{Discarded, RouteResend};
+use crate::query::{Discarded, RouteResend, Waiting};
 use crate::route::Channel;
 
-fn at(seconds: i64) -> Timestamp {
+pub(super) fn at(seconds: i64) -> Timestamp {
     Timestamp::from_millis(1_775_121_700_000 + seconds * 1_000).expect("in range")
 }
 
-fn second(seconds: i64) -> String {
+pub(super) fn second(seconds: i64) -> String {
     at(seconds).to_string()
 }
 
@@ -302,7 +302,7 @@ fn a_route_that_is_next_names_the_obstacle_of_its_channel() {
         (Route { next_attempt_at: Some(Timestamp::MAX), ..pending() }, 9, false),
         (published(), 9, false),
     ] {
-        let sentence = explain(&route, at(now), Some(&obstacle));
+        let sentence = explain(&route, at(now), Some(Obstacle::Waits(&obstacle)));
         assert_eq!(sentence.contains(waits), expected, "{sentence}");
     }
 }

@@ -2,9 +2,9 @@
 //! payload of an event.
 //!
 //! The object becomes the flat entry that it would be in the stream, with recipients and payload in normal
-//! form. From there on, the rules of stream entries apply ([`decode_members`]). Errors that only JSON can have are
-//! found here. A body that is not an object is [`NotAnObject`], and the caller rejects the whole request. A
-//! member that is unknown, repeated or of the wrong type breaks the rule given in the contract.
+//! form. From there on, the rules of stream entries apply ([`decode_members`]). Errors that only JSON can
+//! have are found here. A body that is not an object is [`NotAnObject`], and the caller rejects the whole
+//! request. A member that is unknown, repeated or of the wrong type breaks the rule given in the contract.
 //!
 //! Nothing here takes more than a few times the bytes of the body, whatever the body contains. Items beyond
 //! the limits of an intent are counted and not kept.

@@ -99,8 +99,8 @@ pub struct ActivityStep {
     /// Counts of all replicas.
     #[serde(flatten)]
     pub activity: Activity,
-    /// Time in milliseconds from acceptance to publication that half of the routes did not exceed, rounded up to
-    /// a bound; `null` if none was published, or if it is longer than 10 minutes.
+    /// Time in milliseconds from acceptance to publication that half of the routes did not exceed, rounded up
+    /// to a bound; `null` if none was published, or if it is longer than 10 minutes.
     pub delay_p50_ms: Option<u64>,
     /// The same for 99 of 100 routes.
     pub delay_p99_ms: Option<u64>,

@@ -6,17 +6,20 @@
 mod failing;
 mod stuck;
 
+use std::collections::BTreeMap;
+
 use ambient::Timestamp;
 use schemars::JsonSchema;
 use serde::Serialize;
 
+pub(crate) use self::failing::deferral_cause;
 pub(super) use self::failing::failing;
 pub use self::failing::{DEFERRED_LIMIT, RECENT};
 pub use self::stuck::{BLOCKED_LIMIT, NO_LEADER_LIMIT, OLDEST_DUE_LIMIT};
 pub(super) use self::stuck::{meaning, stuck};
 use super::store_status::INTAKE;
 use crate::document::{Tone, grouped, inline_schema, one_of};
-use crate::route::Channel;
+use crate::route::{Channel, RouteStatus};
 
 /// The state of the service in one word; later variants matter more.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize)]
@@ -71,8 +74,49 @@ pub struct Finding {
     pub since: Option<Timestamp>,
     /// Number of the routes, attempts or intents that it concerns; `null` if none are counted.
     pub count: Option<u64>,
+    /// List that has what it concerns; `null` if none has.
+    pub culprits: Option<Culprits>,
     /// Section of the runbook.
     pub runbook: &'static str,
+}
+
+/// The list that has the culprits of a finding.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, JsonSchema)]
+pub struct Culprits {
+    /// `notifications`, `dead_letters` or `malformed_intents`.
+    pub list: CulpritList,
+    /// The conditions that select them: for notifications a filter of `POST /v1/notifications:query`, else
+    /// parameters of the list.
+    pub conditions: BTreeMap<&'static str, String>,
+}
+
+/// A list of the API, the console and the commands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CulpritList {
+    /// Notifications.
+    Notifications,
+    /// Dead letters.
+    DeadLetters,
+    /// Malformed intents.
+    MalformedIntents,
+}
+
+inline_schema!(CulpritList, one_of(["notifications", "dead_letters", "malformed_intents"]));
+
+impl Culprits {
+    fn new<const N: usize>(list: CulpritList, conditions: [(&'static str, String); N]) -> Option<Self> {
+        Some(Self { list, conditions: BTreeMap::from(conditions) })
+    }
+
+    /// The notifications with a route of this channel in this status.
+    fn routes(channel: &str, status: RouteStatus) -> Option<Self> {
+        let status = status.as_str().to_owned();
+        Self::new(
+            CulpritList::Notifications,
+            [("route.channel", channel.to_owned()), ("route.status", status)],
+        )
+    }
 }
 
 impl Finding {

@@ -1,6 +1,5 @@
 //! One notification with its routes.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ambient::Timestamp;
@@ -8,9 +7,8 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::dead_letters::{DeadLetter, Discarded};
-use super::store_status::Waiting;
 use crate::document::{Guarded, guarded_json, guarded_object_schema};
-use crate::explanation::explain;
+use crate::explanation::{Obstacles, explain};
 use crate::hold::RouteHold;
 use crate::receipt::Receipt;
 use crate::record::{NotificationId, Record};
@@ -52,9 +50,9 @@ pub struct Notification {
     pub idempotency_expires_at: Timestamp,
     /// Its routes, ordered by id.
     pub routes: Vec<Route>,
-    /// The present obstacles of workers, by their names.
+    /// The present obstacles of its live routes; `None` if they are not known, or not for the reader.
     #[serde(skip)]
-    pub obstacles: BTreeMap<String, Waiting>,
+    pub obstacles: Option<Obstacles>,
 }
 
 impl Notification {
@@ -83,7 +81,7 @@ impl Notification {
             updated_at,
             idempotency_expires_at: record.idempotency_expires_at,
             routes,
-            obstacles: BTreeMap::new(),
+            obstacles: None,
         }
     }
 
@@ -91,7 +89,8 @@ impl Notification {
     #[must_use]
     pub fn explained(mut self, now: Timestamp) -> Self {
         for route in &mut self.routes {
-            route.explanation = explain(route, now, self.obstacles.get(route.channel.as_str()));
+            let obstacle = self.obstacles.as_ref().and_then(|of| of.of(&self.notification_id, route));
+            route.explanation = explain(route, now, obstacle);
         }
         self
     }
@@ -178,8 +177,8 @@ pub struct Route {
     pub last_error_message: String,
     /// Time of the last failed attempt.
     pub last_error_at: Option<Timestamp>,
-    /// The failed attempts, the oldest first: the newest `max_attempts` of them. Of those that a release before
-    /// 0.3.0 recorded only the last is known.
+    /// The failed attempts, the oldest first: the newest `max_attempts` of them. Of those that a release
+    /// before 0.3.0 recorded only the last is known.
     pub failed_attempts: Vec<FailedAttempt>,
     /// Time of acceptance of the intent.
     pub created_at: Timestamp,
@@ -248,7 +247,7 @@ mod tests {
             ..pending()
         };
         assert_eq!(shown(pending()), []);
-        assert_eq!(shown(legacy.clone()), [last.clone()]);
+        assert_eq!(shown(legacy.clone()), std::slice::from_ref(&last));
         let first = FailedAttempt { attempt: 1, at: at(5), ..last.clone() };
         let mixed = Route { failed_attempts: vec![first.clone()], ..legacy.clone() };
         assert_eq!(shown(mixed), [first, last.clone()]);

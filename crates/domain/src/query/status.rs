@@ -93,7 +93,7 @@ impl BacklogMembers {
 pub struct Status {
     /// `well`; `failing` if work goes on without success; `stuck` if a part does not go on.
     pub state: ServiceState,
-    /// What an operator has to look at, stuck parts first. Empty exactly if the state is `well`.
+    /// The causes for an operator to look at, stuck parts first. Empty exactly if the state is `well`.
     pub findings: Vec<Finding>,
     /// The replica that reads the intents stream; `null` if none does.
     pub leader: Option<Leader>,
@@ -108,9 +108,9 @@ pub struct Status {
 
 impl Status {
     /// Assembles the parts. Replicas that have stopped, or have not been seen for
-    /// [`super::REPLICA_FRESH_FOR`], lead nothing and wait for nothing; intake is led by the replica that leads
-    /// in the term of the lock. `leaderless_since` is the end of the last term, if no replica leads and that
-    /// time is known.
+    /// [`super::REPLICA_FRESH_FOR`], lead nothing and wait for nothing; intake is led by the replica that
+    /// leads in the term of the lock. `leaderless_since` is the end of the last term, if no replica leads and
+    /// that time is known.
     pub fn new(
         mut store: StoreStatus,
         term: Option<LeaderTerm>,

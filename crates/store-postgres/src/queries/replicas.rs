@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use ambient::Timestamp;
+use domain::explanation::Obstacles;
 use domain::ports::{BlockedReport, StoreError, WorkerReport};
-use domain::query::{ReplicaStatus, Waiting, blocked_workers};
+use domain::query::ReplicaStatus;
 use domain::replica::{AttemptsReport, DeferredReport, LockHolder, ReplicaReport};
 use domain::route::RouteKey;
 use pg::parameter;
@@ -66,11 +67,11 @@ pub(super) async fn list_with_holders(session: &Session) -> Result<Vec<ReplicaSt
     Ok(replicas)
 }
 
-/// The obstacle of each worker, by its name.
-pub(super) async fn obstacles(session: &Session) -> Result<BTreeMap<String, Waiting>, StoreError> {
+/// The obstacles of live routes.
+pub(super) async fn obstacles(session: &Session) -> Result<Obstacles, StoreError> {
     let rows = session.query(TIME.bind([])).await.map_err(store_error)?;
-    let Some(row) = rows.first() else { return Ok(BTreeMap::new()) };
-    Ok(blocked_workers(&list(session).await?, instant(row, "at", "")?))
+    let Some(row) = rows.first() else { return Ok(Obstacles::default()) };
+    Ok(Obstacles::new(&list_with_holders(session).await?, instant(row, "at", "")?))
 }
 
 fn lock_holders(held: &[RouteKey]) -> BoundStatement {

@@ -156,8 +156,8 @@ fn completion(key: &RouteKey, done: &HashSet<RouteKey>, locked: &HashSet<RouteKe
     }
 }
 
-/// The new values of a failed route `r`, given as `g`. It keeps its newest attempts: as many as its budget has,
-/// and at most 100, the highest configurable budget, since each resend adds to `max_attempts`.
+/// The new values of a failed route `r`, given as `g`. It keeps its newest attempts: as many as its budget
+/// has, and at most 100, the highest configurable budget, since each resend adds to `max_attempts`.
 macro_rules! fail {
     () => {
         "SET updated_at = greatest($10::timestamptz, r.updated_at + interval '1 microsecond'), status = g.status,

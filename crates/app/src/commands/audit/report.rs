@@ -1,9 +1,10 @@
 //! The output of `audit`: discrepancies as they are found, figures at the end.
 
+use std::collections::HashSet;
 use std::io::Write;
 
 use ambient::Timestamp;
-use domain::audit::{Discrepancy, Figures, Subject};
+use domain::audit::{Discrepancy, DiscrepancyKind, Figures, Subject};
 use domain::route::RouteKey;
 use serde_json::{Value, json};
 use workers::AuditReport;
@@ -24,6 +25,8 @@ pub(super) struct Report<'a, W> {
     progress: Option<Progress>,
     failed: anyhow::Result<()>,
     printed: u64,
+    /// The kinds whose cause and remedy are printed.
+    explained: HashSet<DiscrepancyKind>,
     /// The first overdue routes, with the times at which they were due.
     stuck: Vec<(RouteKey, Timestamp)>,
 }
@@ -31,7 +34,8 @@ pub(super) struct Report<'a, W> {
 impl<'a, W: Write> Report<'a, W> {
     pub(super) fn new(json: bool, style: Style, out: &'a mut W) -> Self {
         let progress = Some(Progress::counting("entries and records"));
-        Self { json, style, out, progress, failed: Ok(()), printed: 0, stuck: Vec::new() }
+        let explained = HashSet::new();
+        Self { json, style, out, progress, failed: Ok(()), printed: 0, explained, stuck: Vec::new() }
     }
 
     /// Prints the figures. Returns the first write error, if any.
@@ -45,6 +49,12 @@ impl<'a, W: Write> Report<'a, W> {
         if self.json {
             return print_json(self.out, &summary(figures, &self.stuck, range));
         }
+        if !self.explained.is_empty() {
+            print_line(
+                self.out,
+                "docs/operations.md#audit has the statements and more about each discrepancy",
+            )?;
+        }
         if figures.discrepancies > self.printed {
             let more = figures.discrepancies - self.printed;
             print_line(self.out, &format!("… and {more} more: --json prints all"))?;
@@ -52,6 +62,12 @@ impl<'a, W: Write> Report<'a, W> {
         for (route, due) in &self.stuck {
             let kind = self.style.paint(Tone::Warning, "stuck");
             print_line(self.out, &format!("{kind}  {}  it was due at {due}", printable(&route.to_string())))?;
+        }
+        if !self.stuck.is_empty() {
+            print_line(
+                self.out,
+                "  notification status says why; nothing is lost, they are published once that is over",
+            )?;
         }
         if figures.discrepancies > 0 || !self.stuck.is_empty() {
             print_line(self.out, "")?;
@@ -75,7 +91,13 @@ impl<'a, W: Write> Report<'a, W> {
         self.printed += 1;
         let kind = self.style.paint(Tone::Bad, found.kind.as_str());
         let (subject, detail) = (printable(&found.subject.to_string()), printable(&found.detail));
-        print_line(self.out, &format!("{kind}  {subject}  {detail}"))
+        print_line(self.out, &format!("{kind}  {subject}  {detail}"))?;
+        // Once for each kind: a hundred lines with the same advice would hide it.
+        if self.explained.insert(found.kind) {
+            print_line(self.out, &format!("  cause:   {}", found.kind.cause()))?;
+            print_line(self.out, &format!("  remedy:  {}", found.kind.remedy()))?;
+        }
+        Ok(())
     }
 }
 
@@ -102,7 +124,13 @@ impl<W: Write> AuditReport for Report<'_, W> {
 
 /// One discrepancy as a line of JSON.
 fn document(found: &Discrepancy) -> Value {
-    let mut document = json!({ "discrepancy": found.kind.as_str(), "detail": found.detail });
+    let Discrepancy { kind, detail, .. } = found;
+    let mut document = json!({
+        "discrepancy": kind.as_str(),
+        "detail": detail,
+        "cause": kind.cause(),
+        "remedy": kind.remedy(),
+    });
     let mut set = |name: &str, value: String| document[name] = Value::from(value);
     match &found.subject {
         Subject::Stream(stream) => set("stream", stream.clone()),

@@ -62,8 +62,8 @@ impl Watch {
     }
 }
 
-/// Sends a malformed intent and a good one, under a key that no example of the pages has: an example with the key
-/// of another intent would be a conflict.
+/// Sends a malformed intent and a good one, under a key that no example of the pages has: an example with the
+/// key of another intent would be a conflict.
 async fn send_sample(redis: &RedisClient, intents: &str) -> Result<(), StoreError> {
     let draft = IntentDraft {
         notification_type: "game.turn.ready".to_owned(),

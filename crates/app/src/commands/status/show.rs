@@ -3,11 +3,14 @@
 use std::io::Write;
 
 use domain::query::{
-    CauseCounts, ChannelStatus, Counted, IntakeStatus, Leader, ReplicaStatus, Status, Waiting,
+    CauseCounts, ChannelStatus, Counted, CulpritList, Culprits, IntakeStatus, Leader, ReplicaStatus, Status,
+    Waiting,
 };
 
 use crate::commands::holds::holds;
-use crate::commands::operators::{Cell, Column, Style, Tone, print_members, print_section, table};
+use crate::commands::operators::{
+    Cell, Column, CommandLine, Style, Tone, print_members, print_section, table,
+};
 use crate::commands::output::{print_line, printable};
 
 /// Prints the status, with findings first.
@@ -17,6 +20,9 @@ pub(super) fn print_status(out: &mut impl Write, style: Style, status: &Status) 
         print_line(out, &format!("{word}  {}.", printable(&finding.text())))?;
         let since = finding.since.map_or_else(String::new, |since| format!("since {since}; "));
         print_line(out, &format!("  {since}see {}", finding.runbook))?;
+        if let Some(culprits) = &finding.culprits {
+            print_line(out, &format!("  list: {}", list_command(culprits)))?;
+        }
     }
     if !status.findings.is_empty() {
         print_line(out, "")?;
@@ -36,6 +42,24 @@ pub(super) fn print_status(out: &mut impl Write, style: Style, status: &Status) 
     print_section(out, style, "malformed intents of the last 24 h", &causes(&store.malformed_intents))?;
     print_section(out, style, "bounced and complained of the last 24 h", &causes(&store.receipts))?;
     print_section(out, style, "replicas", &replicas(style.in_section(), status))
+}
+
+/// The command that lists the culprits of a finding.
+fn list_command(Culprits { list, conditions }: &Culprits) -> String {
+    let of = |name| conditions.get(name);
+    let command = match (list, of("notification_id")) {
+        (CulpritList::Notifications, Some(id)) => return format!("notification show {}", printable(id)),
+        (CulpritList::Notifications, None) => {
+            CommandLine::new("notification list").option("--status", of("route.status"))
+        }
+        (CulpritList::DeadLetters, _) => CommandLine::new("notification dead-letters list")
+            .option("--channel", of("channel"))
+            .option("--since", of("created_after")),
+        (CulpritList::MalformedIntents, _) => CommandLine::new("notification malformed list")
+            .option("--producer", of("producer"))
+            .option("--since", of("recorded_after")),
+    };
+    command.into_text()
 }
 
 fn leader(status: &Status) -> Cell {

@@ -107,8 +107,8 @@ fn intents(activity: &ActivityHistory) -> Vec<Line> {
     ]
 }
 
-/// The lines of the selected routes. Of all routes the counts of the replicas are shown, which former releases
-/// have written, too.
+/// The lines of the selected routes. Of all routes the counts of the replicas are shown, which former
+/// releases have written, too.
 fn lines_of(activity: &ActivityHistory, routes: &[RoutesStep], selected: &Selected) -> Vec<Line> {
     let counts: Vec<[u64; 3]> = match selected.is_all() {
         true => {

@@ -86,6 +86,21 @@ fn what_is_stuck_is_said_first_with_its_cause() {
 }
 
 #[test]
+fn the_state_is_one_word_and_each_finding_leads_to_its_culprits_and_its_section_of_the_runbook() {
+    let channels = vec![channel(Channel::Push, 12, Some(at(20)))];
+    let html = render(&overview(vec![replica("one", at(99), Some(at(50)))], channels)).into_string();
+    for expected in [
+        "The service is <span class=\"badge bad\"><span class=\"mark\" aria-hidden=\"true\">✕</span> stuck</span>",
+        "href=\"#replicas\"",
+        "href=\"/console/runbook#intake\"",
+        "href=\"/console/notifications?filter=%7B%22route.channel%22%3A%22push%22%2C%22route.status%22%3A%22pending%22%7D\"",
+        "href=\"/console/runbook#publishing\"",
+    ] {
+        assert!(html.contains(expected), "{expected}: {html}");
+    }
+}
+
+#[test]
 fn what_is_held_is_said_with_its_age_and_reason() {
     let html = render(&overview(vec![replica("one", at(99), None)], Vec::new())).into_string();
     assert!(html.contains("1,234 routes wait, since 1 min, by actor"), "{html}");

@@ -79,7 +79,9 @@ fn unread(id: EntryId, ahead: Counted, now: Timestamp) -> String {
 
 fn reader(term: &TermState) -> String {
     match term {
-        TermState::NoLeader => "no replica reads the stream now".to_owned(),
+        TermState::NoLeader => {
+            "no replica reads the stream now, and one that runs takes over within 12 s".to_owned()
+        }
         TermState::Waits(Waiting { entry_id, cause, age, .. }) => {
             let at = entry_id.map_or_else(String::new, |id| format!(" at the entry {id}"));
             format!("intake has waited for {} s{at}: {cause}", age.0.as_secs())

@@ -210,7 +210,10 @@ fn an_unread_entry_says_how_far_away_it_is_and_what_holds_it_up() {
             with(vec![entry(36), entry(40)], true, true, None),
             "1 entry before it; intake reads and waits for nothing",
         ),
-        (with(vec![entry(40)], true, false, None), "it is the next; no replica reads the stream now"),
+        (
+            with(vec![entry(40)], true, false, None),
+            "it is the next; no replica reads the stream now, and one that runs takes over within 12 s",
+        ),
         (
             with(vec![entry(36), entry(37)], false, true, Some(waiting)),
             "at least 2 entries before it; intake has waited for 10 s at the entry 36000-0: status 503",

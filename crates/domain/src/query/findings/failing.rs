@@ -3,10 +3,13 @@
 use std::time::Duration;
 
 use super::super::store_status::{RecentFailure, StoreStatus};
-use super::{DEAD_LETTERS, FAILING_CHANNEL, Finding, MALFORMED, PUBLISHING, ServiceState, counted, tidy};
+use super::{
+    CulpritList, Culprits, DEAD_LETTERS, FAILING_CHANNEL, Finding, MALFORMED, PUBLISHING, ServiceState,
+    counted, tidy,
+};
 use crate::document::{Age, grouped};
 use crate::replica::{AttemptsReport, DeferredReport, LockHolder, is_failing};
-use crate::route::Channel;
+use crate::route::{Channel, RouteStatus};
 
 /// The period in which a new dead letter, or a producer with nothing but malformed intents, is failing.
 pub const RECENT: Duration = Duration::from_secs(300);
@@ -57,6 +60,7 @@ fn failing_channel(name: &str, attempts: &AttemptsReport, dead: Option<&RecentFa
         cause,
         since: attempts.failing_since,
         count: Some(attempts.failed),
+        culprits: Culprits::routes(name, RouteStatus::Failed),
         runbook: FAILING_CHANNEL,
     }
 }
@@ -75,6 +79,10 @@ fn dead_letters(name: &str, dead: &RecentFailure) -> Finding {
         cause: tidy(&dead.cause),
         since: Some(dead.since),
         count: Some(dead.count.count),
+        culprits: Culprits::new(
+            CulpritList::DeadLetters,
+            [("channel", name.to_owned()), ("created_after", dead.since.to_string())],
+        ),
         runbook: DEAD_LETTERS,
     }
 }
@@ -92,26 +100,23 @@ fn malformed(producer: &RecentFailure) -> Finding {
         cause: tidy(&producer.cause),
         since: Some(producer.since),
         count: Some(producer.count.count),
+        culprits: Culprits::new(
+            CulpritList::MalformedIntents,
+            [("producer", producer.name.clone()), ("recorded_after", producer.since.to_string())],
+        ),
         runbook: MALFORMED,
     }
 }
 
 /// The finding about the deferred completions of a channel.
 pub(super) fn deferral(name: &str, deferred: &DeferredReport) -> Finding {
-    let DeferredReport { completions, is_published, held_by, .. } = deferred;
+    let DeferredReport { completions, first, is_published, .. } = deferred;
     let (are, rows) = if *completions == 1 { ("is", "its row") } else { ("are", "their rows") };
     let routes = match is_published {
         true => format!("{} of the channel {name} {are} published", counted(*completions, "route")),
         false => format!("{} of the channel {name} failed", counted(*completions, "attempt")),
     };
-    let (obstacle, cause) = match held_by {
-        Some(LockHolder { pid, application, since }) => {
-            let since = since.map_or_else(String::new, |at| format!(", since {at}"));
-            let application = if application.is_empty() { "no name" } else { application };
-            (format!("another transaction holds {rows} (pid {pid}, {application}{since})"), None)
-        }
-        None => (format!("PostgreSQL cannot record it in {rows} yet"), tidy(&deferred.cause)),
-    };
+    let (obstacle, cause) = deferral_cause(deferred, rows);
     Finding {
         state: ServiceState::Failing,
         parts: vec![name.to_owned()],
@@ -119,7 +124,23 @@ pub(super) fn deferral(name: &str, deferred: &DeferredReport) -> Finding {
         cause,
         since: Some(deferred.since),
         count: Some(*completions),
+        culprits: Culprits::new(
+            CulpritList::Notifications,
+            [("notification_id", first.notification_id.as_str().to_owned())],
+        ),
         runbook: PUBLISHING,
+    }
+}
+
+/// The obstacle to recording a deferred completion in `rows`, and its cause if a lock is not the obstacle.
+pub(crate) fn deferral_cause(deferred: &DeferredReport, rows: &str) -> (String, Option<String>) {
+    match &deferred.held_by {
+        Some(LockHolder { pid, application, since }) => {
+            let since = since.map_or_else(String::new, |at| format!(", since {at}"));
+            let application = if application.is_empty() { "no name" } else { application };
+            (format!("another transaction holds {rows} (pid {pid}, {application}{since})"), None)
+        }
+        None => (format!("PostgreSQL cannot record it in {rows} yet"), tidy(&deferred.cause)),
     }
 }
 

@@ -7,9 +7,10 @@ use ambient::Timestamp;
 
 use super::super::store_status::{ChannelStatus, INTAKE, StoreStatus, Waiting};
 use super::failing::deferred_of;
-use super::{Finding, NO_LEADER, PUBLISHING, ServiceState, in_order, listed, section_of};
+use super::{Culprits, Finding, NO_LEADER, PUBLISHING, ServiceState, in_order, listed, section_of};
 use crate::document::Age;
 use crate::replica::DeferredReport;
+use crate::route::RouteStatus;
 
 /// A worker that has been blocked for this long is stuck.
 pub const BLOCKED_LIMIT: Duration = Duration::from_secs(30);
@@ -63,6 +64,7 @@ fn no_leader(store: &StoreStatus, since: Option<Timestamp>) -> Option<Finding> {
         cause: None,
         since,
         count: None,
+        culprits: None,
         runbook: NO_LEADER,
     })
 }
@@ -108,6 +110,7 @@ fn obstacle(workers: &[(&str, &Waiting)], store: &StoreStatus, late: &[&ChannelS
         cause: super::tidy(cause),
         since: Some(store.at - age.0),
         count: None,
+        culprits: None,
         runbook: parts.first().map_or(PUBLISHING, |part| section_of(part)),
         parts,
     }
@@ -132,6 +135,7 @@ fn late_channel(channel: &ChannelStatus, store: &StoreStatus) -> Finding {
             cause: None,
             since: Some(store.at - age.0),
             count: Some(channel.due.count),
+            culprits: Culprits::routes(name, RouteStatus::Pending),
             runbook: PUBLISHING,
         },
     }

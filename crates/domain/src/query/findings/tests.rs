@@ -230,3 +230,37 @@ fn what_is_stuck_comes_first_and_gives_the_state_its_name() {
     let states: Vec<&str> = found.findings.iter().map(|finding| finding.state.as_str()).collect();
     assert_eq!((found.state.as_str(), states), ("stuck", vec!["stuck", "failing"]));
 }
+
+#[test]
+fn a_finding_names_the_list_that_has_its_culprits() {
+    let mut found = store(Some(at(10)), vec![publisher(deferred(80, psql()), attempts(0, 5))]);
+    found.channels[0].oldest_due = Some(crate::document::Age(Duration::from_secs(90)));
+    let recent = |name: &str| RecentFailure {
+        name: name.to_owned(),
+        count: Counted { count: 3, capped: false },
+        since: at(20),
+        cause: String::new(),
+    };
+    found.recent.dead_letters = vec![recent("push")];
+    found.recent.producers = vec![recent("lobby")];
+    let found = Status::new(found, None, Some(at(10)), None);
+    let culprits: Vec<String> = found
+        .findings
+        .iter()
+        .map(|finding| serde_json::to_string(&finding.culprits).expect("JSON"))
+        .collect();
+    let time = at(20);
+    let expected = [
+        "null".to_owned(),
+        r#"{"list":"notifications","conditions":{"route.channel":"push","route.status":"pending"}}"#
+            .to_owned(),
+        format!(r#"{{"list":"dead_letters","conditions":{{"channel":"push","created_after":"{time}"}}}}"#),
+        r#"{"list":"notifications","conditions":{"route.channel":"email","route.status":"failed"}}"#
+            .to_owned(),
+        r#"{"list":"notifications","conditions":{"notification_id":"7-0"}}"#.to_owned(),
+        format!(
+            r#"{{"list":"malformed_intents","conditions":{{"producer":"lobby","recorded_after":"{time}"}}}}"#
+        ),
+    ];
+    assert_eq!(culprits, expected);
+}

@@ -256,3 +256,11 @@ async fn each_discrepancy_made_by_hand_is_named_and_nothing_else() {
     assert!(problems.is_empty(), "{}", problems.join("\n"));
     assert_eq!(Kind::ALL.iter().map(|kind| kind.as_str()).collect::<BTreeSet<_>>().len(), Kind::ALL.len());
 }
+
+#[test]
+fn every_discrepancy_of_an_audit_is_on_the_page_for_operators() {
+    let page = crate::docs::read("docs/operations.md");
+    for kind in Kind::ALL {
+        assert!(page.contains(&format!("`{}`", kind.as_str())), "{}", kind.as_str());
+    }
+}

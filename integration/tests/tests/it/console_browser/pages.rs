@@ -7,7 +7,7 @@ use super::*;
 use crate::console_browser::data;
 
 /// The pages that need no data.
-const ALWAYS: [(&str, &str); 8] = [
+const ALWAYS: [(&str, &str); 9] = [
     ("overview", "/console/"),
     ("notifications", "/console/notifications"),
     ("dead-letters", "/console/dead-letters"),
@@ -15,6 +15,7 @@ const ALWAYS: [(&str, &str); 8] = [
     ("holds", "/console/holds"),
     ("actions", "/console/actions"),
     ("catalogue", "/console/catalogue"),
+    ("runbook", "/console/runbook"),
     ("catalogue-type", "/console/catalogue/lobby.application.submitted"),
 ];
 
