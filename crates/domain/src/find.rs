@@ -41,11 +41,11 @@ impl FindQuery {
 
 /// The answer to a search.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, JsonSchema)]
-pub struct Findings {
+pub struct Matches {
     /// The requested id.
     pub name: String,
     /// Everything that the id refers to. If that is nothing, one element or more say so.
-    pub found: Vec<Finding>,
+    pub found: Vec<Match>,
     /// The places that were searched, as sentences.
     pub searched: Vec<String>,
     /// The first of the notifications in `found`, whole.
@@ -58,7 +58,7 @@ pub struct Findings {
 
 /// Something that an id refers to.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, JsonSchema)]
-pub struct Finding {
+pub struct Match {
     /// `accepted`, `duplicate`, `conflict`, `malformed`, `unread` or `published`, which is an entry of an
     /// outbound stream; of an entry whose outcome nothing shows, `forgotten`. If nothing was found,
     /// `trimmed`, `deleted`, `stream_unavailable`, `no_route` or `unknown`.
@@ -81,8 +81,8 @@ pub struct Finding {
     pub is_found: bool,
 }
 
-impl Finding {
-    /// The finding for `fate` at `now`. `conflict` is that of its malformed intent.
+impl Match {
+    /// The match for `fate` at `now`. `conflict` is that of its malformed intent.
     pub fn new(fate: &Fate, conflict: Option<Conflict>, now: Timestamp) -> Self {
         let members = conflict.as_ref().and_then(Conflict::members);
         let differs = members.map_or_else(String::new, |members| format!("; it differs in {members}"));
@@ -105,7 +105,7 @@ impl Finding {
     }
 }
 
-impl Findings {
+impl Matches {
     /// Explains the notifications as they are at `now`.
     #[must_use]
     pub fn explained(mut self, now: Timestamp) -> Self {
@@ -115,12 +115,12 @@ impl Findings {
 
     /// True if anything was found.
     pub fn is_found(&self) -> bool {
-        self.found.iter().any(|finding| finding.is_found)
+        self.found.iter().any(|one| one.is_found)
     }
 
     /// The ids of the routes of a notification that the name refers to; empty if it refers to all of them.
     pub fn routes_of(&self, id: &NotificationId) -> Vec<&str> {
-        let of = self.found.iter().filter(|finding| finding.notification_id.as_ref() == Some(id));
-        of.map(|finding| finding.route_id.as_deref()).collect::<Option<_>>().unwrap_or_default()
+        let of = self.found.iter().filter(|one| one.notification_id.as_ref() == Some(id));
+        of.map(|one| one.route_id.as_deref()).collect::<Option<_>>().unwrap_or_default()
     }
 }

@@ -12,7 +12,7 @@ mod status;
 use serde_json::Value;
 
 use crate::conflict::Conflict;
-use crate::find::{Finding, Findings};
+use crate::find::{Match, Matches};
 use crate::operations::CANCELLED;
 use crate::query::{
     DeadLetter, Discarded, MalformedPlace, MalformedSummary, Notification, NotificationSummary,
@@ -196,7 +196,7 @@ impl Document for Conflict {
     }
 }
 
-impl Document for Finding {
+impl Document for Match {
     fn hide(&mut self, sight: Sight) {
         self.malformed_intent.hide(sight);
         self.conflict.hide(sight);
@@ -207,7 +207,7 @@ impl Document for Finding {
     }
 }
 
-impl Document for Findings {
+impl Document for Matches {
     fn hide(&mut self, sight: Sight) {
         self.found.hide(sight);
         self.notifications.hide(sight);
@@ -437,11 +437,11 @@ mod tests {
         let difference =
             Difference { member: "payload", refused: json!(SECRET), accepted: json!({"a": SECRET}) };
         let conflict = Conflict { notification_id: None, differs: Some(vec![difference]) };
-        let finding = Finding::new(&Fate::Malformed(summary.clone()), Some(conflict.clone()), AT);
+        let found = Match::new(&Fate::Malformed(summary.clone()), Some(conflict.clone()), AT);
         let raw_fields = Some(format!("[[\"a\",\"{SECRET}\"]]"));
         let intent = StoredMalformedIntent { summary, raw_fields, conflict: Some(conflict) };
         let text = shown(&intent.seen_by(Sight::Masked)).to_string();
-        for text in [&text, &shown(&finding.seen_by(Sight::Masked)).to_string()] {
+        for text in [&text, &shown(&found.seen_by(Sight::Masked)).to_string()] {
             for hidden in [ADDRESS, SECRET, "5ec7e7"] {
                 assert!(!text.contains(hidden), "{text}");
             }

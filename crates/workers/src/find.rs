@@ -13,7 +13,7 @@ use ambient::Timestamp;
 use domain::catalog::Catalog;
 use domain::conflict::Conflict;
 use domain::explanation::intent::{Fate, Reading, readings};
-use domain::find::{FindQuery, Finding, Findings, SHOWN_NOTIFICATIONS};
+use domain::find::{FindQuery, Match, Matches, SHOWN_NOTIFICATIONS};
 use domain::ports::{Finder, IntentStream, LeaderLookup, Queries, StoreError, StreamQueries};
 use domain::query::{MalformedSummary, Notification};
 
@@ -52,7 +52,7 @@ where
     S: StreamQueries + IntentStream,
     L: LeaderLookup,
 {
-    async fn find(&self, query: &FindQuery, now: Timestamp) -> Result<Findings, StoreError> {
+    async fn find(&self, query: &FindQuery, now: Timestamp) -> Result<Matches, StoreError> {
         let mut trail = Trail::begin(self, now).await?;
         let mut fates: Vec<Fate> = Vec::new();
         for reading in readings(query) {
@@ -71,10 +71,10 @@ where
             fates.push(Fate::Unknown { name: query.name.clone() });
         }
         let (searched, stream_error) = trail.end();
-        Ok(Findings {
+        Ok(Matches {
             name: query.name.clone(),
             notifications: self.details(&fates, now).await?,
-            found: self.findings(&fates, now).await?,
+            found: self.matches(&fates, now).await?,
             searched,
             stream_error,
         })
@@ -83,8 +83,8 @@ where
 
 impl<Q: Queries, S, L> Search<Q, S, L> {
     /// The fates with what the first conflicts among them are about.
-    async fn findings(&self, fates: &[Fate], now: Timestamp) -> Result<Vec<Finding>, StoreError> {
-        let (mut findings, mut compared) = (Vec::with_capacity(fates.len()), 0);
+    async fn matches(&self, fates: &[Fate], now: Timestamp) -> Result<Vec<Match>, StoreError> {
+        let (mut matches, mut compared) = (Vec::with_capacity(fates.len()), 0);
         for fate in fates {
             let row = fate.malformed().filter(|row| Conflict::key(row).is_some());
             let mut conflict = None;
@@ -94,9 +94,9 @@ impl<Q: Queries, S, L> Search<Q, S, L> {
                 let rows = queries.get_malformed_with_conflicts(&key.stream, &key.entry_id, catalog).await?;
                 conflict = rows.into_iter().find(|row| row.summary.key == *key).and_then(|row| row.conflict);
             }
-            findings.push(Finding::new(fate, conflict, now));
+            matches.push(Match::new(fate, conflict, now));
         }
-        Ok(findings)
+        Ok(matches)
     }
 
     /// The first notifications that the fates refer to.

@@ -1,7 +1,7 @@
 //! The operations of the document, with their parameters, bodies and responses.
 
 use domain::erase::{ErasurePlan, ErasureReport};
-use domain::find::Findings;
+use domain::find::Matches;
 use domain::hold::HoldPlan;
 use domain::operations::Plan;
 use domain::query::{ActivityHistory, Notification, Status};
@@ -194,7 +194,7 @@ fn find(schemas: &mut Schemas) -> Operation {
             "find",
             "operations",
             "Finds what an id refers to.",
-            answer("Everything found.", schemas.answer::<Findings>(), examples::findings(), &[]),
+            answer("Everything found.", schemas.answer::<Matches>(), examples::matches(), &[]),
         )
     }
 }

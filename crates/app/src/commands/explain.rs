@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use clap::Args;
-use domain::find::{FindQuery, Findings};
+use domain::find::{FindQuery, Matches};
 use domain::ports::Finder;
 
 use super::malformed::print_conflict;
@@ -59,29 +59,29 @@ pub async fn run(args: ExplainArgs, vars: Vars, out: &mut impl Write) -> Result<
     let stream = &tables.config.intents_stream;
     let search = wiring::search(queries, &redis, stream, &config.outbound, leader, config.catalog);
     let query = FindQuery { name: args.name, producer: args.producer, stream: args.stream };
-    let findings = tables.explained(search.find(&query, now).await)?;
-    if let Some(error) = &findings.stream_error {
+    let matches = tables.explained(search.find(&query, now).await)?;
+    if let Some(error) = &matches.stream_error {
         eprintln!("warning: Redis could not be asked: {}", printable(error));
     }
     match args.output.json {
-        true => print_json(out, &findings)?,
-        false => print_findings(out, style, &findings)?,
+        true => print_json(out, &matches)?,
+        false => print_matches(out, style, &matches)?,
     }
-    if findings.is_found() { Ok(()) } else { Err(Failure::Reported) }
+    if matches.is_found() { Ok(()) } else { Err(Failure::Reported) }
 }
 
-fn print_findings(out: &mut impl Write, style: Style, findings: &Findings) -> anyhow::Result<()> {
-    for finding in &findings.found {
-        let name = style.paint(finding.tone, finding.outcome);
-        print_line(out, &format!("{name}: {}.", printable(&finding.sentence)))?;
-        if let Some(conflict) = &finding.conflict {
+fn print_matches(out: &mut impl Write, style: Style, matches: &Matches) -> anyhow::Result<()> {
+    for one in &matches.found {
+        let name = style.paint(one.tone, one.outcome);
+        print_line(out, &format!("{name}: {}.", printable(&one.sentence)))?;
+        if let Some(conflict) = &one.conflict {
             print_conflict(out, style, conflict)?;
         }
     }
-    for notification in &findings.notifications {
+    for notification in &matches.notifications {
         let id = printable(notification.notification_id.as_str());
         print_line(out, &format!("\n{}", style.strong(&format!("notification {id}"))))?;
-        let meant = findings.routes_of(&notification.notification_id);
+        let meant = matches.routes_of(&notification.notification_id);
         let is_meant = |id: &str| meant.is_empty() || meant.contains(&id);
         let routes = notification.routes.iter().filter(|route| is_meant(&route.route_id));
         for route in routes.clone() {
@@ -93,5 +93,5 @@ fn print_findings(out: &mut impl Write, style: Style, findings: &Findings) -> an
         }
     }
     print_line(out, &format!("\n{}", style.strong("searched")))?;
-    findings.searched.iter().try_for_each(|place| print_line(out, &format!("  {}", printable(place))))
+    matches.searched.iter().try_for_each(|place| print_line(out, &format!("  {}", printable(place))))
 }

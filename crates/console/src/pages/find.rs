@@ -8,7 +8,7 @@ use axum::extract::{RawQuery, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::get;
-use domain::find::{FindQuery, Finding, Findings};
+use domain::find::{FindQuery, Match, Matches};
 use domain::personal::Document;
 use domain::ports::Finder;
 use maud::{Markup, html};
@@ -32,16 +32,16 @@ pub(crate) fn routes<P: Ports>() -> Router<Arc<Console<P>>> {
 }
 
 /// The page of a notification, or of one of its routes.
-fn notification_page(finding: &Finding) -> Option<String> {
-    let path = notification_path(finding.notification_id.as_ref()?.as_str());
-    Some(address(&path, finding.route_id.iter().map(|route| ("route", route.as_str()))))
+fn notification_page(one: &Match) -> Option<String> {
+    let path = notification_path(one.notification_id.as_ref()?.as_str());
+    Some(address(&path, one.route_id.iter().map(|route| ("route", route.as_str()))))
 }
 
 /// The page of a match; `None` if it has none, as an entry that is not read yet.
-fn page_of(finding: &Finding) -> Option<String> {
-    match &finding.malformed_intent {
+fn page_of(one: &Match) -> Option<String> {
+    match &one.malformed_intent {
         Some(malformed) => Some(entry_path(malformed)),
-        None => notification_page(finding).filter(|_| finding.is_found && finding.outcome != "unread"),
+        None => notification_page(one).filter(|_| one.is_found && one.outcome != "unread"),
     }
 }
 
@@ -85,17 +85,17 @@ async fn find<P: Ports>(
     Ok(Page::new(Section::None, "Find an id", content).with_status(status).into_response())
 }
 
-fn answer(found: &Findings) -> Markup {
-    let row = |finding: &Finding| {
-        let name = finding.notification_id.as_ref().map_or("", |id| id.as_str());
+fn answer(found: &Matches) -> Markup {
+    let row = |one: &Match| {
+        let name = one.notification_id.as_ref().map_or("", |id| id.as_str());
         vec![
-            badge(finding.tone, finding.outcome),
-            html! { (visible(&finding.sentence)) "." },
+            badge(one.tone, one.outcome),
+            html! { (visible(&one.sentence)) "." },
             html! {
-                @if let Some(malformed) = &finding.malformed_intent {
+                @if let Some(malformed) = &one.malformed_intent {
                     a href=(entry_path(malformed)) { "entry " (visible(&malformed.key.entry_id)) } br;
                 }
-                @if let Some(path) = notification_page(finding) { a.id href=(path) { (visible(name)) } }
+                @if let Some(path) = notification_page(one) { a.id href=(path) { (visible(name)) } }
             },
         ]
     };

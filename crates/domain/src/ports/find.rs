@@ -5,7 +5,7 @@ use std::future::Future;
 use ambient::Timestamp;
 
 use super::StoreError;
-use crate::find::{FindQuery, Findings};
+use crate::find::{FindQuery, Matches};
 
 /// Finds intents, notifications and routes by any of their ids.
 pub trait Finder: Send + Sync {
@@ -15,5 +15,5 @@ pub trait Finder: Send + Sync {
         &self,
         query: &FindQuery,
         now: Timestamp,
-    ) -> impl Future<Output = Result<Findings, StoreError>> + Send;
+    ) -> impl Future<Output = Result<Matches, StoreError>> + Send;
 }

@@ -228,6 +228,8 @@ impl Route {
 
 #[cfg(test)]
 mod tests {
+    use std::slice::from_ref;
+
     use super::*;
     use crate::explanation::tests::pending;
 
@@ -251,7 +253,7 @@ mod tests {
         let first = FailedAttempt { attempt: 1, at: at(5), ..last.clone() };
         let mixed = Route { failed_attempts: vec![first.clone()], ..legacy.clone() };
         assert_eq!(shown(mixed), [first, last.clone()]);
-        assert_eq!(shown(Route { failed_attempts: vec![last.clone()], ..legacy.clone() }), [last.clone()]);
+        assert_eq!(shown(Route { failed_attempts: vec![last.clone()], ..legacy.clone() }), from_ref(&last));
         let replayed = Route { attempt_count: 0, ..legacy.clone() };
         assert_eq!(shown(replayed), [FailedAttempt { attempt: 7, ..last }]);
         assert_eq!(shown(Route { status: RouteStatus::Skipped, ..legacy }), []);

@@ -6,7 +6,7 @@ use domain::dead_letter::recovery_hint;
 use domain::entry::EntryId;
 use domain::erase::{ErasedRows, ErasurePlan, ErasureReport, Mentions};
 use domain::explanation::intent::Fate;
-use domain::find::{Finding, Findings};
+use domain::find::{Match, Matches};
 use domain::hold::{Hold, HoldChange, HoldKey, HoldPlan, HoldScope};
 use domain::malformed::{FailureCode, MalformedKey};
 use domain::operations::{ChangeReport, Group, OperatorActionId, Plan, PlanGroup};
@@ -151,16 +151,16 @@ pub(in crate::openapi) fn malformed() -> StoredMalformedIntent {
     }
 }
 
-pub(in crate::openapi) fn findings() -> Value {
+pub(in crate::openapi) fn matches() -> Value {
     let (now, found) = (after(1_000), detail().explained(after(1_000)));
     let fate = Fate::Accepted {
         notification_id: found.notification_id.clone(),
         accepted_at: found.accepted_at,
         route_id: None,
     };
-    rendered(Findings {
+    rendered(Matches {
         name: found.idempotency_key.clone(),
-        found: vec![Finding::new(&fate, None, now)],
+        found: vec![Match::new(&fate, None, now)],
         searched: vec![format!("notifications with the idempotency key {}", found.idempotency_key)],
         notifications: vec![found],
         stream_error: None,
