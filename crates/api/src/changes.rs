@@ -157,7 +157,7 @@ pub(crate) struct SelectedRoutes {
 
 /// Requires exactly one of both by `if`, which generators of clients do not read: for them a request is one
 /// object.
-fn either_ids_or_filter(schema: &mut Schema) {
+pub(crate) fn either_ids_or_filter(schema: &mut Schema) {
     let ids = json!({"type": "array", "items": {"type": "string"}});
     let filter = json!({"type": "object"});
     schema.insert("if".to_owned(), json!({"required": ["ids"], "properties": {"ids": ids}}));

@@ -7,7 +7,8 @@
 //!
 //! `intents.rs` and `batch.rs` accept intents, `intent_outcome.rs`, `notifications.rs`, `search.rs`,
 //! `dead_letters.rs`, `find.rs`, `malformed_intents.rs` and `status.rs` read, `changes.rs` replays, discards,
-//! cancels and resends, `holds.rs` holds and releases, `erase.rs` erases a person, `receipts.rs` records
+//! cancels and resends, `holds.rs` holds and releases, `resubmit.rs` resubmits malformed intents, `erase.rs`
+//! erases a person, `receipts.rs` records
 //! consumers' reports. `params.rs` reads query strings, `view.rs` renders values. `openapi.rs` describes all
 //! of it in the document that `GET /openapi.json` returns.
 
@@ -30,6 +31,7 @@ mod params;
 mod ports;
 mod problems;
 mod receipts;
+mod resubmit;
 mod search;
 mod status;
 pub mod view;
@@ -76,6 +78,7 @@ pub fn router<P: Ports>(api: Api<P>, guard: &TokenGuard) -> Router {
         .route("/v1/holds:hold", operator(post(holds::hold::<P>)))
         .route("/v1/holds:release", operator(post(holds::release::<P>)))
         .route("/v1/malformed-intents", reader(get(malformed_intents::list::<P>)))
+        .route("/v1/malformed-intents:resubmit", operator(post(resubmit::resubmit::<P>)))
         .route("/v1/malformed-intents/{stream_entry_id}", reader(get(malformed_intents::show::<P>)))
         .route("/v1/users:erase", operator(post(erase::erase::<P>)))
         .route("/v1/receipts", reporter(post(receipts::record::<P>).layer(batch_limit)))

@@ -66,7 +66,7 @@ pub(crate) async fn show<P: Ports>(
     let params = Params::parse(query.as_deref(), &SHOW_PARAMS)?;
     let stream = params.text("stream").unwrap_or_else(|| api.settings.stream.clone());
     let catalog = &api.settings.catalog;
-    let found = api.queries.get_malformed_with_conflicts(&stream, &entry_id, catalog).await;
+    let found = api.queries.get_malformed_details(&stream, &entry_id, catalog).await;
     let mut found = found.map_err(|error| read_failed(&error))?;
     let own = principal.producer.as_deref();
     found.retain(|row| principal.role.is_some() || own == Some(row.summary.producer.as_str()));

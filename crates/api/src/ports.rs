@@ -9,7 +9,7 @@ use domain::catalog::Catalog;
 use domain::operations::Budgets;
 use domain::ports::{
     ActivityQueries, Erasures, Finder, HoldChanges, LeaderLookup, Operations, Queries, ReceiptStore,
-    StreamQueries, Submissions,
+    Resubmitter, StreamQueries, Submissions,
 };
 use domain::query::Leaderless;
 use idempotency::{Idempotency, Store};
@@ -34,6 +34,8 @@ pub trait Ports: Send + Sync + 'static {
     type Leader: LeaderLookup + 'static;
     /// Finds by any id.
     type Finder: Finder + 'static;
+    /// Resubmits malformed intents.
+    type Resubmitter: Resubmitter + 'static;
     /// Stores responses to requests that are guarded as a whole.
     type Keys: Store;
     /// The clock.
@@ -67,6 +69,8 @@ pub struct Api<P: Ports> {
     pub leaderless: Leaderless,
     /// Finds by any id.
     pub finder: P::Finder,
+    /// Resubmits malformed intents.
+    pub resubmitter: P::Resubmitter,
     /// Guards batches and operators' changes.
     pub keys: Idempotency<P::Keys>,
     /// The clock, for schedules and explanations.

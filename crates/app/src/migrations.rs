@@ -23,6 +23,11 @@ pub fn all() -> Vec<Migration> {
         service_tables(10, "resends", include_str!("../../../migrations/V10__resends.sql")),
         service_tables(11, "erasure_key", include_str!("../../../migrations/V11__erasure_key.sql")),
         service_tables(12, "activity_parts", include_str!("../../../migrations/V12__activity_parts.sql")),
+        service_tables(
+            13,
+            "resubmitted_intents",
+            include_str!("../../../migrations/V13__resubmitted_intents.sql"),
+        ),
         service_tables(14, "failed_attempts", include_str!("../../../migrations/V14__failed_attempts.sql")),
     ]
 }

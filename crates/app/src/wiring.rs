@@ -17,7 +17,9 @@ use std::time::Duration;
 use anyhow::Context;
 use domain::catalog::Catalog;
 use store_postgres::{PgQueries, PgStore};
-use store_redis::{Keyspace, RedisClient, RedisIntentStream, RedisLeases, RedisSettings};
+use store_redis::{
+    Keyspace, RedisClient, RedisIntentProducer, RedisIntentStream, RedisLeases, RedisSettings,
+};
 use tokio_util::sync::CancellationToken;
 use workers::{LeaseTimes, LeasedChanges, NamedStream};
 
@@ -76,6 +78,21 @@ pub(crate) fn search(
     };
     let outbound = [&outbound.gateway, &outbound.mail].map(|outbound| stream(&outbound.key));
     Search { queries, intents: stream(intents), outbound: outbound.into(), leader, catalog }
+}
+
+/// The resubmission of malformed intents.
+pub(crate) type Resubmission =
+    workers::Resubmission<PgStore, PgStore, RedisIntentStream, RedisIntentProducer>;
+
+/// Creates the resubmission from these tables to the stream that the service reads.
+pub(crate) fn resubmission(store: PgStore, redis: &RedisClient, intents: &str) -> Resubmission {
+    let stream = RedisIntentStream::new(redis, intents.to_owned());
+    Resubmission {
+        checkpoints: store.clone(),
+        store,
+        intents: NamedStream { name: intents.to_owned(), stream },
+        producer: RedisIntentProducer::new(redis, intents.to_owned()),
+    }
 }
 
 /// Opens the listener of the probes, whose address `knob` sets.

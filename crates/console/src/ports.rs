@@ -8,8 +8,8 @@ use ambient::Clock;
 use domain::catalog::Catalog;
 use domain::operations::Budgets;
 use domain::ports::{
-    ActivityQueries, Erasures, Finder, HoldChanges, LeaderLookup, Operations, Queries, SessionStore,
-    StreamQueries,
+    ActivityQueries, Erasures, Finder, HoldChanges, LeaderLookup, Operations, Queries, Resubmitter,
+    SessionStore, StreamQueries,
 };
 use http_server::TrustedProxies;
 use http_server::tokens::AccessTokens;
@@ -34,6 +34,8 @@ pub trait Ports: Send + Sync + 'static {
     type Leader: LeaderLookup + 'static;
     /// Finds by any id.
     type Finder: Finder + 'static;
+    /// Resubmits malformed intents.
+    type Resubmitter: Resubmitter + 'static;
     /// Reads the recent activity of the replicas.
     type Activity: ActivityQueries + 'static;
     /// Stores the sessions.
@@ -60,6 +62,8 @@ pub struct Console<P: Ports> {
     pub leader: P::Leader,
     /// Finds by any id.
     pub finder: P::Finder,
+    /// Resubmits malformed intents.
+    pub resubmitter: P::Resubmitter,
     /// Reads the recent activity of the replicas.
     pub activity: P::Activity,
     /// Stores the sessions.

@@ -68,8 +68,7 @@ impl Conflict {
     /// The key over which a malformed intent is in conflict; `None` if it was refused for another reason.
     pub fn key(row: &MalformedSummary) -> Option<IdempotencyKey> {
         let is_conflict = row.failure_code == FailureCode::IdempotencyConflict.as_str();
-        is_conflict
-            .then(|| IdempotencyKey { producer: row.producer.clone(), key: row.idempotency_key.to_string() })
+        is_conflict.then(|| row.idempotency_key())
     }
 
     /// The conflict of a malformed intent with the intent that became `holder`.
@@ -102,6 +101,8 @@ mod tests {
         StoredMalformedIntent {
             summary,
             raw_fields: Some(KeptFields::of(fields).text().into_owned()),
+            resubmitted_from: None,
+            resubmitted_outcome: None,
             conflict: None,
         }
     }

@@ -132,9 +132,11 @@ impl ErasedUser {
                 *text = replaced;
                 changes
             }
-            Value::Array(items) => items.iter_mut().fold(false, |any, item| self.replace_in(item) || any),
+            Value::Array(items) => {
+                items.iter_mut().filter_map(|item| self.replace_in(item).then_some(())).count() > 0
+            }
             Value::Object(members) => {
-                members.values_mut().fold(false, |any, member| self.replace_in(member) || any)
+                members.values_mut().filter_map(|member| self.replace_in(member).then_some(())).count() > 0
             }
             Value::Null | Value::Bool(_) | Value::Number(_) => false,
         }

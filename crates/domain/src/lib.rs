@@ -31,6 +31,7 @@ pub mod recipient;
 pub mod record;
 pub mod replica;
 pub mod republish;
+pub mod resubmit;
 pub mod route;
 pub mod step_down;
 pub mod submission;

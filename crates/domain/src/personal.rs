@@ -430,6 +430,8 @@ mod tests {
             failure_code: "unknown_field".to_owned(),
             failure_message: format!("\"{ADDRESS}\" is not a field of an intent").into(),
             recorded_at: AT,
+            resubmitted_at: None,
+            resubmitted_entry_id: None,
         };
         let mut place = summary.place();
         place.hide(Sight::Masked);
@@ -439,7 +441,13 @@ mod tests {
         let conflict = Conflict { notification_id: None, differs: Some(vec![difference]) };
         let found = Match::new(&Fate::Malformed(summary.clone()), Some(conflict.clone()), AT);
         let raw_fields = Some(format!("[[\"a\",\"{SECRET}\"]]"));
-        let intent = StoredMalformedIntent { summary, raw_fields, conflict: Some(conflict) };
+        let intent = StoredMalformedIntent {
+            summary,
+            raw_fields,
+            conflict: Some(conflict),
+            resubmitted_from: None,
+            resubmitted_outcome: None,
+        };
         let text = shown(&intent.seen_by(Sight::Masked)).to_string();
         for text in [&text, &shown(&found.seen_by(Sight::Masked)).to_string()] {
             for hidden in [ADDRESS, SECRET, "5ec7e7"] {

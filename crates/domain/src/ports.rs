@@ -25,6 +25,7 @@ mod queries;
 mod receipts;
 mod replicas;
 mod republish;
+mod resubmit;
 mod retention;
 mod routes;
 mod sessions;
@@ -53,6 +54,7 @@ pub use republish::{
     FoundEntries, MAX_FOUND_ENTRIES, OutboundInspection, OutboundServer, PublishedEntry, PublishedPage,
     RepublishStore, SavedStream,
 };
+pub use resubmit::{ResubmitStore, Resubmitter};
 pub use retention::{Cutoff, Expired, KeySweep, Removal, RetentionStore};
 pub use routes::{Completion, DueCursor, DueOrder, DuePage, FailureCounts, RouteStore, RowLocks};
 pub use sessions::{SessionHash, SessionStore, SessionSweep, TokenHash};

@@ -27,6 +27,7 @@ mod receipts;
 mod records;
 mod replicas;
 mod republish;
+mod resubmit;
 mod retention;
 mod routes;
 mod schema;

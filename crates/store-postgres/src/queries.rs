@@ -37,6 +37,7 @@ use crate::error::store_error;
 
 pub(crate) use dead_letters::{DeadLetterRow, dead_letter_page};
 pub(crate) use detail::{next_attempt_range, next_attempt_text};
+pub(crate) use malformed::{malformed_page, malformed_row, malformed_text};
 
 /// The maximum number of rows of a table that one page examines.
 pub(crate) const MAX_EXAMINED: usize = 10_000;

@@ -6,7 +6,7 @@ use pg::Statement;
 
 use crate::{
     audit, checkpoint, dead_letters, erase, holds, installation, malformed_intents, operations, queries,
-    receipts, records, replicas, republish, retention, routes, sessions, step_down,
+    receipts, records, replicas, republish, resubmit, retention, routes, sessions, step_down,
 };
 
 /// The statements that run with the settings [`crate::SESSION`], with those of other crates that join the
@@ -18,6 +18,7 @@ pub(crate) fn of_store() -> Vec<Statement> {
         erase::STATEMENTS,
         erase::contents::STATEMENTS,
         holds::STATEMENTS,
+        resubmit::STATEMENTS,
         installation::STATEMENTS,
         malformed_intents::STATEMENTS,
         malformed_intents::retention::STATEMENTS,

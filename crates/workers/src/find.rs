@@ -19,6 +19,8 @@ use domain::query::{MalformedSummary, Notification};
 
 use trail::Trail;
 
+/// The most resubmitted intents of an answer whose new entries are looked up.
+const MAX_FOLLOWED: usize = 10;
 /// The most conflicts of an answer that are compared with their notifications.
 const MAX_COMPARED: usize = 10;
 
@@ -70,6 +72,7 @@ where
         if fates.is_empty() {
             fates.push(Fate::Unknown { name: query.name.clone() });
         }
+        self.follow_resubmitted(&mut trail, &mut fates).await?;
         let (searched, stream_error) = trail.end();
         Ok(Matches {
             name: query.name.clone(),
@@ -78,6 +81,36 @@ where
             searched,
             stream_error,
         })
+    }
+}
+
+impl<Q, S, L> Search<Q, S, L>
+where
+    Q: Queries,
+    S: StreamQueries + IntentStream,
+    L: LeaderLookup,
+{
+    /// Adds the fates of the entries as which malformed intents were resubmitted: their outcomes are those of
+    /// the intents.
+    async fn follow_resubmitted(
+        &self,
+        trail: &mut Trail<'_, Q, S, L>,
+        fates: &mut Vec<Fate>,
+    ) -> Result<(), StoreError> {
+        let (mut place, mut followed) = (0, 0);
+        while let (Some(fate), true) = (fates.get(place), followed < MAX_FOLLOWED) {
+            place += 1;
+            let row = fate.malformed().filter(|row| row.key.stream == self.intents.name);
+            let new_id = row.and_then(|row| row.resubmitted_entry_id.as_ref()?.parse().ok());
+            let Some(new_id) = new_id else { continue };
+            followed += 1;
+            for fate in trail.follow(&Reading::Entry(new_id), &FindQuery::default()).await? {
+                if !fates.contains(&fate) {
+                    fates.push(fate);
+                }
+            }
+        }
+        Ok(())
     }
 }
 
@@ -91,7 +124,7 @@ impl<Q: Queries, S, L> Search<Q, S, L> {
             if let Some(MalformedSummary { key, .. }) = row.filter(|_| compared < MAX_COMPARED) {
                 compared += 1;
                 let (queries, catalog) = (&self.queries, &self.catalog);
-                let rows = queries.get_malformed_with_conflicts(&key.stream, &key.entry_id, catalog).await?;
+                let rows = queries.get_malformed_details(&key.stream, &key.entry_id, catalog).await?;
                 conflict = rows.into_iter().find(|row| row.summary.key == *key).and_then(|row| row.conflict);
             }
             matches.push(Match::new(fate, conflict, now));

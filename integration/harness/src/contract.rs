@@ -45,6 +45,7 @@ pub mod replicas;
 #[expect(missing_docs, reason = "the name of a case is what it checks")]
 pub mod republish;
 #[expect(missing_docs, reason = "the name of a case is what it checks")]
+pub mod resubmit;
 pub mod retention;
 #[expect(missing_docs, reason = "the name of a case is what it checks")]
 pub mod routes;

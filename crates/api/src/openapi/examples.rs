@@ -26,7 +26,8 @@ use crate::view::{
 pub(super) use operators::{
     actions, activity, cancel_requests, cancelled, changed_hold, dead_letters, discard_requests, discarded,
     erase_requests, erased, hold_requests, holds, malformed, malformed_intents, malformed_intents_page,
-    matches, release_requests, replay_requests, replayed, resend_requests, resent, status,
+    matches, release_requests, replay_requests, replayed, resend_requests, resent, resubmit_requests,
+    resubmitted, status,
 };
 
 const ID: &str = "019d4d2f-9a74-7cc3-8a5e-1f0c6b7d2e90";

@@ -1,5 +1,7 @@
 //! The operations of the document, with their parameters, bodies and responses.
 
+mod malformed;
+
 use domain::erase::{ErasurePlan, ErasureReport};
 use domain::find::Matches;
 use domain::hold::HoldPlan;
@@ -23,10 +25,10 @@ use crate::ports::ApiSettings;
 use crate::receipts::ReceiptsRequest;
 use crate::search::SearchRequest;
 use crate::view::{
-    Accepted, Actions, Cancelled, ChangedHold, DeadLetters, Discarded, Holds, KeyOutcome, MalformedIntents,
-    MalformedIntentsPage, Notifications, ReceiptResults, Replayed, Resent, Results,
+    Accepted, Actions, Cancelled, ChangedHold, DeadLetters, Discarded, Holds, KeyOutcome, Notifications,
+    ReceiptResults, Replayed, Resent, Results,
 };
-use crate::{actions, activity, dead_letters, find, intent_outcome, malformed_intents, notifications};
+use crate::{actions, activity, dead_letters, find, intent_outcome, notifications};
 
 /// The path items of the document.
 pub(super) fn paths(settings: &ApiSettings, schemas: &mut Schemas) -> Value {
@@ -48,8 +50,9 @@ pub(super) fn paths(settings: &ApiSettings, schemas: &mut Schemas) -> Value {
         "/v1/holds": {"get": list_holds(schemas).render()},
         "/v1/holds:hold": {"post": hold(settings, schemas).render()},
         "/v1/holds:release": {"post": release(settings, schemas).render()},
-        "/v1/malformed-intents": {"get": list_malformed_intents(schemas).render()},
-        "/v1/malformed-intents/{stream_entry_id}": {"get": get_malformed_intents(schemas).render()},
+        "/v1/malformed-intents": {"get": malformed::list_malformed_intents(schemas).render()},
+        "/v1/malformed-intents:resubmit": {"post": malformed::resubmit(settings, schemas).render()},
+        "/v1/malformed-intents/{stream_entry_id}": {"get": malformed::get_malformed_intents(schemas).render()},
         "/v1/users:erase": {"post": erase_user(settings, schemas).render()},
         "/v1/receipts": {"post": record_receipts(settings, schemas).render()},
         "/v1/status": {"get": get_status(schemas).render()},
@@ -298,48 +301,6 @@ fn erase_user(settings: &ApiSettings, schemas: &mut Schemas) -> Operation {
     let texts = ("eraseUser", "Erases a person.", about);
     let examples = (examples::erase_requests(), examples::erased());
     planned_change::<EraseRequest, ErasureReport, ErasurePlan>(settings, schemas, texts, examples)
-}
-
-fn list_malformed_intents(schemas: &mut Schemas) -> Operation {
-    Operation {
-        description: "A producer's token lists those that name its producer.".to_owned(),
-        callers: Callers::Readers,
-        ..list(
-            "listMalformedIntents",
-            "intents",
-            "Lists malformed intents of the stream, newest first.",
-            &malformed_intents::PARAMS,
-            answer(
-                "A page.",
-                schemas.answer::<MalformedIntentsPage>(),
-                examples::malformed_intents_page(),
-                &[],
-            ),
-        )
-    }
-}
-
-fn get_malformed_intents(schemas: &mut Schemas) -> Operation {
-    let mut parameters =
-        vec![path_parameter("stream_entry_id", "The id of the stream entry.", "1775121700000-0")];
-    parameters.extend(malformed_intents::SHOW_PARAMS.iter().map(query_parameter));
-    Operation {
-        description: "A producer's token finds those that name its producer.".to_owned(),
-        callers: Callers::Readers,
-        parameters,
-        problems: vec![("404", NOT_FOUND)],
-        ..get(
-            "getMalformedIntents",
-            "intents",
-            "Shows the malformed intents of a stream entry id, with their raw fields.",
-            answer(
-                "All that have the id.",
-                schemas.answer::<MalformedIntents>(),
-                examples::malformed_intents(),
-                &[],
-            ),
-        )
-    }
 }
 
 fn record_receipts(settings: &ApiSettings, schemas: &mut Schemas) -> Operation {

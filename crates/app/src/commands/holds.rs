@@ -83,7 +83,7 @@ pub enum HoldsCommand {
     List(ListArgs),
 }
 
-fn parse_reason(text: &str) -> Result<String, String> {
+pub(super) fn parse_reason(text: &str) -> Result<String, String> {
     checked_reason(text.to_owned()).map_err(|error| error.to_string())
 }
 

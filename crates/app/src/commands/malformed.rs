@@ -1,6 +1,7 @@
 //! `malformed`: lists and shows intents that were not accepted, with their fields.
 
 mod fields;
+mod resubmit;
 
 use std::io::Write;
 use std::sync::Arc;
@@ -13,9 +14,11 @@ use domain::conflict::{Conflict, Difference};
 use domain::malformed::rule_of;
 use domain::ports::Queries;
 use domain::query::{MalformedFilter, MalformedPlace, MalformedSummary, StoredMalformedIntent};
+use domain::resubmit::ResubmittedOutcome;
 use serde_json::Value;
 
 use self::fields::{field_rows, write_raw};
+use self::resubmit::ResubmitArgs;
 use super::operators::{
     Cell, Column, CommandLine, Listing, Output, Paging, Style, Tables, TimeRange, Tone, parse_text,
     print_members, print_section,
@@ -32,6 +35,9 @@ pub enum MalformedCommand {
     /// Show one, with its fields as they were received
     #[command(after_help = SHOW_EXAMPLES)]
     Show(ShowArgs),
+    /// Append some to the intents stream again, after their cause was fixed
+    #[command(after_help = resubmit::EXAMPLES)]
+    Resubmit(ResubmitArgs),
 }
 
 /// The malformed intents to list.
@@ -75,7 +81,8 @@ pub struct ShowArgs {
 pub const EXAMPLES: &str = "\
 Examples:
   notification malformed list --since 1d
-  notification malformed show 1775121700000-0";
+  notification malformed show 1775121700000-0
+  notification malformed resubmit --code recipient_not_found --since 1h --dry-run";
 
 const LIST_EXAMPLES: &str = "\
 Examples:
@@ -98,13 +105,21 @@ several malformed intents: all are shown, and --raw writes the newest. The exit 
 GET /v1/malformed-intents/<id> answers.";
 
 /// Runs the command with these variables, and prints to `out`.
-pub async fn run(command: MalformedCommand, vars: Vars, out: &mut impl Write) -> Result<(), Failure> {
+pub async fn run(
+    command: MalformedCommand,
+    vars: Vars,
+    out: &mut (impl Write + Send),
+) -> Result<(), Failure> {
+    if let MalformedCommand::Resubmit(args) = command {
+        return resubmit::run(args, vars, out).await;
+    }
     let wide = matches!(&command, MalformedCommand::List(args) if args.paging.output.wide);
     let style = Style::of_stdout(&vars, wide);
     let (config, catalog): (_, Arc<Catalog>) = load(vars)?;
     let tables = Tables::open(config).await?;
     match command {
         MalformedCommand::List(args) => list(&args, &tables, style, out).await,
+        MalformedCommand::Resubmit(_) => Ok(()),
         MalformedCommand::Show(args) => show(&args, &tables, &catalog, style, out).await,
     }
 }
@@ -165,7 +180,7 @@ async fn show(
     out: &mut impl Write,
 ) -> Result<(), Failure> {
     let stream = args.stream.as_ref().unwrap_or(&tables.config.intents_stream);
-    let found = tables.queries.get_malformed_with_conflicts(stream, &args.entry_id, catalog).await;
+    let found = tables.queries.get_malformed_details(stream, &args.entry_id, catalog).await;
     let found = tables.explained(found)?;
     let Some(newest) = found.first() else {
         let (id, stream) = (printable(&args.entry_id), printable(stream));
@@ -194,7 +209,7 @@ async fn show(
 pub(super) fn print_malformed(
     out: &mut impl Write,
     style: Style,
-    StoredMalformedIntent { summary, raw_fields, conflict }: &StoredMalformedIntent,
+    StoredMalformedIntent { summary, raw_fields, resubmitted_from, resubmitted_outcome, conflict }: &StoredMalformedIntent,
 ) -> anyhow::Result<()> {
     let rule = rule_of(&summary.failure_code).unwrap_or_default();
     let members = [
@@ -211,6 +226,14 @@ pub(super) fn print_malformed(
         (name, Cell::new(printable(value), tone))
     };
     print_members(out, style, members.map(member))?;
+    let links = [
+        ("resubmitted_at", summary.resubmitted_at.map(|at| at.to_string())),
+        ("resubmitted_entry_id", summary.resubmitted_entry_id.clone()),
+        ("resubmitted_outcome", resubmitted_outcome.as_ref().map(ResubmittedOutcome::text)),
+        ("resubmitted_from", resubmitted_from.clone()),
+    ];
+    let links = links.into_iter().filter_map(|(name, value)| Some((name, printable(&value?).into())));
+    print_members(out, style, links)?;
     if let Some(conflict) = conflict {
         print_conflict(out, style, conflict)?;
     }

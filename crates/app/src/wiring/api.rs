@@ -56,6 +56,7 @@ impl Ports for ApiPorts {
     type Stream = RedisIntentStream;
     type Leader = LockLookup;
     type Finder = super::Search;
+    type Resubmitter = super::Resubmission;
     type Keys = ObservedStore<PostgresStore>;
     type Clock = SystemClock;
 }
@@ -98,6 +99,7 @@ pub(super) struct ApiParts {
     stream: RedisIntentStream,
     leader: LockLookup,
     search: super::Search,
+    resubmission: super::Resubmission,
     settings: ApiSettings,
     console: Option<ConsoleParts>,
     limits: ApiLimits,
@@ -143,6 +145,7 @@ pub(super) async fn prepare(
         leader.clone(),
         Arc::clone(&config.audience.catalog),
     );
+    let resubmission = super::resubmission(stores.postgres.clone(), &stores.redis, &config.intents.stream);
     Ok(ApiParts {
         listener,
         tokens,
@@ -154,6 +157,7 @@ pub(super) async fn prepare(
         stream: RedisIntentStream::new(&stores.redis, config.intents.stream.clone()),
         leader,
         search,
+        resubmission,
         settings: settings(config, &api.limits),
         console,
         limits: api.limits,
@@ -231,6 +235,7 @@ impl ApiParts {
             leader: self.leader,
             leaderless: Leaderless::new(),
             finder: self.search,
+            resubmitter: self.resubmission,
             keys: self.keys.clone(),
             clock: SystemClock,
             settings: self.settings,

@@ -34,6 +34,7 @@ impl Ports for ConsolePorts {
     type Stream = RedisIntentStream;
     type Leader = LockLookup;
     type Finder = super::Search;
+    type Resubmitter = super::Resubmission;
     type Activity = PgQueries;
     type Sessions = PgStore;
     type Keys = ObservedStore<PostgresStore>;
@@ -72,6 +73,7 @@ impl ConsoleParts {
                 Stream = RedisIntentStream,
                 Leader = LockLookup,
                 Finder = super::Search,
+                Resubmitter = super::Resubmission,
                 Keys = ObservedStore<PostgresStore>,
             >,
     {
@@ -85,6 +87,7 @@ impl ConsoleParts {
             stream: api.stream.clone(),
             leader: api.leader.clone(),
             finder: api.finder.clone(),
+            resubmitter: api.resubmitter.clone(),
             sessions: self.sessions,
             keys: api.keys.clone(),
             clock: SystemClock,

@@ -1,6 +1,7 @@
 //! Malformed intents, by code and producer, in a list, and one with its raw fields.
 
 mod fields;
+mod resubmit;
 
 use std::sync::Arc;
 
@@ -23,7 +24,7 @@ use super::parts::{
     time_field, withheld,
 };
 use crate::error::PageError;
-use crate::layout::{Page, Section};
+use crate::layout::{FIND_PATH, Page, Section};
 use crate::operator::Visitor;
 use crate::params::{Params, address};
 use crate::ports::{Console, Ports};
@@ -32,12 +33,28 @@ use crate::widgets::{
 };
 
 const PATH: &str = "/console/malformed";
-const PARAMS: [&str; 7] =
-    ["code", "producer", "idempotency_key", "recorded_after", "recorded_before", "limit", "cursor"];
+/// The parameter of the list that contains the result of a change, and its proof: a text that another person
+/// wrote is not shown.
+const DONE: &str = "done";
+const PROOF: &str = "proof";
+const PARAMS: [&str; 9] = [
+    "code",
+    "producer",
+    "idempotency_key",
+    "recorded_after",
+    "recorded_before",
+    "limit",
+    "cursor",
+    DONE,
+    PROOF,
+];
 
 /// The routes of these pages.
 pub(crate) fn routes<P: Ports>() -> Router<Arc<Console<P>>> {
-    Router::new().route(PATH, get(list::<P>)).route("/console/malformed/{entry_id}", get(show::<P>))
+    Router::new()
+        .route(PATH, get(list::<P>))
+        .route("/console/malformed/{entry_id}", get(show::<P>))
+        .merge(resubmit::routes())
 }
 
 /// The address of the list of malformed intents with a code and a producer.
@@ -71,10 +88,14 @@ async fn list<P: Ports>(
     let causes = console.queries.count_malformed_intents().await?;
     let next = page.next.seen_by(visitor.sight).map(|place| place.to_cursor(&filter));
     let items = page.items.seen_by(visitor.sight);
+    let proof = params.text(PROOF).unwrap_or_default();
+    let done = params.text(DONE).filter(|done| visitor.form_token.proves(done, proof));
     let content = html! {
+        @if let Some(done) = done { (notice(Tone::Good, &html! { p { (visible(done)) } })) }
         (by_cause(&causes))
         (filters(&console.settings.catalog, &params, &filter, limit))
         (listed(&params, &filter, &items, next.as_deref()))
+        @if let (false, Some(operator)) = (items.is_empty(), visitor.operator()) { (resubmit::all_form(&operator, &filter)) }
     };
     Ok(Page::new(Section::Malformed, "Malformed intents", content))
 }
@@ -144,7 +165,7 @@ fn listed(
 fn row(summary: &MalformedSummary) -> Vec<Markup> {
     vec![
         html! { a.id href=(entry_path(summary)) { (visible(&summary.key.entry_id)) } },
-        html! { (badge(Tone::Bad, &summary.failure_code)) br; (visible(&summary.failure_message)) },
+        html! { (badge(Tone::Bad, &summary.failure_code)) @if summary.resubmitted_at.is_some() { " " (badge(Tone::Neutral, "resubmitted")) } br; (visible(&summary.failure_message)) },
         visible(&summary.producer),
         visible(&summary.notification_type),
         time(summary.recorded_at),
@@ -169,7 +190,7 @@ async fn show<P: Ports>(
     let params = Params::parse(query.as_deref(), &["stream"])?;
     let stream = params.text("stream").unwrap_or(&console.settings.stream);
     let catalog = &console.settings.catalog;
-    let found = console.queries.get_malformed_with_conflicts(stream, &entry_id, catalog).await?;
+    let found = console.queries.get_malformed_details(stream, &entry_id, catalog).await?;
     let found = found.seen_by(visitor.sight);
     if found.is_empty() {
         return Err(not_found());
@@ -180,8 +201,26 @@ async fn show<P: Ports>(
             (notice(Tone::Neutral, &html! { p { "The stream was recreated: " (number(found.len() as u64)) " entries had this id. The newest comes first." } }))
         }
         @for intent in &found { (one(intent, visitor.sight, &mut budget)) }
+        @let is_left = stream == console.settings.stream && found.iter().any(|intent| intent.summary.resubmitted_at.is_none());
+        @if let (true, Some(operator)) = (is_left, visitor.operator()) { (resubmit::one_form(&operator, &entry_id)) }
     };
     Ok(Page::new(Section::Malformed, format!("Malformed intent {entry_id}"), content))
+}
+
+/// Links to the entry as which the intent was resubmitted, and to the one that this is a resubmission of.
+fn links(intent: &StoredMalformedIntent) -> Markup {
+    let find = |id: &str| address(FIND_PATH, [("id", id)]);
+    html! {
+        @if let (Some(at), Some(new)) = (intent.summary.resubmitted_at, &intent.summary.resubmitted_entry_id) {
+            p {
+                "Resubmitted at " (time(at)) " as the entry " a.id href=(find(new)) { (visible(new)) } "."
+                @if let Some(outcome) = &intent.resubmitted_outcome { " It is " (visible(&outcome.text())) "." }
+            }
+        }
+        @if let Some(from) = &intent.resubmitted_from {
+            p { "This is a resubmission of the entry " a.id href=(find(from)) { (visible(from)) } "." }
+        }
+    }
 }
 
 /// The notification that has the key, and what differs.
@@ -217,7 +256,7 @@ fn one(intent: &StoredMalformedIntent, sight: Sight, budget: &mut fields::Budget
                 div.heading { h2 { "The broken rule" } (badge(Tone::Bad, &summary.failure_code)) }
                 @if let Some(rule) = rule_of(&summary.failure_code) { p { "Rule: " (rule) "." } }
                 p { strong { (visible(&summary.failure_message)) } }
-                p.hint { "Rules are tried in a fixed order; this is the first that is broken, and there may be others. The entry is never tried again: the producer sends a corrected intent." }
+                p.hint { "Rules are tried in a fixed order; this is the first that is broken, and there may be others. The entry is not tried again by itself: the producer sends a corrected intent, or an operator resubmits it once the cause is fixed." }
             }
             @if let Some(conflict) = &intent.conflict { (other_intent(conflict, budget)) }
             section.card aria-label="About this entry" {
@@ -231,6 +270,7 @@ fn one(intent: &StoredMalformedIntent, sight: Sight, budget: &mut fields::Budget
                     ("Fingerprint of the fields", id(&summary.key.fields_fingerprint)),
                 ]))
             }
+            (links(intent))
             section.card aria-label="Raw fields" {
                 h2 { "Fields as received" }
                 @match &intent.raw_fields {

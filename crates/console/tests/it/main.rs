@@ -12,6 +12,7 @@ mod interrupted;
 mod keys;
 mod overview;
 mod pages;
+mod resubmit;
 mod rows;
 mod sign_in;
 mod support;

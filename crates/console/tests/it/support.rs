@@ -33,7 +33,7 @@ use pg::{Dsn, PgPool, PoolSettings};
 use store_postgres::{PgQueries, PgStore, QUERY_SESSION, SESSION};
 use tokio::time::Instant;
 use tower::ServiceExt;
-use workers::{NamedStream, Search};
+use workers::{NamedStream, Resubmission, Search};
 
 use crate::keys::HangingStore;
 use crate::rows::STREAM;
@@ -106,6 +106,7 @@ impl Ports for TestPorts {
     type Stream = Scripted<MemoryIntents>;
     type Leader = MemoryElection;
     type Finder = Search<PgQueries, Scripted<MemoryIntents>, MemoryElection>;
+    type Resubmitter = Resubmission<PgStore, PgStore, Scripted<MemoryIntents>, Scripted<MemoryIntents>>;
     type Activity = Scripted<MemoryReplicas>;
     type Sessions = Scripted<MemorySessions>;
     type Keys = HangingStore;
@@ -181,6 +182,12 @@ impl World {
             erasures: self.erasures.clone(),
             stream: self.intents.clone(),
             leader: self.election.clone(),
+            resubmitter: Resubmission {
+                store: self.store.clone(),
+                checkpoints: self.store.clone(),
+                intents: NamedStream { name: STREAM.to_owned(), stream: self.intents.clone() },
+                producer: self.intents.clone(),
+            },
             finder: Search {
                 queries: self.queries.clone(),
                 intents: NamedStream { name: STREAM.to_owned(), stream: self.intents.clone() },

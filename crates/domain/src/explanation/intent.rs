@@ -180,8 +180,7 @@ fn malformed(row: &MalformedSummary, holders: &[Record]) -> Fate {
     if row.failure_code != FailureCode::IdempotencyConflict.as_str() {
         return Fate::Malformed(row.clone());
     }
-    let key = IdempotencyKey { producer: row.producer.clone(), key: row.idempotency_key.to_string() };
-    let with = holder(&key, holders).map(|record| record.notification_id.clone());
+    let with = holder(&row.idempotency_key(), holders).map(|record| record.notification_id.clone());
     Fate::Conflict { id: row.key.entry_id.clone(), with, row: Some(row.clone()) }
 }
 

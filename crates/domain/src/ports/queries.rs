@@ -17,6 +17,7 @@ use crate::query::{
     SearchOutcome, StoreStatus, StoredMalformedIntent, StreamBacklog, UnreadEntries,
 };
 use crate::record::{IdempotencyKey, NotificationId, Record, RecordCursor};
+use crate::resubmit::ResubmittedOutcome;
 
 /// Reads the tables. Every call except a search examines a bounded number of rows, however large the tables
 /// are. A page may be short or empty and still have a next one.
@@ -168,8 +169,9 @@ pub trait Queries: Send + Sync {
         }
     }
 
-    /// The same as [`Queries::get_malformed_intents`], with the conflicts of those that are one.
-    fn get_malformed_with_conflicts(
+    /// The same as [`Queries::get_malformed_intents`], with the conflicts of those that are one, and the
+    /// outcomes of those that were resubmitted.
+    fn get_malformed_details(
         &self,
         stream: &str,
         entry_id: &str,
@@ -181,6 +183,12 @@ pub trait Queries: Send + Sync {
                 if let Some(key) = Conflict::key(&row.summary) {
                     let holder = self.get_key_holder(&key).await?;
                     row.conflict = Some(Conflict::of(row, holder.as_ref(), catalog));
+                }
+                if let Some(new_id) = row.summary.resubmitted_entry_id.clone() {
+                    let again = self.get_malformed_intents(stream, &new_id).await?;
+                    let key = row.summary.idempotency_key();
+                    let holder = self.get_key_holder(&key).await?;
+                    row.resubmitted_outcome = ResubmittedOutcome::of(row, &again, holder.as_ref(), catalog);
                 }
             }
             Ok(found)

@@ -86,8 +86,8 @@ pub struct RecordedAction {
     pub at: Timestamp,
     /// The name of the operator's token, or `user@host`.
     pub actor: String,
-    /// `replay_dead_letters`, `discard_dead_letters`, `cancel_routes`, `resend_routes`, `step_down`, `hold`,
-    /// `release` or `erase_user`.
+    /// `replay_dead_letters`, `discard_dead_letters`, `cancel_routes`, `resend_routes`,
+    /// `resubmit_malformed_intents`, `step_down`, `hold`, `release` or `erase_user`.
     pub action: String,
     /// The filter or the ids of this transaction, the idempotency key of the request, and what the action
     /// needs besides.

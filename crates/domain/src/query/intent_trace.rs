@@ -95,6 +95,8 @@ pub(super) mod tests {
             failure_code: code.as_str().to_owned(),
             failure_message: String::new().into(),
             recorded_at,
+            resubmitted_at: None,
+            resubmitted_entry_id: None,
         }
     }
 

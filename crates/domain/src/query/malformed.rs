@@ -9,6 +9,8 @@ use crate::catalog::Catalog;
 use crate::conflict::Conflict;
 use crate::document::{Guarded, raw_fields_schema, stored_json};
 use crate::malformed::MalformedKey;
+use crate::record::IdempotencyKey;
+use crate::resubmit::ResubmittedOutcome;
 
 /// Filter for malformed intents; a field that is `None` does not restrict the list.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -85,12 +87,21 @@ pub struct MalformedSummary {
     pub failure_message: Guarded,
     /// Time of the decision.
     pub recorded_at: Timestamp,
+    /// When an operator resubmitted it; `null` if none did.
+    pub resubmitted_at: Option<Timestamp>,
+    /// The id of the new entry, whose outcome is that of the intent.
+    pub resubmitted_entry_id: Option<String>,
 }
 
 impl MalformedSummary {
     /// Its place in the list.
     pub fn place(&self) -> MalformedPlace {
         MalformedPlace { recorded_at: self.recorded_at, key: self.key.clone() }
+    }
+
+    /// Its key, as received.
+    pub fn idempotency_key(&self) -> IdempotencyKey {
+        IdempotencyKey { producer: self.producer.clone(), key: self.idempotency_key.to_string() }
     }
 
     /// Removes the content of the entry, for a reader that may not see it.
@@ -119,6 +130,10 @@ pub struct StoredMalformedIntent {
     #[serde(serialize_with = "stored_json")]
     #[schemars(schema_with = "raw_fields_schema")]
     pub raw_fields: Option<String>,
+    /// The id of the malformed entry that an operator resubmitted as this one; `null` if it is not one.
+    pub resubmitted_from: Option<String>,
+    /// The outcome of the new entry; `null` if no operator resubmitted this one.
+    pub resubmitted_outcome: Option<ResubmittedOutcome>,
     /// The other intent, if the code is `idempotency_conflict`; else `null`.
     pub conflict: Option<Conflict>,
 }
@@ -128,6 +143,7 @@ impl StoredMalformedIntent {
     pub fn withhold(&mut self) {
         self.summary.withhold();
         self.raw_fields = None;
+        self.resubmitted_outcome = None;
         self.conflict = None;
     }
 }

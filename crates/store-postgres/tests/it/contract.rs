@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use domain::hold::HoldKey;
 use domain::ports::{
     AcceptanceStore, Activity, ActivityQueries, CheckpointStore, HoldChanges, HoldStore, IdempotencyStore,
-    KeySweep, MalformedKey, Operations, Queries, ReceiptStore, ReplicaStore, RepublishStore, RetentionStore,
-    RouteStore, SessionHash, SessionStore, SessionSweep, StepDownStore,
+    KeySweep, MalformedKey, Operations, Queries, ReceiptStore, ReplicaStore, RepublishStore, ResubmitStore,
+    RetentionStore, RouteStore, SessionHash, SessionStore, SessionSweep, StepDownStore,
 };
 use domain::record::{IdempotencyKey, NotificationId};
 use domain::replica::{ActivityPart, Delays, PartActivity};
@@ -20,6 +20,7 @@ use harness::contract::queries::QueriesFixture;
 use harness::contract::receipts::ReceiptsFixture;
 use harness::contract::replicas::ReplicasFixture;
 use harness::contract::republish::RepublishFixture;
+use harness::contract::resubmit::ResubmitFixture;
 use harness::contract::retention::RetentionFixture;
 use harness::contract::routes::RoutesFixture;
 use harness::contract::sessions::SessionsFixture;
@@ -174,6 +175,21 @@ impl OperationsFixture for World {
 
     async fn actions(&self) -> Vec<RecordedAction> {
         self.database.actions().await
+    }
+}
+
+impl ResubmitFixture for World {
+    fn store(&self) -> &(impl AcceptanceStore + ResubmitStore) {
+        &self.store
+    }
+
+    fn queries(&self) -> &impl Queries {
+        &self.queries
+    }
+
+    async fn actions(&self) -> Vec<(String, u64)> {
+        let actions = self.database.actions().await;
+        actions.into_iter().map(|action| (action.action, action.affected)).collect()
     }
 }
 
@@ -350,6 +366,10 @@ mod replicas {
 
 mod republish {
     harness::republish_contract!(super::World::new().await);
+}
+
+mod resubmit {
+    harness::resubmit_contract!(super::World::new().await);
 }
 
 mod retention {

@@ -68,6 +68,7 @@ mod replicas;
 mod republish;
 mod resend;
 mod restore;
+mod resubmit;
 mod retention;
 mod roles;
 mod schemas;

@@ -18,6 +18,7 @@ use domain::query::{
 use domain::replica::{
     Activity, ActivityPart, AttemptsReport, Delays, PartActivity, ReplicaReport, WorkerReport,
 };
+use domain::resubmit::{ResubmitReport, ResubmitTarget, ResubmitTargets};
 use domain::route::Channel;
 use serde_json::{Value, json};
 
@@ -143,10 +144,14 @@ pub(in crate::openapi) fn malformed() -> StoredMalformedIntent {
         failure_code: FailureCode::UnknownField.as_str().to_owned(),
         failure_message: "colour is not a field of an intent".to_owned().into(),
         recorded_at: after(12),
+        resubmitted_at: None,
+        resubmitted_entry_id: None,
     };
     StoredMalformedIntent {
         summary,
         raw_fields: Some(r#"[["producer","game_master"],["colour","red"]]"#.to_owned()),
+        resubmitted_from: None,
+        resubmitted_outcome: None,
         conflict: None,
     }
 }
@@ -165,6 +170,24 @@ pub(in crate::openapi) fn matches() -> Value {
         notifications: vec![found],
         stream_error: None,
     })
+}
+
+pub(in crate::openapi) fn resubmit_requests() -> Value {
+    let code = FailureCode::RecipientNotFound.as_str();
+    json!({
+        "ids": {"value": {"ids": [ENTRY_ID]}},
+        "plan": {"value": {"filter": {"code": code, "recorded_after": after(-3_600_000).to_string()}, "dry_run": true}},
+    })
+}
+
+pub(in crate::openapi) fn resubmitted() -> Value {
+    let row = malformed().summary;
+    let mut report = ResubmitReport::default();
+    report.add(&[(row.key.clone(), "1775121760000-0".to_owned())]);
+    let stream = row.key.stream.clone();
+    let targets = vec![ResubmitTarget::new(row, &stream)];
+    let plan = ResubmitTargets { targets, ..ResubmitTargets::default() }.plan();
+    json!({"done": rendered(report)["example"], "plan": rendered(plan)["example"]})
 }
 
 pub(in crate::openapi) fn malformed_intents_page() -> Value {

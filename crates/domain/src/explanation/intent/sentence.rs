@@ -57,8 +57,12 @@ fn conflict(id: &str, with: Option<&NotificationId>, row: Option<&MalformedSumma
 
 fn malformed(row: &MalformedSummary) -> String {
     let rule = rule_of(&row.failure_code).map_or_else(String::new, |rule| format!(" (the rule: {rule})"));
+    let next = match (row.resubmitted_at, &row.resubmitted_entry_id) {
+        (Some(at), Some(new)) => format!("an operator resubmitted it at {at} as the entry {new}"),
+        _ => "its key is free, so that the producer can correct it and send it again".to_owned(),
+    };
     format!(
-        "The entry {} was refused at {} as malformed: {}: {}{rule}; its key is free, so that the producer can correct it and send it again",
+        "The entry {} was refused at {} as malformed: {}: {}{rule}; {next}",
         row.key.entry_id, row.recorded_at, row.failure_code, row.failure_message,
     )
 }

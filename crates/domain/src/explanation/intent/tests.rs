@@ -74,6 +74,8 @@ pub(crate) fn row(id: EntryId, fields: &RawFields, code: FailureCode) -> Malform
         failure_code: code.as_str().to_owned(),
         failure_message: "it is wrong".to_owned().into(),
         recorded_at: at(51),
+        resubmitted_at: None,
+        resubmitted_entry_id: None,
     }
 }
 
