@@ -1,4 +1,5 @@
-//! `POST /v1/notifications:query`: searches by a filter, by those who read the notifications of all producers.
+//! `POST /v1/notifications:query`: searches by a filter, by those who read the notifications of all
+//! producers.
 
 use std::sync::Arc;
 

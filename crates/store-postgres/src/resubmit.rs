@@ -2,8 +2,8 @@
 //!
 //! 1. Each row of the chunk that is there and was not resubmitted gets the id of its new entry. A row that
 //!    retention deleted, or that another operator resubmitted meanwhile, is not changed.
-//! 2. The action is recorded with the number of changed rows, and committed. It is recorded even if no row was
-//!    changed, because the entries are in the stream.
+//! 2. The action is recorded with the number of changed rows, and committed. It is recorded even if no row
+//!    was changed, because the entries are in the stream.
 //!
 //! Crash recovery: a crash before COMMIT leaves the rows unmarked and their entries in the stream. The head
 //! of `crates/workers/src/resubmit.rs` has what follows.

@@ -6,9 +6,9 @@
 //!
 //! * After the document of the directory is deleted: everything else. Acceptance knows the user no longer,
 //!   once the cache of 5 s is over; the next run finds the rest.
-//! * After leases are acquired, before the commit: routes that no publisher takes for the dedupe TTL. The next
-//!   run has the same token, so it acquires the same leases. Without one, live routes are published once the
-//!   leases expire.
+//! * After leases are acquired, before the commit: routes that no publisher takes for the dedupe TTL. The
+//!   next run has the same token, so it acquires the same leases. Without one, live routes are published once
+//!   the leases expire.
 //! * After the commit: the same leases, as after every chunk.
 //! * Within malformed intents or actions: those of later pages, which the next run finds.
 //! * Within the streams: entries. The next run reads the streams from their beginning.

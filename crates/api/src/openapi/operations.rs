@@ -112,7 +112,8 @@ pub(super) fn change(
     }
 }
 
-/// A change with a plan, with these texts (id, summary, description) and examples (of bodies and of responses).
+/// A change with a plan, with these texts (id, summary, description) and examples (of bodies and of
+/// responses).
 pub(super) fn planned_change<Request: JsonSchema, Done: JsonSchema, Planned: JsonSchema>(
     settings: &ApiSettings,
     schemas: &mut Schemas,

@@ -1,5 +1,5 @@
-//! Personal data in the state and the activity of the service: names of producers that were never checked, and
-//! messages of errors. Findings are made afterwards.
+//! Personal data in the state and the activity of the service: names of producers that were never checked,
+//! and messages of errors. Findings are made afterwards.
 
 use super::{Document, Sight, mask_addresses};
 use crate::query::{ActivityHistory, StoreStatus};

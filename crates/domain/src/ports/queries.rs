@@ -74,8 +74,8 @@ pub trait Queries: Send + Sync {
         limit: PageLimit,
     ) -> impl Future<Output = Result<Page<DeadLetter, DeadLetterPlace>, StoreError>> + Send;
 
-    /// Returns the same as `list_dead_letters` to a reader with this sight; `None` if `after` was not made for
-    /// such a reader.
+    /// Returns the same as `list_dead_letters` to a reader with this sight; `None` if `after` was not made
+    /// for such a reader.
     fn list_dead_letters_seen(
         &self,
         sight: Sight,

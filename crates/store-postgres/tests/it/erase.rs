@@ -18,8 +18,8 @@ fn ids(numbers: impl IntoIterator<Item = u32>) -> Vec<NotificationId> {
     numbers.into_iter().map(|number| NotificationId::from(format!("{number}-0"))).collect()
 }
 
-/// Records to u, to both, and to v, in turn; with two routes for each recipient, of which that for e-mail is a
-/// dead letter, a receipt for each route and a stored response for each record. Every record mentions u.
+/// Records to u, to both, and to v, in turn; with two routes for each recipient, of which that for e-mail is
+/// a dead letter, a receipt for each route and a stored response for each record. Every record mentions u.
 async fn records(world: &World, count: u32) {
     let sql = format!(
         r#"INSERT INTO records (notification_id, notification_type, producer, audience_kind, recipient_user_ids, payload_json,
