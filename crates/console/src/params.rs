@@ -47,6 +47,11 @@ impl Params {
         self.0.get(name).map(String::as_str)
     }
 
+    /// Returns true if a parameter selects rows, not only a page of them.
+    pub(crate) fn is_filtered(&self) -> bool {
+        self.0.keys().any(|name| !matches!(name.as_str(), "limit" | "cursor"))
+    }
+
     /// Parses a value of a closed set, or of a syntax, that `takes` describes.
     pub(crate) fn value<T: FromStr>(&self, name: &str, takes: &str) -> Result<Option<T>, PageError> {
         let parsed = self.text(name).map(str::parse).transpose();

@@ -19,7 +19,7 @@ mod file;
 /// The longest name of a type or producer, in bytes.
 pub const MAX_NAME: usize = 128;
 
-/// The most characters of a payload path or property name that a message quotes.
+/// The most characters of a payload path, a property name or a rule that a message quotes.
 const MAX_QUOTED: usize = 200;
 
 /// The text of the built-in catalogue.
@@ -195,7 +195,10 @@ fn describe(error: &ValidationError<'_>) -> String {
             let first = unexpected.first().map_or("", String::as_str);
             format!(": \"{}\" is not one of the fields", quote(first))
         }
-        kind if names_only_the_schema(kind) => format!(": {}", quote(&error.masked_with("it").to_string())),
+        kind if names_only_the_schema(kind) => {
+            let message = error.masked_with("it").to_string();
+            format!(": {}", message.chars().take(MAX_QUOTED).collect::<String>())
+        }
         _ => String::new(),
     };
     format!("{place} breaks the rule {} of the type's schema{detail}", error.schema_path().as_str())

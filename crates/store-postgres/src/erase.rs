@@ -16,7 +16,7 @@ use domain::ports::{ErasedChunk, ErasureStore, FoundAction, FoundMalformed, Stor
 use domain::query::{MalformedPlace, Page};
 use domain::record::{IdempotencyKey, NotificationId, RecordCursor};
 use domain::route::RouteKey;
-use pg::parameter::{bytea, rows, text, texts};
+use pg::parameter::{bytea, text, texts};
 use pg::{BoundStatement, Session};
 use tokio_postgres::Row;
 
@@ -27,6 +27,7 @@ use crate::operations::insert_action;
 use crate::routes::keys;
 
 pub(crate) mod contents;
+pub(crate) mod naming;
 
 pg::statements! {
     /// Sets the key of the installation, unless it has one.
@@ -36,14 +37,6 @@ pg::statements! {
     /// The key of the installation.
     KEY = "erase.key", plan ["Seq Scan"], "
         SELECT erasure_key FROM installation WHERE erasure_key IS NOT NULL LIMIT 1";
-
-    /// Records that name a user, except those that were left out before. A limit on the records themselves
-    /// would make the planner read the table from its beginning.
-    NAMING = "erase.records_naming", plan ["records_recipients_idx"], "
-        WITH named AS MATERIALIZED (
-            SELECT notification_id FROM records WHERE recipient_user_ids @> $1::text::jsonb
-        )
-        SELECT notification_id FROM named WHERE notification_id <> ALL ($2::text[]) LIMIT $3::bigint";
 
     /// Locks records that name a user.
     LOCK_RECORDS = "erase.lock_records", plan ["records_pkey"], "
@@ -118,11 +111,14 @@ impl ErasureStore for PgStore {
         except: &[NotificationId],
         limit: usize,
     ) -> Result<Vec<NotificationId>, StoreError> {
-        let session = self.session("find records of a user").await?;
-        let except = texts(except.iter().map(NotificationId::as_str));
-        let list = serde_json::json!([user.id()]).to_string();
-        let statement = NAMING.bind([text(list), except, rows(limit)]);
-        session.query(statement).await.map_err(store_error)?.iter().map(notification_id).collect()
+        let session = self.plans.session("find records of a user").await.map_err(store_error)?;
+        session
+            .query(naming::records(user, except, limit))
+            .await
+            .map_err(store_error)?
+            .iter()
+            .map(notification_id)
+            .collect()
     }
 
     async fn erase_from_records(

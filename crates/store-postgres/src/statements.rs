@@ -46,6 +46,7 @@ pub(crate) fn of_queries() -> Vec<Statement> {
         audit::entries::STATEMENTS,
         audit::orphans::STATEMENTS,
         audit::records::STATEMENTS,
+        erase::naming::STATEMENTS,
         operations::targets::statements::STATEMENTS,
     ];
     [texts.concat(), queries::statements()].concat()

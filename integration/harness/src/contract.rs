@@ -44,8 +44,8 @@ pub mod receipts;
 pub mod replicas;
 #[expect(missing_docs, reason = "the name of a case is what it checks")]
 pub mod republish;
-#[expect(missing_docs, reason = "the name of a case is what it checks")]
 pub mod resubmit;
+#[expect(missing_docs, reason = "the name of a case is what it checks")]
 pub mod retention;
 #[expect(missing_docs, reason = "the name of a case is what it checks")]
 pub mod routes;

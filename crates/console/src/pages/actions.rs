@@ -10,7 +10,7 @@ use domain::ports::Queries;
 use domain::query::{ActionFilter, ActionPlace, PageLimit, RecordedAction};
 use maud::{Markup, html};
 
-use super::parts::{filter_buttons, limit, pages, size_field, text_field, time_field};
+use super::parts::{filter_form, limit, pages, size_field, text_field, time_field};
 use crate::error::PageError;
 use crate::layout::{Page, Section};
 use crate::operator::Visitor;
@@ -56,20 +56,16 @@ async fn list<P: Ports>(
 }
 
 fn filters(params: &Params, filter: &ActionFilter, limit: PageLimit) -> Markup {
-    html! {
-        form.card method="get" action=(PATH) aria-label="Filter actions" {
-            div.fields {
-                (text_field(params, "actor", "Operator", None))
-                (text_field(params, "action", "Action", Some("actions")))
-                (text_field(params, "request_id", "Request", None))
-                (time_field("after", "From (UTC)", filter.after))
-                (time_field("before", "Before (UTC)", filter.before))
-                (size_field(limit))
-                (filter_buttons(PATH))
-            }
-            datalist #actions { @for action in ACTIONS { option value=(action) {} } }
-        }
-    }
+    let fields = html! {
+        (text_field(params, "actor", "Operator", None))
+        (text_field(params, "action", "Action", Some("actions")))
+        (text_field(params, "request_id", "Request", None))
+        (time_field("after", "From (UTC)", filter.after))
+        (time_field("before", "Before (UTC)", filter.before))
+        (size_field(limit))
+        datalist #actions { @for action in ACTIONS { option value=(action) {} } }
+    };
+    filter_form(PATH, "Filter actions", params, &fields)
 }
 
 fn listed(params: &Params, filter: &ActionFilter, items: &[RecordedAction], next: Option<&str>) -> Markup {

@@ -6,6 +6,7 @@ use axum::Router;
 use axum::extract::{RawQuery, State};
 use axum::routing::get;
 use domain::catalog::Catalog;
+use domain::dead_letter::PAYLOAD_ENCODING_FAILED;
 use domain::ports::Queries;
 use domain::query::{
     Causes, DeadLetter, DeadLetterCause, DeadLetterFilter, DeadLetterPlace, PageLimit, Place,
@@ -15,7 +16,7 @@ use maud::{Markup, html};
 
 use super::changes::{Change, DEAD_LETTERS, condition_fields};
 use super::parts::{
-    choice_field, filter_buttons, limit, notification_path, pages, size_field, text_field, time_field,
+    choice_field, filter_form, limit, notification_path, pages, size_field, text_field, time_field,
 };
 use crate::error::PageError;
 use crate::layout::{Page, Section};
@@ -23,7 +24,7 @@ use crate::operator::{Operator, Visitor};
 use crate::params::{Params, address, wrong_cursor};
 use crate::ports::{Console, Ports};
 use crate::widgets::{
-    Tone, badge, column, empty, form_token, number, numbers, table, time, too_many, visible,
+    Tone, badge, column, empty, form_token, number, numbers, plain, table, time, too_many, visible,
 };
 
 const LIST_PATH: &str = DEAD_LETTERS.list;
@@ -124,30 +125,25 @@ fn filters(catalog: &Catalog, listed: &Listed) -> Markup {
     let Listed { params, filter, .. } = listed;
     let channels = [("", "any"), ("push", "push"), ("email", "email")];
     let discarded = [("", "open"), ("true", "discarded")];
-    html! {
-        form.card method="get" action=(LIST_PATH) aria-label="Filter dead letters" {
-            div.fields {
-                (choice_field(params, "channel", "Channel", &channels))
-                (text_field(params, "classification", "Cause", None))
-                (text_field(params, "notification_type", "Type", Some("types")))
-                (time_field("created_after", "Failed from (UTC)", filter.created_after))
-                (time_field("created_before", "Failed before (UTC)", filter.created_before))
-                (choice_field(params, "discarded", "Show", &discarded))
-                (size_field(listed.limit))
-                (filter_buttons(LIST_PATH))
-            }
-            datalist #types { @for known in catalog.types() { option value=(known.name()) {} } }
-        }
-    }
+    let fields = html! {
+        (choice_field(params, "channel", "Channel", &channels))
+        (text_field(params, "classification", "Cause", Some("causes")))
+        (text_field(params, "notification_type", "Type", Some("types")))
+        (time_field("created_after", "Failed from (UTC)", filter.created_after))
+        (time_field("created_before", "Failed before (UTC)", filter.created_before))
+        (choice_field(params, "discarded", "Show", &discarded))
+        (size_field(listed.limit))
+        datalist #types { @for known in catalog.types() { option value=(known.name()) {} } }
+        datalist #causes { @for cause in Channel::ALL.map(Channel::publish_failed).into_iter().chain([PAYLOAD_ENCODING_FAILED]) { option value=(cause) {} } }
+    };
+    filter_form(LIST_PATH, "Filter dead letters", params, &fields)
 }
 
 fn letters(operator: Option<&Operator>, listed: &Listed) -> Markup {
     let Listed { params, filter, items, next, .. } = listed;
-    let columns = [column("Dead letter"), column("Type"), column("Cause"), column("Failed")];
-    let rows: Vec<Vec<Markup>> = items.iter().map(|letter| row(letter, operator.is_some())).collect();
     let is_filtered = DeadLetterFilter { discarded: false, ..filter.clone() } != DeadLetterFilter::default();
     html! {
-        @if !rows.is_empty() {
+        @if !items.is_empty() {
             @if let Some(operator) = operator {
                 form.stack method="post" action=(DEAD_LETTERS.plan) aria-label="Choose dead letters" {
                     (form_token(operator))
@@ -155,10 +151,10 @@ fn letters(operator: Option<&Operator>, listed: &Listed) -> Markup {
                     (buttons(filter.discarded))
                     // Without a script the checkbox would do nothing.
                     label.check-all hidden { input type="checkbox" data-check-all="id"; "Choose all on this page" }
-                    (table("Newest first", &columns, &rows))
+                    (groups(items, true))
                 }
             } @else {
-                (table("Newest first", &columns, &rows))
+                (groups(items, false))
             }
         } @else if next.is_some() {
             (too_many("Nothing on this page.", "None of the dead letters that it examined match. The next page examines older ones."))
@@ -188,29 +184,66 @@ fn buttons(discarded: bool) -> Markup {
     }
 }
 
-/// A row, with a box to choose it for an operator.
-fn row(letter: &DeadLetter, can_choose: bool) -> Vec<Markup> {
+/// The dead letters of a page by channel, cause and hint; the group of the newest one is the first.
+fn groups(items: &[DeadLetter], can_choose: bool) -> Markup {
+    let is_same = |a: &DeadLetter, b: &DeadLetter| {
+        (a.channel, &a.failure_classification, &a.recovery_hint)
+            == (b.channel, &b.failure_classification, &b.recovery_hint)
+    };
+    let mut groups: Vec<Vec<&DeadLetter>> = Vec::new();
+    for letter in items {
+        match groups.iter_mut().find(|letters| is_same(letters[0], letter)) {
+            Some(letters) => letters.push(letter),
+            None => groups.push(vec![letter]),
+        }
+    }
+    html! { @for letters in &groups { (group(letters, can_choose)) } }
+}
+
+/// The dead letters of one cause, with its hint, and with the message of all of them if it is the same.
+fn group(letters: &[&DeadLetter], can_choose: bool) -> Markup {
+    let first = letters[0];
+    let is_same = letters.iter().all(|letter| letter.failure_message == first.failure_message);
+    let mut columns = vec![column("Recipient"), column("Notification"), column("Type"), column("Failed")];
+    if !is_same {
+        columns.push(column("Message"));
+    }
+    let rows: Vec<Vec<Markup>> = letters.iter().map(|letter| row(letter, can_choose, !is_same)).collect();
+    html! {
+        section.stack aria-label={ (first.channel.as_str()) ": " (plain(&first.failure_classification)) } {
+            h2 {
+                a href=(list_path(Some(first.channel), Some(&first.failure_classification))) { (visible(&first.failure_classification)) }
+                " " (badge(Tone::Neutral, first.channel.as_str()))
+            }
+            @if is_same { p { (visible(&first.failure_message)) } }
+            @if !first.recovery_hint.is_empty() { p.hint { (visible(&first.recovery_hint)) } }
+            (table("Newest first", &columns, &rows))
+        }
+    }
+}
+
+/// A row, with a box to choose it for an operator, and with its own message.
+fn row(letter: &DeadLetter, can_choose: bool, with_message: bool) -> Vec<Markup> {
     let key = letter.key.to_string();
     let notification = letter.key.notification_id.as_str();
-    vec![
+    let mut cells = vec![
         html! {
             div.choose {
                 @if can_choose { input type="checkbox" name="id" value=(key) aria-label={ "Choose " (key) }; }
-                span {
-                    (visible(&letter.recipient_ref)) " " (badge(Tone::Neutral, letter.channel.as_str())) br;
-                    a.id href=(notification_path(notification)) { (visible(notification)) }
-                }
+                span { (visible(&letter.recipient_ref)) }
             }
         },
+        html! { a.id href=(notification_path(notification)) { (visible(notification)) } },
         html! { (visible(&letter.notification_type)) },
         html! {
-            code { (visible(&letter.failure_classification)) } br;
-            (visible(&letter.failure_message)) br;
-            span.hint { (visible(&letter.recovery_hint)) }
+            (time(letter.created_at))
             @if let Some(discarded) = &letter.discarded {
                 br; span { "Discarded by " (visible(&discarded.by)) " at " (time(discarded.at)) ": " (visible(&discarded.reason)) }
             }
         },
-        html! { (time(letter.created_at)) br; span.hint { (letter.final_attempt_count) " of " (letter.max_attempts) " attempts" } },
-    ]
+    ];
+    if with_message {
+        cells.push(visible(&letter.failure_message));
+    }
+    cells
 }

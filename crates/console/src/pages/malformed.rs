@@ -20,7 +20,7 @@ use domain::query::{
 use maud::{Markup, html};
 
 use super::parts::{
-    facts, filter_buttons, limit, notification_path, pages, producers, segment, size_field, text_field,
+    facts, filter_form, limit, notification_path, pages, producers, segment, size_field, text_field,
     time_field, withheld,
 };
 use crate::error::PageError;
@@ -123,21 +123,17 @@ fn by_cause(causes: &Causes<MalformedCause>) -> Markup {
 }
 
 fn filters(catalog: &Catalog, params: &Params, filter: &MalformedFilter, limit: PageLimit) -> Markup {
-    html! {
-        form.card method="get" action=(PATH) aria-label="Filter malformed intents" {
-            div.fields {
-                (text_field(params, "code", "Code", Some("codes")))
-                (text_field(params, "producer", "Producer", Some("producers")))
-                (text_field(params, "idempotency_key", "Idempotency key", None))
-                (time_field("recorded_after", "Recorded from (UTC)", filter.recorded_after))
-                (time_field("recorded_before", "Recorded before (UTC)", filter.recorded_before))
-                (size_field(limit))
-                (filter_buttons(PATH))
-            }
-            datalist #codes { @for code in FailureCode::ALL { option value=(code.as_str()) {} } }
-            (producers(catalog))
-        }
-    }
+    let fields = html! {
+        (text_field(params, "code", "Code", Some("codes")))
+        (text_field(params, "producer", "Producer", Some("producers")))
+        (text_field(params, "idempotency_key", "Idempotency key", None))
+        (time_field("recorded_after", "Recorded from (UTC)", filter.recorded_after))
+        (time_field("recorded_before", "Recorded before (UTC)", filter.recorded_before))
+        (size_field(limit))
+        datalist #codes { @for code in FailureCode::ALL { option value=(code.as_str()) {} } }
+        (producers(catalog))
+    };
+    filter_form(PATH, "Filter malformed intents", params, &fields)
 }
 
 fn listed(

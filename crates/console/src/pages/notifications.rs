@@ -20,7 +20,7 @@ use maud::{Markup, html};
 
 use super::changes::FORM_PATH;
 use super::parts::{
-    choice_field, filter_buttons, limit, notification_path, pages, producers, size_field, status_name,
+    choice_field, filter_form, limit, notification_path, pages, producers, size_field, status_name,
     text_field, time_field,
 };
 use crate::error::PageError;
@@ -160,25 +160,21 @@ fn filters(
     statuses.extend(RouteStatus::ALL.map(|status| (status.as_str(), status_name(status))));
     let mut receipts = vec![("", "anything or nothing")];
     receipts.extend(ReceiptStatus::ALL.map(|status| (status.as_str(), status.as_str())));
-    html! {
-        form.card method="get" action=(PATH) aria-label="Filter notifications" {
-            div.fields {
-                (text_field(params, "notification_type", "Type", Some("types")))
-                (text_field(params, "producer", "Producer", Some("producers")))
-                (text_field(params, "recipient", "Recipient (user id or address)", None))
-                (choice_field(params, "status", "With a route that is", &statuses))
-                (choice_field(params, "receipt", "With a receipt that says", &receipts))
-                (text_field(params, "idempotency_key", "Idempotency key", None))
-                (time_field("accepted_after", "Accepted from (UTC)", filter.accepted_after))
-                (time_field("accepted_before", "Accepted before (UTC)", filter.accepted_before))
-                (size_field(limit))
-                (search::field(params.text("filter"), problem))
-                (filter_buttons(PATH))
-            }
-            datalist #types { @for known in catalog.types() { option value=(known.name()) {} } }
-            (producers(catalog))
-        }
-    }
+    let fields = html! {
+        (text_field(params, "notification_type", "Type", Some("types")))
+        (text_field(params, "producer", "Producer", Some("producers")))
+        (text_field(params, "recipient", "Recipient (user id or address)", None))
+        (choice_field(params, "status", "With a route that is", &statuses))
+        (choice_field(params, "receipt", "With a receipt that says", &receipts))
+        (text_field(params, "idempotency_key", "Idempotency key", None))
+        (time_field("accepted_after", "Accepted from (UTC)", filter.accepted_after))
+        (time_field("accepted_before", "Accepted before (UTC)", filter.accepted_before))
+        (size_field(limit))
+        (search::field(params.text("filter"), problem))
+        datalist #types { @for known in catalog.types() { option value=(known.name()) {} } }
+        (producers(catalog))
+    };
+    filter_form(PATH, "Filter notifications", params, &fields)
 }
 
 fn listed(

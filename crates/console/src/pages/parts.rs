@@ -116,6 +116,18 @@ pub(crate) fn size_field(limit: PageLimit) -> Markup {
     }
 }
 
+/// The form that filters a list. Its fields are folded while nothing is filtered, so that the rows come first.
+pub(crate) fn filter_form(path: &str, label: &str, params: &Params, fields: &Markup) -> Markup {
+    html! {
+        form.card method="get" action=(path) aria-label=(label) {
+            details open[params.is_filtered()] {
+                summary { "Filter" }
+                div.fields { (fields) (filter_buttons(path)) }
+            }
+        }
+    }
+}
+
 /// The buttons of a filter.
 pub(crate) fn filter_buttons(path: &str) -> Markup {
     html! {

@@ -168,7 +168,7 @@ fn a_refused_payload_is_described_by_place_and_rule_without_its_values() {
     for (payload, expected) in [
         (
             json!({"a": ["x", "secret"]}),
-            "at /a/1 breaks the rule /properties/a/items/enum of the type's schema: it is not \"x\"",
+            "at /a/1 breaks the rule /properties/a/items/enum of the type's schema: it is not one of \"x\"",
         ),
         (json!({}), "as a whole breaks the rule /required of the type's schema: \"a\" is missing"),
         (

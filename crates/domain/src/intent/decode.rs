@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::envelope::{
     AUDIENCE_KIND, Envelope, IDEMPOTENCY_KEY, NOTIFICATION_TYPE, OCCURRED_AT_MS, PAYLOAD, PRODUCER,
-    RECIPIENTS, REQUEST_ID, TRACE_ID, quote,
+    RECIPIENTS, REQUEST_ID, TRACE_ID,
 };
 use super::fingerprint::fingerprint;
 use super::{
@@ -58,9 +58,7 @@ fn notification_type<'c>(
     match catalog.get(envelope.text(NOTIFICATION_TYPE)) {
         Some(known) => Ok(known),
         None => {
-            let named = quote(envelope.text(NOTIFICATION_TYPE));
-            let message = format!("notification_type takes a type of the catalogue, and {named} is none");
-            reject(FailureCode::UnknownNotificationType, message)
+            reject(FailureCode::UnknownNotificationType, "notification_type takes a type of the catalogue")
         }
     }
 }

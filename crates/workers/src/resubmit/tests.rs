@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use domain::entry::RawFields;
+use domain::entry::{EntryId, RawFields};
 use domain::malformed::KeptFields;
 use domain::query::MalformedFilter;
 use memory_stores::{Effect, MemoryDatabase, MemoryIntents, Scripted};
@@ -181,6 +181,7 @@ async fn if_redis_fails_within_a_chunk_the_rows_of_the_entries_before_are_marked
 #[tokio::test(start_paused = true)]
 async fn nothing_is_appended_to_a_stream_on_another_server_or_to_one_that_is_gone() {
     let (rows, world) = (Rows::new(5), world().await);
+    world.set_durable(EntryId::new(1, 0));
     let intake = world.intents.server().await.expect("nothing fails");
     world.database.save_intents_server(STREAM, &intake).await.expect("nothing fails");
     world.intents.restart();

@@ -63,11 +63,6 @@ fn messages_name_the_members_that_the_client_sent_and_what_their_rule_takes() {
             value!([" u-1"]),
             "a recipient of recipient_user_ids takes no white space at either end",
         ),
-        (
-            "notification_type",
-            "game.turn".into(),
-            "notification_type takes a type of the catalogue, and \"game.turn\" is none",
-        ),
     ] {
         assert_eq!(decoded(&with(member, received)).expect_err("it breaks a rule").message, expected);
     }

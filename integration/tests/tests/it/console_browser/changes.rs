@@ -62,6 +62,7 @@ async fn an_operator_searches_replays_and_discards_with_and_without_scripts_and_
 /// Searches by a field, and page by page, with all of it in the address.
 async fn searches(browser: &Browser, service: &Service) {
     browser.open(&address(service, "/console/notifications")).await;
+    browser.click("main form[method=get] summary").await;
     browser.fill("#f-idempotency_key", "published-3").await;
     browser.click("main form[method=get] button[type=submit]").await;
     wait_for("the one that is found", BOUND, async || (browser.count("tbody tr").await == 1).then_some(()))
