@@ -133,7 +133,7 @@ pub(crate) struct ResendRequest {
 /// A filter of routes.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-#[schemars(rename = "RouteFilter", extend("minProperties" = 1))]
+#[schemars(rename = "RouteFilter", extend("not" = json!({"additionalProperties": {"type": "null"}})))]
 pub(crate) struct SelectedRoutes {
     /// Those of this notification.
     #[schemars(length(min = 1), regex(pattern = r"^[^\x00]*$"))]

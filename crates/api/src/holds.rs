@@ -9,9 +9,11 @@ use axum::response::{IntoResponse, Response};
 use domain::hold::{
     HoldActor, HoldChange, HoldKey, HoldScope, MAX_NAME_BYTES, MAX_REASON_BYTES, checked_reason,
 };
+use domain::personal::Document;
 use domain::ports::{HoldChanges, HoldStore};
 use domain::route::Channel;
 use http_server::problem::Problem;
+use http_server::tokens::Principal;
 use schemars::{JsonSchema, Schema};
 use serde::Deserialize;
 use serde_json::json;
@@ -19,7 +21,7 @@ use serde_json::json;
 use crate::operator_request::OperatorRequest;
 use crate::params::Params;
 use crate::ports::{Api, Ports};
-use crate::problems::{bad_request, read_failed, store_failed};
+use crate::problems::{bad_request, read_failed, sight_of, store_failed};
 use crate::view::{ChangedHold, Holds};
 
 /// The routes to hold, and the reason.
@@ -67,11 +69,12 @@ fn name_of_a_channel(schema: &mut Schema) {
 
 pub(crate) async fn list<P: Ports>(
     State(api): State<Arc<Api<P>>>,
+    principal: Principal,
     RawQuery(query): RawQuery,
 ) -> Result<Response, Problem> {
     Params::none(query.as_deref())?;
     let holds = api.holds.list_holds().await.map_err(|error| store_failed(&error))?;
-    Ok(Json(Holds { holds }).into_response())
+    Ok(Json(Holds { holds: holds.seen_by(sight_of(&principal)) }).into_response())
 }
 
 pub(crate) async fn hold<P: Ports>(

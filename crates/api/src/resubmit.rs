@@ -33,7 +33,11 @@ type Ids = AtMost<String, MAX_INTENTS_PER_REQUEST>;
 #[schemars(transform = either_ids_or_filter)]
 pub(crate) struct ResubmitRequest {
     /// Entry ids of the intents stream.
-    #[schemars(with = "Option<Vec<String>>", length(min = 1, max = MAX_INTENTS_PER_REQUEST))]
+    #[schemars(
+        with = "Option<Vec<String>>",
+        length(min = 1, max = MAX_INTENTS_PER_REQUEST),
+        inner(length(min = 1), regex(pattern = r"^[^\x00]*$"))
+    )]
     ids: Option<Ids>,
     /// The newest 10,000 of those that the list shows with these parameters and that were not resubmitted
     /// yet; if there are others, the response has `has_more`.

@@ -21,7 +21,7 @@ use pg::{BoundStatement, Session};
 use tokio_postgres::Row;
 
 use crate::PgStore;
-use crate::codec::{column, route_keys};
+use crate::codec::{column, route_key, route_keys};
 use crate::error::store_error;
 use crate::operations::insert_action;
 use crate::routes::keys;
@@ -44,9 +44,9 @@ pg::statements! {
         WHERE notification_id = ANY ($1::text[]) AND jsonb_exists(recipient_user_ids, $2::text)
         FOR UPDATE SKIP LOCKED";
 
-    /// Locks routes.
+    /// Locks routes, and returns whether they are live.
     LOCK_ROUTES = "erase.lock_routes", plan ["routes_pkey"], "
-        SELECT r.notification_id, r.route_id
+        SELECT r.notification_id, r.route_id, r.next_attempt_at IS NOT NULL AS live
         FROM unnest($1::text[], $2::text[]) AS g (notification_id, route_id)
         JOIN routes r ON r.notification_id = g.notification_id AND r.route_id = g.route_id
         FOR UPDATE OF r SKIP LOCKED";
@@ -125,10 +125,11 @@ impl ErasureStore for PgStore {
         &self,
         user: &ErasedUser,
         records: &[NotificationId],
+        leased: &HashSet<RouteKey>,
         actor: HoldActor<'_>,
     ) -> Result<ErasedChunk, StoreError> {
         let session = self.session("erase a user from records").await?;
-        let erased = self.erase_chunk(&session, user, records, actor).await;
+        let erased = self.erase_chunk(&session, user, (records, leased), actor).await;
         ended(&session, erased).await
     }
 
@@ -250,7 +251,7 @@ impl PgStore {
         &self,
         session: &Session,
         user: &ErasedUser,
-        records: &[NotificationId],
+        (records, leased): (&[NotificationId], &HashSet<RouteKey>),
         actor: HoldActor<'_>,
     ) -> Result<ErasedChunk, StoreError> {
         session.begin().await.map_err(store_error)?;
@@ -259,13 +260,18 @@ impl PgStore {
         let locked = locked.iter().map(locked_record).collect::<Result<Vec<_>, _>>()?;
         let given: Vec<RouteKey> = locked.iter().flat_map(|(id, _)| user.routes(id)).collect();
         let routes = session.query(LOCK_ROUTES.bind(keys(given.iter()))).await.map_err(store_error)?;
-        let mut held = route_keys(&routes)?;
+        let mut held = HashSet::with_capacity(routes.len());
+        let mut blocked: HashSet<NotificationId> = HashSet::new();
+        for row in &routes {
+            let key = route_key(row)?;
+            if leased.contains(&key) && column(row, "live", key.notification_id.as_str())? {
+                blocked.insert(key.notification_id.clone());
+            }
+            held.insert(key);
+        }
         let existing = session.query(ROUTES.bind(keys(given.iter()))).await.map_err(store_error)?;
-        let blocked: HashSet<NotificationId> = route_keys(&existing)?
-            .into_iter()
-            .filter(|key| !held.contains(key))
-            .map(|key| key.notification_id)
-            .collect();
+        let locked_by_others = route_keys(&existing)?.into_iter().filter(|key| !held.contains(key));
+        blocked.extend(locked_by_others.map(|key| key.notification_id));
         held.retain(|key| !blocked.contains(&key.notification_id));
         let free = locked.into_iter().filter(|(id, _)| !blocked.contains(id)).collect::<Vec<_>>();
         let rows = self.delete(session, user, &free, &held).await?;

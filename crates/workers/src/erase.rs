@@ -16,7 +16,8 @@
 //!
 //! A live route is not published afterwards: a publisher appends only under the lease of the route, which
 //! this worker holds before it deletes the row, and for as long as a copy that was read before may be
-//! appended without reading the row again (`dedupe_ttl`). A lease that a publisher holds is waited for. A
+//! appended without reading the row again (`dedupe_ttl`). A lease that a publisher holds is waited for, if
+//! the route is live; that of a cancelled route keeps it from being published as well. A
 //! published marker gives way to the lease, too: a copy of a route that is to be sent again would replace the
 //! entry that the marker names. What was appended under an earlier lease is found in the stream, which is
 //! read last.
@@ -318,11 +319,11 @@ where
         let keys: Vec<RouteKey> = records.iter().flat_map(|id| self.user.routes(id)).collect();
         let asked: Vec<&RouteKey> = keys.iter().collect();
         let outcomes = stores.leases.acquire_leases(&asked, &token, ttl).await?;
-        let (mut held, mut marked) = (HashSet::new(), Vec::new());
+        let (mut leased, mut marked) = (HashSet::new(), Vec::new());
         for (key, outcome) in keys.iter().zip(outcomes) {
             match outcome {
                 LeaseOutcome::Won => {}
-                LeaseOutcome::Held => drop(held.insert(&key.notification_id)),
+                LeaseOutcome::Held => drop(leased.insert(key.clone())),
                 LeaseOutcome::Published(entry) => marked.push(Marked { key, entry_id: entry.entry_id }),
             }
         }
@@ -330,13 +331,9 @@ where
             let asked: Vec<&Marked<'_>> = marked.iter().collect();
             let outcomes = stores.leases.acquire_leases(&asked, &token, ttl).await?;
             let lost = marked.iter().zip(outcomes).filter(|(_, outcome)| *outcome != LeaseOutcome::Won);
-            held.extend(lost.map(|(marked, _)| &marked.key.notification_id));
+            leased.extend(lost.map(|(marked, _)| marked.key.clone()));
         }
-        let free: Vec<NotificationId> = records.iter().filter(|id| !held.contains(id)).cloned().collect();
-        if free.is_empty() {
-            return Ok(HashSet::new());
-        }
-        let chunk = stores.tables.erase_from_records(self.user, &free, actor).await?;
+        let chunk = stores.tables.erase_from_records(self.user, records, &leased, actor).await?;
         self.rows = self.rows.plus(chunk.rows);
         Ok(chunk.erased)
     }

@@ -88,7 +88,10 @@ pub async fn run(args: EraseArgs, vars: Vars, out: &mut (impl Write + Send)) -> 
     let by = HoldActor { name: &actor, request_id: &request_id, idempotency_key: None };
     let again = CommandLine::new("notification erase").option("--user", Some(&args.user)).into_text();
     let erased = eraser.erase_user(&args.user, by, SystemClock.now()).await;
-    let report = erased.with_context(|| format!("the erasure ended early; to continue, run\n  {again}"))?;
+    if erased.is_err() {
+        eprintln!("To continue, run\n  {again}");
+    }
+    let report = erased.context("the erasure ended early")?;
     let report = report.ok_or_else(never_started)?;
     match json {
         true => print_json(out, &report)?,

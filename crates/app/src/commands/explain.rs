@@ -35,7 +35,7 @@ pub struct ExplainArgs {
 pub const EXAMPLES: &str = "\
 Examples:
   notification explain 1775121700000-0                                 what XADD answered, or the id of an outbound entry
-  notification explain 1775121700447-0 --stream gateway:client_events  an entry of this stream only
+  notification explain 1775121700447-0 --stream gateway:client-events  an entry of this stream only
   notification explain game-123:turn-54 --producer game_master         an idempotency key
   notification explain 0197a2c4-7f00-7000-8000-0123456789ab            what POST /v1/intents answered, or an event of an outbox
   notification explain 1775121700000-0/push:user:u-1                   an event_id or a delivery_id

@@ -145,16 +145,23 @@ pub(super) fn print_failed_attempts(out: &mut impl Write, style: Style, route: &
     if route.failed_attempts.is_empty() {
         return Ok(());
     }
+    let columns = [
+        Column::new("FAILED", 1),
+        Column::new("ATTEMPT", 2),
+        Column::new("CAUSE", 3),
+        Column::new("MESSAGE", 0),
+    ];
     let row = |failed: &FailedAttempt| {
         [
-            Cell::from(failed.at.to_string()),
-            format!("attempt {}", failed.attempt).into(),
+            Cell::time(failed.at),
+            failed.attempt.to_string().into(),
             printable(&failed.classification).into(),
             printable(&failed.message).into(),
         ]
     };
     let title = format!("failed attempts of {}", printable(&route.route_id));
-    print_section(out, style, &title, &route.failed_attempts.iter().map(row).collect::<Vec<_>>())
+    let rows = table(style.in_section(), columns, route.failed_attempts.iter().map(row));
+    print_section(out, style, &title, &rows)
 }
 
 /// Prints the reports of the route's consumer, newest first.

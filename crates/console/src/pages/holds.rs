@@ -17,6 +17,7 @@ use domain::hold::{
     Hold, HoldActor, HoldChange, HoldKey, HoldPlan, HoldScope, MAX_NAME_BYTES, MAX_REASON_BYTES,
     checked_reason,
 };
+use domain::personal::Document;
 use domain::ports::{HoldChanges, HoldStore};
 use domain::route::Channel;
 use maud::{Markup, html};
@@ -56,7 +57,7 @@ async fn list<P: Ports>(
     RawQuery(query): RawQuery,
 ) -> Result<Page, PageError> {
     let params = Params::parse(query.as_deref(), &[DONE])?;
-    let holds = console.holds.list_holds().await?;
+    let holds = console.holds.list_holds().await?.seen_by(visitor.sight);
     let done = params.text(DONE);
     let operator = visitor.operator();
     let content = html! {

@@ -85,7 +85,7 @@ async fn list<P: Ports>(
     let limit = limit(&params)?;
     let after = params.cursor::<MalformedPlace>(&filter)?.seen_by(visitor.sight);
     let page = console.queries.list_malformed_intents(&filter, after.as_ref(), limit).await?;
-    let causes = console.queries.count_malformed_intents().await?;
+    let causes = console.queries.count_malformed_intents().await?.seen_by(visitor.sight);
     let next = page.next.seen_by(visitor.sight).map(|place| place.to_cursor(&filter));
     let items = page.items.seen_by(visitor.sight);
     let proof = params.text(PROOF).unwrap_or_default();

@@ -90,7 +90,8 @@ async fn list<P: Ports>(
         Found::Invalid(_) => StatusCode::BAD_REQUEST,
         Found::TooExpensive => StatusCode::UNPROCESSABLE_ENTITY,
     };
-    let content = render(&console.settings.catalog, &params, &filter, limit, &found);
+    let can_change = visitor.operator().is_some();
+    let content = render(&console.settings.catalog, &params, &filter, limit, &found, can_change);
     Ok(Page::new(Section::Notifications, "Notifications", content).with_status(status))
 }
 
@@ -130,6 +131,7 @@ fn render(
     filter: &NotificationFilter,
     limit: PageLimit,
     found: &Found,
+    can_change: bool,
 ) -> Markup {
     let problem = match found {
         Found::Invalid(problem) => Some(problem.as_str()),
@@ -138,7 +140,7 @@ fn render(
     html! {
         (filters(catalog, params, filter, limit, problem))
         @match found {
-            Found::Page(items, next) => (listed(params, filter, items, next.as_deref())),
+            Found::Page(items, next) => (listed(params, filter, items, next.as_deref(), can_change)),
             Found::Invalid(_) => {}
             Found::TooExpensive => (failed(
                 "The search took longer than NOTIFICATION_API_QUERY_TIMEOUT allows.",
@@ -182,6 +184,7 @@ fn listed(
     filter: &NotificationFilter,
     items: &[NotificationSummary],
     next: Option<&str>,
+    can_change: bool,
 ) -> Markup {
     let is_filtered = *filter != NotificationFilter::default() || params.text("filter").is_some();
     let columns = [
@@ -208,7 +211,7 @@ fn listed(
             (empty("There are no notifications yet.", "The catalogue shows how to send one."))
         }
         (pages(params, PATH, next))
-        p { a href=(FORM_PATH) { "Cancel or send again by filter…" } }
+        @if can_change { p { a href=(FORM_PATH) { "Cancel or send again by filter…" } } }
     }
 }
 

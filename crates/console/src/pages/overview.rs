@@ -97,7 +97,7 @@ fn render(overview: &Overview) -> Markup {
             (intake(&status.intake))
             @for channel in &status.store.channels { (channel_card(channel, status)) }
         }
-        section #causes.grid.two data-live aria-label="What failed in the last 24 hours" {
+        section #causes.grid data-live aria-label="What failed in the last 24 hours" {
             (causes("Dead letters by cause", "/console/dead-letters", "classification", &status.store.dead_letters,
                 "No dead letter of the last 24 hours needs attention."))
             (causes("Malformed intents by code", "/console/malformed", "code", &status.store.malformed_intents,

@@ -116,7 +116,8 @@ pub(crate) fn size_field(limit: PageLimit) -> Markup {
     }
 }
 
-/// The form that filters a list. Its fields are folded while nothing is filtered, so that the rows come first.
+/// The form that filters a list. Its fields are folded while nothing is filtered, so that the rows come
+/// first.
 pub(crate) fn filter_form(path: &str, label: &str, params: &Params, fields: &Markup) -> Markup {
     html! {
         form.card method="get" action=(path) aria-label=(label) {

@@ -56,7 +56,7 @@ mod tests {
         for link in html.split("href=\"#").skip(1).filter_map(|rest| rest.split('"').next()) {
             assert!(ids.contains(&link), "{link}");
         }
-        // The mask of personal data is no mark-up.
+        // The mask of personal data stays.
         let html = html.replace("****", "");
         assert!(!html.contains("](") && !html.contains("```") && !html.contains("**"), "{html}");
     }

@@ -111,7 +111,7 @@ async fn a_finding_leads_to_the_list_of_its_culprits_and_to_the_runbook() {
     let (_, link) = page.split_once("href=\"/console/dead-letters?channel=push&amp;").expect("a link");
     let link = link.split('"').next().unwrap_or_default();
     let list = browser.get(&format!("/console/dead-letters?channel=push&{link}")).await.body;
-    assert_eq!(list.matches("name=\"id\"").count(), 2, "{list}");
+    assert_eq!(list.matches("type=\"checkbox\" name=\"id\"").count(), 2, "{list}");
     let runbook = browser.get("/console/runbook").await.body;
     assert!(runbook.contains("<h3 id=\"retrying-dead-letters\">Retrying dead letters</h3>"), "{runbook}");
 }

@@ -142,7 +142,8 @@ fn present_entry(found: &EntryFindings) -> Option<Fate> {
         if found.records.iter().any(|record| record.notification_id == holder.notification_id) {
             return Some(Fate::accepted(holder));
         }
-        if !is_unread(found) {
+        // An entry that was refused is none, if its key was accepted later.
+        if !is_unread(found) && row.is_none() {
             return Some(Fate::Duplicate {
                 id: found.id,
                 of: holder.notification_id.clone(),

@@ -7,6 +7,7 @@ use crate::replica::WorkerReport;
 
 impl Document for StoreStatus {
     fn hide(&mut self, sight: Sight) {
+        self.holds.hide(sight);
         if sight == Sight::Masked {
             for producer in &mut self.recent.producers {
                 mask_addresses(&mut producer.name);

@@ -14,13 +14,15 @@ use crate::malformed::MalformedKey;
 use crate::operations::OperatorActionId;
 use crate::query::{MalformedPlace, Page};
 use crate::record::{NotificationId, RecordCursor};
+use crate::route::RouteKey;
 
 /// The result of erasing a user from a chunk of records.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ErasedChunk {
     /// The rows.
     pub rows: ErasedRows,
-    /// The records that no longer name the user. The others are locked by another transaction.
+    /// The records that no longer name the user. The others are locked by another transaction, or have a live
+    /// route whose lease another has.
     pub erased: HashSet<NotificationId>,
 }
 
@@ -61,11 +63,13 @@ pub trait ErasureStore: Send + Sync {
     ) -> impl Future<Output = Result<Vec<NotificationId>, StoreError>> + Send;
 
     /// Deletes the routes to the user of these records with their dead letters and receipts, the stored
-    /// responses of their requests, the user among their recipients, and the records without others.
+    /// responses of their requests, the user among their recipients, and the records without others. Leaves
+    /// out records with a live route among `leased`, whose leases others hold.
     fn erase_from_records(
         &self,
         user: &ErasedUser,
         records: &[NotificationId],
+        leased: &HashSet<RouteKey>,
         actor: HoldActor<'_>,
     ) -> impl Future<Output = Result<ErasedChunk, StoreError>> + Send;
 

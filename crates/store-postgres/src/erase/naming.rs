@@ -1,5 +1,5 @@
-//! The records that name a person, by the index of recipients. Only a bitmap can use it, so the statement runs
-//! with the settings [`crate::QUERY_SESSION`].
+//! The records that name a person, by the index of recipients. Only a bitmap can use it, so the statement
+//! runs with the settings [`crate::QUERY_SESSION`].
 
 use domain::erase::ErasedUser;
 use domain::record::NotificationId;

@@ -1,5 +1,7 @@
 //! Erasing a user from the tables, beside other transactions and after a crash.
 
+use std::collections::HashSet;
+
 use domain::erase::{ErasedRows, ErasedUser};
 use domain::hold::HoldActor;
 use domain::ports::{ErasedChunk, ErasureStore, FoundAction};
@@ -41,7 +43,7 @@ async fn records(world: &World, count: u32) {
 }
 
 async fn erase(world: &World, ids: &[NotificationId]) -> ErasedChunk {
-    world.store.erase_from_records(&user(), ids, BY).await.expect("PostgreSQL is there")
+    world.store.erase_from_records(&user(), ids, &HashSet::new(), BY).await.expect("PostgreSQL is there")
 }
 
 const COUNTS: &str = "SELECT concat_ws('|', (SELECT count(*) FROM records), (SELECT count(*) FROM routes), (SELECT count(*) FROM dead_letters),
@@ -99,7 +101,7 @@ async fn a_crash_before_the_commit_leaves_the_chunk_as_it_was() {
     let world = World::new().await;
     records(&world, 6).await;
     world.execute("ALTER TABLE operator_actions ADD CONSTRAINT refused CHECK (actor <> 'ada')").await;
-    let failed = world.store.erase_from_records(&user(), &ids(1..=6), BY).await;
+    let failed = world.store.erase_from_records(&user(), &ids(1..=6), &HashSet::new(), BY).await;
     assert!(matches!(failed, Err(StoreError::Refused { .. })), "{failed:?}");
     assert_eq!(world.column(COUNTS).await, ["6|16|8|6|0"]);
     world.execute("ALTER TABLE operator_actions DROP CONSTRAINT refused").await;

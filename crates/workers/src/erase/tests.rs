@@ -203,6 +203,16 @@ async fn a_publisher_that_has_a_lease_is_waited_for_and_left_out_if_it_keeps_it(
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_lease_of_a_route_that_is_not_live_is_not_waited_for() {
+    let fakes = Fakes::new(contents(12), &clock());
+    let [key, _] = user().routes(&id(1));
+    let cancelled = LeaseToken("cancel:ada:r".to_owned());
+    let _ = fakes.leases.acquire_leases(&[&key], &cancelled, DEDUPE_TTL).await.expect("it is there");
+    assert!(run(&fakes).await.expect("the stores are there").complete);
+    assert_eq!(*fakes.contents(), erased(contents(12)));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_copy_in_memory_of_a_route_that_is_to_be_sent_again_gets_no_lease() {
     let fakes = Fakes::new(contents(12), &clock());
     let [key, _] = user().routes(&id(4));

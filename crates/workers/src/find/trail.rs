@@ -129,7 +129,7 @@ where
         Ok(Some(Fate::Published { stream: stream.name.clone(), id, key, exists }))
     }
 
-    /// Looks up an entry; `None` if Redis is unavailable.
+    /// Looks up an entry; `None` if Redis is unavailable, or refuses to read the stream.
     async fn look(&mut self, stream: &NamedStream<S>, id: EntryId) -> Option<EntryLook> {
         let name = &stream.name;
         match stream.stream.find_entry(id).await {
@@ -143,6 +143,11 @@ where
                 );
                 self.searched.push(format!("the entry {id} of the stream {name}, {range}"));
                 Some(look)
+            }
+            // Such a key has no entries.
+            Err(StoreError::Refused { source, .. }) => {
+                self.searched.push(format!("not the stream {name}: {source}"));
+                None
             }
             Err(error) => {
                 self.searched.push(format!("not the stream {name}: Redis could not be asked"));

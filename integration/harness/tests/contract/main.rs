@@ -4,7 +4,7 @@ mod database;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -290,19 +290,29 @@ mod streams {
     harness::streams_contract!(super::Intents(Default::default()));
 }
 
+/// The files of a folder, each with the file of its suite, which lists the cases: itself, or the parent of
+/// the folder that it is in.
+fn suites(folder: &Path, suite: Option<&Path>) -> Vec<(PathBuf, PathBuf)> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).expect("a folder") {
+        let path = entry.expect("a file").path();
+        match path.is_dir() {
+            true => found.extend(suites(&path, Some(&path.with_extension("rs")))),
+            false => found.push((path.clone(), suite.map_or(path, Path::to_owned))),
+        }
+    }
+    found
+}
+
 #[test]
 fn every_case_of_a_suite_is_run() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/contract");
-    for suite in fs::read_dir(folder).expect("the suites") {
-        let suite = suite.expect("a file").path();
-        let text = fs::read_to_string(&suite).expect("a suite");
+    let read = |path: &Path| fs::read_to_string(path).expect("a suite");
+    for (file, suite) in suites(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src/contract"), None) {
+        let (text, list) = (read(&file), read(&suite));
         let cases = text.lines().filter_map(|line| line.strip_prefix("pub async fn "));
         for case in cases.filter_map(|line| line.split('(').next()) {
-            assert!(
-                text.contains(&format!("            {case},\n")),
-                "{case} is not in the list of {}",
-                suite.display()
-            );
+            let is_listed = list.contains(&format!("            {case},\n"));
+            assert!(is_listed, "{case} is not in the list of {}", suite.display());
         }
     }
 }

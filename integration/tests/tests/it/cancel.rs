@@ -108,11 +108,14 @@ async fn a_route_in_the_middle_of_its_append_is_waited_for_and_counts_as_publish
             "--yes",
             "--json",
         ];
-        let command = tokio::spawn(command.arguments(line).run());
-        wait_for("the command has tried the leases several times", BOUND, async || {
+        let mut command = tokio::spawn(command.arguments(line).run());
+        let has_tried = wait_for("the command has tried the leases several times", BOUND, async || {
             (operator.requests() > 5).then_some(())
-        })
-        .await;
+        });
+        tokio::select! {
+            () = has_tried => {}
+            ended = &mut command => panic!("it does not wait: {ended:?}"),
+        }
         assert_eq!(world.number("SELECT count(*) FROM routes WHERE status = 'skipped'").await, 0);
         let mut service = Some(service);
         if is_killed && let Some(service) = service.take() {

@@ -88,14 +88,17 @@ async fn snapshot_file(world: &World) -> PathBuf {
     Path::new(&pair.1).join("dump.rdb")
 }
 
-/// The SQL of the section, with these two times instead of its own.
-fn documented_sql(from: &str, to: &str) -> String {
+/// The command of the section that sends again what was published between two times, with these.
+fn documented_resend(from: &str, to: &str) -> Vec<String> {
     let page = include_str!("../../../../docs/operations.md");
     let section = page.split(SECTION).nth(1).expect("the section is there");
-    let sql = section.split("```sql").nth(1).and_then(|rest| rest.split("```").next()).expect("it has SQL");
-    let mut times = sql.split('\'').filter(|part| part.ends_with("+00")).map(str::to_owned);
-    let (first, second) = (times.next().expect("a time"), times.next().expect("another"));
-    sql.replace(&first, from).replace(&second, to)
+    let (_, rest) = section.split_once("`notification resend ").expect("it has the command");
+    let mut words: Vec<&str> = rest.split('`').next().unwrap_or_default().split_whitespace().collect();
+    for (flag, time) in [("--since", from), ("--until", to)] {
+        let at = words.iter().position(|word| *word == flag).expect("the command has the time");
+        words[at + 1] = time;
+    }
+    ["resend"].into_iter().chain(words).chain(["--yes"]).map(str::to_owned).collect()
 }
 
 /// Three intents were accepted and published, then the schema was restored to its state before them.
@@ -178,22 +181,27 @@ async fn a_redis_that_is_restored_to_an_older_snapshot_gets_the_entries_again_th
 }
 
 #[tokio::test]
-async fn the_documented_sql_publishes_again_what_an_older_snapshot_lost_before_the_window() {
+async fn the_documented_command_sends_again_what_an_older_snapshot_lost_before_the_window() {
     let mut world = world_with_snapshots().await;
     let service = world.service().env("NOTIFICATION_REPUBLISH_WINDOW", "0s").start().await;
     world.send(0..3).await;
     world.settled(3).await;
     let snapshot = Snapshot::of(&world).await;
-    let taken = world.column("SELECT clock_timestamp()::text").await.remove(0);
+    const NOW: &str =
+        r#"SELECT to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')"#;
+    let taken = world.column(NOW).await.remove(0);
     world.send(3..6).await;
     world.settled(6).await;
-    let lost = world.column("SELECT clock_timestamp()::text").await.remove(0);
+    let lost = world.column(NOW).await.remove(0);
     snapshot.restore(&mut world).await;
     // It is connected again, and has appended nothing by itself.
     world.send(6..7).await;
     world.settled(7).await;
     assert_eq!(world.outbound().await.len(), 4 * 4);
-    assert_eq!(world.execute(&documented_sql(&taken, &lost)).await, 3 * 4);
+    let words = documented_resend(&taken, &lost);
+    let done = world.service().arguments(words.iter().map(String::as_str)).run().await;
+    assert_eq!(done.code, Some(0), "{done:?}");
+    assert_eq!(world.number("SELECT count(*) FROM routes WHERE resent_at IS NOT NULL").await, 3 * 4);
     world.settled(7).await;
     world.check(0..7).await;
     drop(service);

@@ -158,7 +158,11 @@ async fn a_viewer_reads_everything_by_the_api_without_personal_data_and_changes_
             let is_list =
                 method == "GET" && ["s", "intents", "actions"].iter().any(|end| path.ends_with(end));
             let is_paged = is_list && !path.ends_with("status") && !path.ends_with("holds");
-            let query = if is_paged { "?limit=1" } else { "" };
+            let query = match path.as_str() {
+                "/v1/find" => "?id=1-0",
+                _ if is_paged => "?limit=1",
+                _ => "",
+            };
             let mut next = Some(format!("{path}{query}"));
             while let Some(target) = next.take() {
                 let key = Some("k").filter(|_| method == "POST");

@@ -69,9 +69,9 @@ async fn send_sample(redis: &RedisClient, intents: &str) -> Result<(), StoreErro
         notification_type: "game.turn.ready".to_owned(),
         producer: PRODUCER.to_owned(),
         recipients: Recipients::Users(USERS.map(|(id, _)| id.to_owned()).into()),
-        idempotency_key: "game-123:turn-53".to_owned(),
+        idempotency_key: "game-123:turn-51".to_owned(),
         occurred_at_ms: SystemClock.now().as_millis().to_string(),
-        payload_json: r#"{"game_id":"game-123","game_name":"Nova","turn_number":53}"#.to_owned(),
+        payload_json: r#"{"game_id":"game-123","game_name":"Nova","turn_number":51}"#.to_owned(),
         request_id: None,
         trace_id: None,
     };

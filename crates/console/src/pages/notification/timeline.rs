@@ -49,7 +49,12 @@ fn past(route: &Route) -> Vec<Event> {
     // A resend does not begin with the first attempt again.
     let is_replayed = route.resend.is_none() || route.attempt_count == 0;
     if route.status == RouteStatus::Pending && route.updated_at > route.created_at && is_replayed {
-        events.push(Event::new(Tone::Neutral, Some(route.updated_at), "Replayed by an operator", html! {}));
+        events.push(Event::new(
+            Tone::Neutral,
+            Some(route.updated_at),
+            "Scheduled again by an operator",
+            html! {},
+        ));
     }
     if let Some(at) = route.published_at {
         let entry =

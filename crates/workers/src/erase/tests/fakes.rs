@@ -106,12 +106,20 @@ impl ErasureStore for &Fakes {
         &self,
         user: &ErasedUser,
         records: &[NotificationId],
+        leased: &HashSet<RouteKey>,
         _: HoldActor<'_>,
     ) -> Result<ErasedChunk, StoreError> {
         assert!(records.len() <= CHUNK_RECORDS, "{}", records.len());
         self.call(|contents| {
             let mut chunk = ErasedChunk::default();
-            for id in records.iter().filter(|id| !contents.locked.contains(*id)) {
+            let is_live = |key: &RouteKey| {
+                contents.routes.get(&(key.notification_id.clone(), key.route_id.clone())) == Some(&true)
+            };
+            let others: HashSet<_> =
+                leased.iter().filter(|key| is_live(key)).map(|key| key.notification_id.clone()).collect();
+            let is_free = |id: &&NotificationId| !contents.locked.contains(*id) && !others.contains(*id);
+            let free: Vec<_> = records.iter().filter(is_free).collect();
+            for id in free {
                 let Some(mut users) = contents.records.remove(id) else { continue };
                 assert!(users.remove(user.id()));
                 for key in user.routes(id) {

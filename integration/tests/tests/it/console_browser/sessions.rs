@@ -25,7 +25,7 @@ async fn a_session_ends_on_every_replica_and_no_other_page_can_use_it() {
     browser.open(&address(&one, "/console/malformed?code=unknown_field")).await;
     browser.fill("#token", "guess").await;
     browser.click("main button[type=submit]").await;
-    assert!(browser.text("main").await.contains("That is not an operator's token"));
+    assert!(browser.text("main").await.contains("That is not the token of an operator or a viewer"));
     browser.fill("#token", OPERATOR).await;
     browser.click("main button[type=submit]").await;
     heading(&browser, "Malformed intents").await;

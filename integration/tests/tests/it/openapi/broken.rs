@@ -194,7 +194,8 @@ impl Operation<'_> {
             elements.as_array().is_some_and(|elements| elements.iter().all(Value::is_object))
         };
         let is_element = (place.starts_with("/intents/") && all_objects(&body["intents"]))
-            || place.starts_with("/receipts/");
+            || (place.starts_with("/receipts")
+                && body["receipts"].as_array().is_some_and(|all| !all.is_empty()));
         let ask = ask.with(what, if self.path == "/v1/intents" { &[400, 422] } else { &[400] });
         let ask = Ask { body: body.to_string().into_bytes(), ..ask };
         Some(if is_element { Ask { expected: Expected::RefusedElement, ..ask } } else { ask })
