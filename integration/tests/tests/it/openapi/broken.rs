@@ -1,5 +1,6 @@
 //! Valid requests broken in one place, and the responses that the document requires.
 
+use domain::receipt::MAX_REPORTS;
 use rand::rngs::StdRng;
 use serde_json::Value;
 
@@ -195,7 +196,7 @@ impl Operation<'_> {
         };
         let is_element = (place.starts_with("/intents/") && all_objects(&body["intents"]))
             || (place.starts_with("/receipts")
-                && body["receipts"].as_array().is_some_and(|all| !all.is_empty()));
+                && body["receipts"].as_array().is_some_and(|all| (1..=MAX_REPORTS).contains(&all.len())));
         let ask = ask.with(what, if self.path == "/v1/intents" { &[400, 422] } else { &[400] });
         let ask = Ask { body: body.to_string().into_bytes(), ..ask };
         Some(if is_element { Ask { expected: Expected::RefusedElement, ..ask } } else { ask })
