@@ -130,10 +130,15 @@ pub(crate) struct ResendRequest {
     reason: String,
 }
 
-/// A filter of routes.
+// The schema requires a condition by `if`, which generators of clients do not read: if no member has a text,
+// more members than there are.
+/// A filter of routes, with at least one condition.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-#[schemars(rename = "RouteFilter", extend("not" = json!({"additionalProperties": {"type": "null"}})))]
+#[schemars(
+    rename = "RouteFilter",
+    extend("if" = json!({"additionalProperties": {"maxLength": 0}}), "then" = json!({"minProperties": 8}))
+)]
 pub(crate) struct SelectedRoutes {
     /// Those of this notification.
     #[schemars(length(min = 1), regex(pattern = r"^[^\x00]*$"))]
