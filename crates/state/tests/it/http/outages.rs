@@ -30,7 +30,8 @@ enum Failure {
 
 const ALL: [(Failure, u16, &str); 9] = [
     (Failure::Unavailable, 503, "unavailable"),
-    (Failure::TimedOut, 504, "timeout"),
+    // Without an exceeded deadline among its causes, it is the failure of a function of the database.
+    (Failure::TimedOut, 503, "unavailable"),
     (Failure::StatementTimedOut, 504, "timeout"),
     (Failure::NoRights, 503, "unavailable"),
     (Failure::Corrupt, 503, "unavailable"),
