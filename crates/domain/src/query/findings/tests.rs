@@ -223,6 +223,13 @@ fn a_deferred_completion_is_named_with_its_holder_and_explains_why_a_channel_is_
 }
 
 #[test]
+fn a_completion_that_two_replicas_defer_counts_once() {
+    let replica = || publisher(deferred(89, psql()), None);
+    let of = |replicas| sentences(&Status::new(store(None, replicas), TERM, None, None));
+    assert_eq!(of(vec![replica(), replica()]), of(vec![replica()]));
+}
+
+#[test]
 fn what_is_stuck_comes_first_and_gives_the_state_its_name() {
     let mut found = store(Some(at(10)), vec![publisher(None, attempts(0, 5))]);
     found.channels[0].oldest_due = Some(crate::document::Age(Duration::from_secs(90)));
