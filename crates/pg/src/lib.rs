@@ -51,7 +51,7 @@ pub use pool::{PgPool, PoolSettings};
 pub use prepared::Prepared;
 pub use raw_timestamp::RawTimestamp;
 pub use run::MAX_PREPARED;
-pub use server_error::ServerError;
+pub use server_error::{DeadlinePassed, ServerError};
 pub use session::{MAX_GIVEN_UP, Session};
 pub use session_settings::SessionSettings;
 pub use slow::{SLOW_STATEMENT, SLOW_STATEMENT_INTERVAL};

@@ -176,17 +176,18 @@ impl fmt::Display for OfStatement {
 
 impl Error for ServerError {}
 
-/// A deadline passed.
+/// An exceeded deadline.
 #[derive(Debug, thiserror::Error)]
 #[error("no response within {allowed:?}{}", OfStatement(.statement))]
-pub(crate) struct DeadlinePassed {
+pub struct DeadlinePassed {
     pub(crate) allowed: std::time::Duration,
     /// The name of the statement, or empty.
     pub(crate) statement: &'static str,
 }
 
 impl DeadlinePassed {
-    pub(crate) fn new(allowed: std::time::Duration) -> Self {
+    /// An operation that did not end within `allowed`.
+    pub fn new(allowed: std::time::Duration) -> Self {
         Self { allowed, statement: "" }
     }
 }

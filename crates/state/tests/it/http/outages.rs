@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use pg::PgError;
+use pg::{DeadlinePassed, PgError};
 use state::query::Query;
 use state::{
     Delete, Document, Key, KeyPage, Page, Patch, Prefix, StateError, Store, Value, VersionCondition, Write,
@@ -19,6 +19,7 @@ use super::support::{BOTH, LONG, Options, Server};
 enum Failure {
     Unavailable,
     TimedOut,
+    InFunction,
     StatementTimedOut,
     NoRights,
     Corrupt,
@@ -28,10 +29,10 @@ enum Failure {
     Never,
 }
 
-const ALL: [(Failure, u16, &str); 9] = [
+const ALL: [(Failure, u16, &str); 10] = [
     (Failure::Unavailable, 503, "unavailable"),
-    // Without an exceeded deadline among its causes, it is the failure of a function of the database.
-    (Failure::TimedOut, 503, "unavailable"),
+    (Failure::TimedOut, 504, "timeout"),
+    (Failure::InFunction, 503, "unavailable"),
     (Failure::StatementTimedOut, 504, "timeout"),
     (Failure::NoRights, 503, "unavailable"),
     (Failure::Corrupt, 503, "unavailable"),
@@ -49,7 +50,12 @@ impl Failing {
         let source = || "s3cret: connection refused".into();
         Err(match self.0 {
             Failure::Unavailable => PgError::Unavailable { operation: "ask", source: source() }.into(),
-            Failure::TimedOut => PgError::TimedOut { operation: "ask", source: source() }.into(),
+            Failure::TimedOut => {
+                let source = DeadlinePassed::new(Duration::from_millis(200)).into();
+                PgError::TimedOut { operation: "ask", source }.into()
+            }
+            // Without an exceeded deadline among its causes.
+            Failure::InFunction => PgError::TimedOut { operation: "ask", source: source() }.into(),
             Failure::StatementTimedOut => StateError::TimedOut { operation: "ask", source: source() },
             Failure::NoRights => StateError::NoRights("kv".to_owned()),
             Failure::Corrupt => StateError::Corrupt { table: "kv".to_owned(), column: "created_at" },
