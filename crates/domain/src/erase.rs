@@ -362,9 +362,9 @@ pub struct ErasureReport {
     pub mentions: Mentions,
 }
 
-/// `operator_actions.arguments` of a transaction.
-pub fn arguments(user: &ErasedUser, rows: &ErasedRows, idempotency_key: Option<&str>) -> Value {
-    let mut arguments = json!({ "user_hash": user.hash(), "erased": rows });
+/// `operator_actions.arguments` of an erasure that erased this: rows of a transaction, or entries of streams.
+pub fn arguments(user: &ErasedUser, erased: &Value, idempotency_key: Option<&str>) -> Value {
+    let mut arguments = json!({ "user_hash": user.hash(), "erased": erased });
     // A key is chosen by the client, and may contain the id.
     if let Some(key) = idempotency_key.filter(|key| !key.contains(user.id())) {
         arguments["idempotency_key"] = json!(key);

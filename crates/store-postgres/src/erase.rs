@@ -18,6 +18,7 @@ use domain::record::{IdempotencyKey, NotificationId, RecordCursor};
 use domain::route::RouteKey;
 use pg::parameter::{bytea, text, texts};
 use pg::{BoundStatement, Session};
+use serde_json::{Value, json};
 use tokio_postgres::Row;
 
 use crate::PgStore;
@@ -196,6 +197,18 @@ impl ErasureStore for PgStore {
         contents::records(&session, user, after).await
     }
 
+    async fn record_stream_entries(
+        &self,
+        user: &ErasedUser,
+        entries: u64,
+        actor: HoldActor<'_>,
+    ) -> Result<(), StoreError> {
+        let session = self.session("record the deletion of stream entries").await?;
+        let erased = json!({ "stream_entries": entries });
+        session.execute(action(user, &erased, entries, actor)).await.map_err(store_error)?;
+        Ok(())
+    }
+
     async fn has_user_document(&self, document: &str) -> Result<bool, StoreError> {
         let session = self.session("look for a user's document").await?;
         Ok(!session.query(DOCUMENT.bind([text(document)])).await.map_err(store_error)?.is_empty())
@@ -221,6 +234,12 @@ impl ErasureStore for PgStore {
     }
 }
 
+/// The row of `operator_actions` for what was erased.
+fn action(user: &ErasedUser, erased: &Value, affected: u64, actor: HoldActor<'_>) -> BoundStatement {
+    let arguments = arguments(user, erased, actor.idempotency_key).to_string();
+    insert_action((actor.name, actor.request_id), ACTION, &arguments, affected)
+}
+
 /// The result of a transaction, which is rolled back after an error. If that fails too, the session closes
 /// its connection; either way the first error is the one to report.
 async fn ended<T>(session: &Session, result: Result<T, StoreError>) -> Result<T, StoreError> {
@@ -240,9 +259,7 @@ async fn commit(
     if erased.total() == 0 {
         return session.rollback().await.map_err(store_error);
     }
-    let arguments = arguments(user, &erased, actor.idempotency_key).to_string();
-    let insert = insert_action((actor.name, actor.request_id), ACTION, &arguments, erased.total());
-    session.execute(insert).await.map_err(store_error)?;
+    session.execute(action(user, &json!(erased), erased.total(), actor)).await.map_err(store_error)?;
     session.commit().await.map_err(store_error)
 }
 

@@ -11,7 +11,8 @@
 //!   the leases expire.
 //! * After the commit: the same leases, as after every chunk.
 //! * Within malformed intents or actions: those of later pages, which the next run finds.
-//! * Within the streams: entries. The next run reads the streams from their beginning.
+//! * Within the streams: entries. The next run reads the streams from their beginning. The deletion of those
+//!   before is not recorded.
 //! * Within the mentions: nothing. The next run counts them again.
 //!
 //! A live route is not published afterwards: a publisher appends only under the lease of the route, which
@@ -28,7 +29,6 @@
 //! Not excluded, and found by the next run: an intent that is accepted meanwhile (`complete` is then false),
 //! and an entry that a comparison after a loss in Redis appends again at the same moment (ADR 0021).
 
-use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,24 +38,15 @@ use domain::erase::{ErasedRows, ErasedUser, ErasurePlan, ErasureReport, InvalidU
 use domain::hold::HoldActor;
 use domain::operations::PLAN_IDS;
 use domain::ports::{
-    AuditStore, EntryDeletion, ErasureStore, Erasures, FoundAction, Leasable, LeaseOutcome, LeaseStore,
-    LeaseToken, StoreError, StreamReader,
+    AuditStore, EntryDeletion, ErasureStore, Erasures, FoundAction, LeaseStore, StoreError, StreamReader,
 };
 use domain::query::{COUNT_CAP, Counted};
-use domain::record::NotificationId;
-use domain::route::RouteKey;
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
-/// The records of one transaction.
-const CHUNK_RECORDS: usize = 250;
-/// The most records that are left for later because something else has them.
-const MAX_BLOCKED: usize = 1_000;
-/// The number of times that these are tried again, and the pause before.
-const BLOCKED_ATTEMPTS: usize = 5;
-const BLOCKED_PAUSE: Duration = Duration::from_secs(1);
 /// The most pages of rows that a plan looks at, of each table.
 const PLANNED_PAGES: usize = 40;
 
+mod records;
 mod streams;
 #[cfg(test)]
 mod tests;
@@ -183,22 +174,6 @@ impl<S: ErasureStore, A, R, D, L, C> Eraser<S, A, R, D, L, C> {
     }
 }
 
-/// A route whose published marker names this entry. The marker gives way to the lease.
-struct Marked<'a> {
-    key: &'a RouteKey,
-    entry_id: String,
-}
-
-impl Leasable for Marked<'_> {
-    fn key(&self) -> &RouteKey {
-        self.key
-    }
-
-    fn replaces(&self) -> Option<&str> {
-        Some(&self.entry_id)
-    }
-}
-
 /// One erasure, or the plan of one, which has no actor.
 struct Run<'a, S, A, R, D, L, C> {
     eraser: &'a Eraser<S, A, R, D, L, C>,
@@ -259,83 +234,6 @@ where
             self.rows.directory_documents += u64::from(deleted);
         }
         Ok(())
-    }
-
-    async fn records(&mut self) -> Result<(), StoreError> {
-        let Some(actor) = self.actor else { return Ok(()) };
-        for attempt in 0..=BLOCKED_ATTEMPTS {
-            let mut blocked: Vec<NotificationId> = Vec::new();
-            loop {
-                if self.is_over() {
-                    return Ok(());
-                }
-                let tables = &self.eraser.stores.tables;
-                let found = tables.list_records_naming(self.user, &blocked, CHUNK_RECORDS).await?;
-                if found.is_empty() || blocked.len() > MAX_BLOCKED {
-                    break;
-                }
-                let erased = self.chunk_or_each(&found, actor).await?;
-                blocked.extend(found.into_iter().filter(|id| !erased.contains(id)));
-            }
-            if blocked.is_empty() {
-                return Ok(());
-            }
-            if attempt < BLOCKED_ATTEMPTS {
-                sleep(BLOCKED_PAUSE).await;
-            }
-        }
-        self.complete = false;
-        Ok(())
-    }
-
-    /// Erases a chunk of records, or each by itself if another transaction has a row of one of them.
-    async fn chunk_or_each(
-        &mut self,
-        records: &[NotificationId],
-        actor: HoldActor<'_>,
-    ) -> Result<HashSet<NotificationId>, StoreError> {
-        match self.chunk(records, actor).await {
-            Err(StoreError::Locked { .. }) => {}
-            result => return result,
-        }
-        let mut erased = HashSet::new();
-        for record in records {
-            match self.chunk(std::slice::from_ref(record), actor).await {
-                Err(StoreError::Locked { .. }) => {}
-                result => erased.extend(result?),
-            }
-        }
-        Ok(erased)
-    }
-
-    /// Erases a chunk of records under the leases of their routes, and returns those that are erased.
-    async fn chunk(
-        &mut self,
-        records: &[NotificationId],
-        actor: HoldActor<'_>,
-    ) -> Result<HashSet<NotificationId>, StoreError> {
-        let (stores, ttl) = (&self.eraser.stores, self.eraser.settings.dedupe_ttl);
-        let token = LeaseToken(format!("erase:{}", self.user.hash()));
-        let keys: Vec<RouteKey> = records.iter().flat_map(|id| self.user.routes(id)).collect();
-        let asked: Vec<&RouteKey> = keys.iter().collect();
-        let outcomes = stores.leases.acquire_leases(&asked, &token, ttl).await?;
-        let (mut leased, mut marked) = (HashSet::new(), Vec::new());
-        for (key, outcome) in keys.iter().zip(outcomes) {
-            match outcome {
-                LeaseOutcome::Won => {}
-                LeaseOutcome::Held => drop(leased.insert(key.clone())),
-                LeaseOutcome::Published(entry) => marked.push(Marked { key, entry_id: entry.entry_id }),
-            }
-        }
-        if !marked.is_empty() {
-            let asked: Vec<&Marked<'_>> = marked.iter().collect();
-            let outcomes = stores.leases.acquire_leases(&asked, &token, ttl).await?;
-            let lost = marked.iter().zip(outcomes).filter(|(_, outcome)| *outcome != LeaseOutcome::Won);
-            leased.extend(lost.map(|(marked, _)| marked.key.clone()));
-        }
-        let chunk = stores.tables.erase_from_records(self.user, records, &leased, actor).await?;
-        self.rows = self.rows.plus(chunk.rows);
-        Ok(chunk.erased)
     }
 
     async fn malformed(&mut self) -> Result<(), StoreError> {

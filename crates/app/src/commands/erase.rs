@@ -115,6 +115,7 @@ fn print_plan(out: &mut impl Write, user: &str, plan: &ErasurePlan) -> anyhow::R
     if plan.directory_document {
         print_line(out, &format!("the user directory has a document of {user}"))?;
     }
+    print_line(out, "entries of streams that name the user are deleted too, and not counted before")?;
     print_mentions(out, &plan.mentions)
 }
 
@@ -152,10 +153,9 @@ fn print_report(out: &mut impl Write, report: &ErasureReport) -> anyhow::Result<
     }
     print_mentions(out, &report.mentions)?;
     let ErasureReport { user_hash, request_id, started_at, ended_at, .. } = report;
-    print_line(
-        out,
-        &format!(
-            "from {started_at} to {ended_at}, request {request_id} in operator_actions, hash {user_hash}"
-        ),
-    )
+    let request = match rows.total() + report.stream_entries {
+        0 => "nothing was there to erase".to_owned(),
+        _ => format!("request {request_id} in operator_actions"),
+    };
+    print_line(out, &format!("from {started_at} to {ended_at}, {request}, hash {user_hash}"))
 }

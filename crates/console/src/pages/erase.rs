@@ -98,7 +98,7 @@ fn planned(operator: &Operator, user_id: &str, plan: &ErasurePlan) -> Markup {
                 ("Malformed intents that name the user", html! { (number(plan.malformed_intents)) }),
                 ("Document of the user directory", html! { @if plan.directory_document { "yes" } @else { "none" } }),
             ]))
-            p { "Routes, receipts, dead letters, stored answers, raw fields and entries of the streams go. Notifications to others stay without the user. This cannot be undone." }
+            p { "Routes, receipts, dead letters, stored answers, raw fields and entries of the streams go; the entries are counted afterwards. Notifications to others stay without the user. This cannot be undone." }
             (listed("Some of the notifications", plan.first.iter().map(NotificationId::as_str)))
             (mentioned(&plan.mentions))
         }

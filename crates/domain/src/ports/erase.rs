@@ -112,6 +112,14 @@ pub trait ErasureStore: Send + Sync {
         after: Option<&RecordCursor>,
     ) -> impl Future<Output = Result<Page<NotificationId, RecordCursor>, StoreError>> + Send;
 
+    /// Writes a row to `operator_actions` for deleted entries of streams.
+    fn record_stream_entries(
+        &self,
+        user: &ErasedUser,
+        entries: u64,
+        actor: HoldActor<'_>,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send;
+
     /// Returns true if the user directory in the schema has this document.
     fn has_user_document(&self, document: &str) -> impl Future<Output = Result<bool, StoreError>> + Send;
 

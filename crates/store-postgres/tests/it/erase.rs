@@ -79,6 +79,15 @@ async fn others_keep_their_routes_and_records_and_a_second_time_finds_nothing() 
 }
 
 #[tokio::test]
+async fn deleted_entries_of_streams_are_recorded_with_their_number() {
+    let world = World::new().await;
+    world.store.record_stream_entries(&user(), 7, BY).await.expect("PostgreSQL is there");
+    let recorded =
+        "SELECT concat_ws('|', action, actor, affected, arguments->'erased') FROM operator_actions";
+    assert_eq!(world.column(recorded).await, [r#"erase_user|ada|7|{"stream_entries": 7}"#]);
+}
+
+#[tokio::test]
 async fn a_record_or_a_route_that_another_transaction_has_is_left_out_without_waiting() {
     let world = World::new().await;
     records(&world, 6).await;

@@ -21,7 +21,17 @@ where
     D: EntryDeletion,
     L: LeaseStore,
 {
+    /// Deletes entries, and records how many, also if an error ended that early.
     pub(super) async fn streams(&mut self) -> Result<(), StoreError> {
+        let deleted = self.delete_entries().await;
+        if let (Some(actor), 1..) = (self.actor, self.stream_entries) {
+            let tables = &self.eraser.stores.tables;
+            tables.record_stream_entries(self.user, self.stream_entries, actor).await?;
+        }
+        deleted
+    }
+
+    async fn delete_entries(&mut self) -> Result<(), StoreError> {
         let Eraser { stores, settings, .. } = self.eraser;
         // Entries after the checkpoint have no outcome yet, and stay. The next run finds what they become.
         let checkpoint = stores.audited.audited_checkpoint(&settings.intents_stream).await?;

@@ -4,10 +4,13 @@
 use ambient::{ManualClock, SeededTokens};
 use domain::entry::{EntryId, RawFields};
 use domain::outbound::OutboundEntry;
-use domain::ports::{Append, Outbound};
-use domain::route::Channel;
+use domain::ports::{Append, LeaseOutcome, LeaseToken, Outbound};
+use domain::record::NotificationId;
+use domain::route::{Channel, RouteKey};
 use serde_json::json;
+use tokio::time::sleep;
 
+use super::records::Marked;
 use super::*;
 use crate::fixtures::now;
 

@@ -1,6 +1,6 @@
 //! Tables, streams and leases in memory, of which one call fails before or after its effect.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use ambient::ManualClock;
@@ -8,16 +8,18 @@ use domain::checkpoint::Checkpoint;
 use domain::malformed::MalformedKey;
 use domain::operations::OperatorActionId;
 use domain::ports::{
-    AuditedPage, ChildTable, EntryDeletion, ErasedChunk, FoundAction, FoundMalformed, LeaseOutcome,
-    LeaseStore, OrphanPage, OutboundState, ReadLimit, ServerId, StreamEntry,
+    AuditedPage, ChildTable, EntryDeletion, ErasedChunk, FoundAction, FoundMalformed, Leasable, LeaseOutcome,
+    LeaseStore, LeaseToken, OrphanPage, OutboundState, ReadLimit, ServerId, StreamEntry,
 };
 use domain::query::{MalformedPlace, Page};
-use domain::record::RecordCursor;
+use domain::record::{NotificationId, RecordCursor};
+use domain::route::RouteKey;
 
 use memory_stores::MemoryPublishing;
 use serde_json::Value;
 
 use super::*;
+use crate::erase::records::CHUNK_RECORDS;
 
 pub(super) const INTENTS: &str = "intents";
 pub(super) const PUSH: &str = "push";
@@ -205,6 +207,16 @@ impl ErasureStore for &Fakes {
         _: Option<&RecordCursor>,
     ) -> Result<Page<NotificationId, RecordCursor>, StoreError> {
         self.call(|contents| Page { items: contents.mentions.clone(), next: None })
+    }
+
+    async fn record_stream_entries(
+        &self,
+        _: &ErasedUser,
+        entries: u64,
+        _: HoldActor<'_>,
+    ) -> Result<(), StoreError> {
+        assert!(entries > 0);
+        self.call(|_| ())
     }
 
     async fn has_user_document(&self, _: &str) -> Result<bool, StoreError> {
