@@ -119,7 +119,11 @@ async fn a_locked_row_is_named_with_the_session_that_holds_it() {
     redis(&world, &["SET", MAIL, "a string"]).await;
     world.send(0..1).await;
     world.accepted(1).await;
-    let operator = world.database.client().await;
+    // The role of the service does not see since when a session of a superuser has its transaction.
+    let dsn = world.database.dsn().replace("?search_path=", "?options=-csearch_path%3D");
+    let (operator, connection) =
+        tokio_postgres::connect(&dsn, tokio_postgres::NoTls).await.expect("PostgreSQL is there");
+    tokio::spawn(async { drop(connection.await) });
     operator.batch_execute("SET application_name = 'psql'").await.expect("PostgreSQL is there");
     let pid: i32 =
         operator.query_one("SELECT pg_backend_pid()", &[]).await.expect("PostgreSQL is there").get(0);
@@ -128,8 +132,7 @@ async fn a_locked_row_is_named_with_the_session_that_holds_it() {
         .await
         .expect("the rows are free");
     redis(&world, &["DEL", MAIL]).await;
-    // The role of the service does not see since when a session of a superuser has its transaction.
-    let named = format!("another transaction holds their rows (pid {pid}, psql)");
+    let named = format!("another transaction holds their rows (pid {pid}, psql, since 2");
     let document = wait_for("the session is named", SHOWN_WITHIN, async || {
         let found = status(&world, &["--json"]).await;
         // An attempt that failed just before the stream was there again is deferred, too.
@@ -144,7 +147,8 @@ async fn a_locked_row_is_named_with_the_session_that_holds_it() {
     );
     let id = deferred["notification_id"].as_str().expect("an id");
     let shown = world.service().arguments(["show", id]).run().await.stdout;
-    let waits = format!("in the outbound stream, but another transaction holds its row (pid {pid}, psql)");
+    let waits =
+        format!("in the outbound stream, but another transaction holds its row (pid {pid}, psql, since 2");
     assert!(shown.contains(&waits), "{shown}");
     let text = status(&world, &[]).await.stdout;
     assert!(text.contains(&format!("list: notification show {id}\n")), "{text}");
