@@ -226,6 +226,11 @@ impl Counted {
     pub fn up_to_cap(count: u64) -> Self {
         Self { count: count.min(COUNT_CAP), capped: count >= COUNT_CAP }
     }
+
+    /// True if there is none.
+    pub fn is_zero(self) -> bool {
+        self.count == 0 && !self.capped
+    }
 }
 
 /// Format for people: `7` or `at least 10000`, and on pages (`{:#}`) `10,000 or more`.

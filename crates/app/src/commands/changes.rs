@@ -6,7 +6,7 @@ use std::io::{self, Write};
 
 use anyhow::{Context, anyhow};
 use clap::Args;
-use domain::operations::{OperatorAction, RouteChange, RouteFilter, Selection};
+use domain::operations::{CHUNK_ROUTES, OperatorAction, RouteChange, RouteFilter, Selection};
 use domain::ports::{Operations, error_chain};
 use domain::query::{Counted, DeadLetterFilter};
 use domain::route::Channel;
@@ -129,6 +129,10 @@ impl<O: Operations + Clone> Command<'_, O> {
             return Err(anyhow!("no {} was {}", self.words.nouns[0], self.words.done).into());
         }
         let stop = shutdown::listen().context("signals cannot be listened to")?;
+        if planned.counted() > CHUNK_ROUTES as u64 {
+            // A process that is killed cannot say it.
+            eprintln!("if this is interrupted, continue with\n  {}", self.rest(no_wait));
+        }
         let progress = Progress::new(self.words.nouns[1], planned.counted());
         let bulk = BulkChange {
             operations: self.operations.clone(),

@@ -256,6 +256,9 @@ fn print_plan(
             printable(&hold.actor),
             printable(&hold.reason)
         ),
+        (HoldChange::Hold { .. }, _) if routes.is_zero() => {
+            format!("no live route is of the {name} at present: check that the name is right")
+        }
         (HoldChange::Hold { .. }, _) => format!("{routes} live routes are of the {name}"),
         (HoldChange::Release, Some(_)) => {
             format!("the {name} is released already; {routes} of its routes are left")

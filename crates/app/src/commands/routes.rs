@@ -118,8 +118,9 @@ meanwhile (`notification hold`): a route that a publisher has taken is waited fo
 What is in the outbound streams belongs to their consumers.
 
 It shows the plan and asks, then works in transactions of 500, each with a row in operator_actions. What is accepted after it began is left
-alone. Ctrl-C ends it after the transaction in progress, and it says how to continue; after a crash, run it again. It needs the service's
-own environment: PostgreSQL, Redis, and the same NOTIFICATION_ROUTE_LEASE_TTL and NOTIFICATION_PUBLISH_DEDUPE_TTL.
+alone. Ctrl-C ends it after the transaction in progress; the command that continues is printed then, and before a change of more than
+500 routes, for the case of a crash. It needs the service's own environment: PostgreSQL, Redis, and the same NOTIFICATION_ROUTE_LEASE_TTL
+and NOTIFICATION_PUBLISH_DEDUPE_TTL.
 
 --json prints one document: `cancelled`, `published`, `unknown` (ids that name no route), `unchanged` (how many name no live route),
 `conflicts`, `locked`, `finished`, and `request_id`, null if nothing was changed; with --dry-run the plan as POST /v1/routes:cancel answers
@@ -139,9 +140,9 @@ after its acceptance is selected by --notification or --id.
 
 It shows the plan and asks, then works in transactions of 500, each with a row in operator_actions. What is published after it began is
 left alone. It adds routes only while fewer than 1,000 are due, so that new notifications do not wait behind it, and ends if the publishers
-leave as many for 5 minutes; --no-wait sends at once. Ctrl-C ends it after the transaction in progress, and it says how to continue. The
-routes have a new budget of NOTIFICATION_PUSH_MAX_ATTEMPTS or NOTIFICATION_EMAIL_MAX_ATTEMPTS attempts, and are held, cancelled or dead
-letters like any other.
+leave as many for 5 minutes; --no-wait sends at once. Ctrl-C ends it after the transaction in progress; the command that continues is
+printed then, and before a change of more than 500 routes, for the case of a crash. The routes have a new budget of
+NOTIFICATION_PUSH_MAX_ATTEMPTS or NOTIFICATION_EMAIL_MAX_ATTEMPTS attempts, and are held, cancelled or dead letters like any other.
 
 --json prints one document: `resent`, `unknown` (ids that name no route), `unchanged` (how many name no published route), `conflicts`,
 `locked`, `finished`, and `request_id`, null if nothing was changed; with --dry-run the plan as POST /v1/routes:resend answers it. The exit

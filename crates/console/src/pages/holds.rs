@@ -232,6 +232,9 @@ fn planned(operator: &Operator, key: &HoldKey, change: &HoldChange, plan: &HoldP
                 (format!("{:#}", plan.routes))
                 @if matches!(change, HoldChange::Hold { .. }) { " live routes" } @else { " held routes" }
             }
+            @if plan.routes.is_zero() && matches!(change, HoldChange::Hold { .. }) {
+                p.hint { "No live route is of it at present: check that the name is right." }
+            }
             p { (effect) }
             @if !plan.first.is_empty() {
                 h2 { "Some of them" }

@@ -175,3 +175,39 @@ async fn a_resend_by_http_is_planned_and_made_once_however_often_it_is_sent() {
     assert_eq!(refused.status, 403);
     world.check_audit().await;
 }
+
+#[tokio::test]
+async fn a_resend_that_was_killed_continues_by_the_command_that_it_printed() {
+    let world = World::new().await;
+    let _service = unhurried(world.service()).start().await;
+    world.send(1..=260).await;
+    world.settled(260).await;
+    let postgres = Proxy::start(world.database.port()).await;
+    let changing = postgres.hold_request(b"lost-by-the-gateway");
+    let line = ["resend", "--channel", "push", "--since", "2000-01-01T00:00:00Z"];
+    let resending = world
+        .service_via(world.redis.port(), postgres.port())
+        .arguments([&line[..], &["--reason", "lost-by-the-gateway", "--yes"]].concat())
+        .spawn();
+    changing.reached(BOUND).await;
+    let output = resending.output();
+    let next = output.iter().find_map(|line| line.trim().strip_prefix("notification resend "));
+    let next = format!("resend {} --json", next.expect("the command that continues"));
+    resending.kill().await;
+    // What is published after it began is left alone.
+    world.send(261..=262).await;
+    world.settled(262).await;
+    let report = done(&world, &next.split(' ').collect::<Vec<_>>()).await;
+    assert_eq!((&report["resent"], &report["finished"]), (&json!(520), &json!(true)), "{report}");
+    wait_for("they are published again", BOUND, async || {
+        (world.number("SELECT count(*) FROM routes WHERE next_attempt_at IS NOT NULL").await == 0)
+            .then_some(())
+    })
+    .await;
+    let counts = attempts(&world).await.into_values().fold(BTreeMap::new(), |mut counts, attempts| {
+        *counts.entry(attempts.join(" ")).or_insert(0) += 1;
+        counts
+    });
+    assert_eq!(counts, BTreeMap::from([("1 2".to_owned(), 520), ("1".to_owned(), 4)]));
+    world.check_audit().await;
+}

@@ -177,7 +177,8 @@ Examples:
   notification dead-letters replay --all
 
 Fix the cause first. It shows the plan and asks, then works in transactions of 500, each with a row in operator_actions. What becomes a
-dead letter after it began is left alone. Ctrl-C ends it after the transaction in progress, and it says how to continue; after a crash, run it again.
+dead letter after it began is left alone. Ctrl-C ends it after the transaction in progress; the command that continues is printed then, and
+before a change of more than 500 routes, for the case of a crash.
 
 A million may be replayed beside traffic: it adds routes only while fewer than 1,000 are due, so that new notifications do not wait
 behind it, and ends if the publishers leave as many for 5 minutes. --no-wait replays at once. A discarded dead letter is replayed by its id.
