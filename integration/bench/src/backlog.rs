@@ -12,7 +12,7 @@ use crate::figure::{Figure, ReportSection};
 use crate::growth::{Drain, empty_tables};
 use crate::load::ROUTES;
 use crate::measure::median;
-use crate::rows::Rows;
+use crate::rows::{RouteState, Rows};
 use crate::testbed::Testbed;
 use crate::watch::{
     COARSE_POLL, ends, entries, observer, wait_for_entries, wait_for_intake, wait_until_none_live,
@@ -115,7 +115,7 @@ async fn fresh_beside_backlog(testbed: &mut Testbed, intents: u32, due: u32) -> 
 /// A new database with overdue routes that its statistics do not include.
 async fn overdue(testbed: &mut Testbed, due: u32) -> anyhow::Result<String> {
     let dsn = testbed.fresh().await?;
-    let rows = Rows { records: due / ROUTES, age: "10 minutes", due: true };
+    let rows = Rows { records: due / ROUTES, age: "10 minutes", state: RouteState::Due };
     rows.insert_without_statistics(testbed, &dsn).await?;
     Ok(dsn)
 }

@@ -14,7 +14,7 @@ use anyhow::{Context, ensure};
 use crate::figure::{Figure, ReportSection};
 use crate::load::ROUTES;
 use crate::measure::{Cpu, median};
-use crate::rows::Rows;
+use crate::rows::{RouteState, Rows};
 use crate::testbed::{INTENTS, Testbed};
 use crate::watch::{POLL, ends, entries, observer, published, wait_for_entries, wait_until_none_live_from};
 use crate::{Scale, load};
@@ -114,7 +114,7 @@ pub(crate) async fn empty_tables(testbed: &mut Testbed, intents: u32) -> anyhow:
 async fn full_tables(testbed: &mut Testbed, size: &GrowthSize) -> anyhow::Result<Vec<Drain>> {
     println!("growth: {} intents into tables with {} records", size.intents, size.records);
     let dsn = testbed.fresh().await?;
-    let rows = Rows { records: size.records, age: "1 day", due: false };
+    let rows = Rows { records: size.records, age: "1 day", state: RouteState::Published };
     rows.insert_vacuumed(testbed, &dsn).await?;
     let mut drains = Vec::new();
     for first in (0..).step_by(size.intents as usize).take(size.rounds) {

@@ -57,7 +57,7 @@ struct RateLatency {
 impl RateLatency {
     async fn measure(testbed: &mut Testbed, scale: Scale, rate: u32) -> anyhow::Result<Self> {
         let mut latency = Self { rate, baseline: Vec::new(), service: Vec::new(), publish: Vec::new() };
-        let load = Steady { routes: load::ROUTES, rate, most: rate * scale.seconds };
+        let load = Steady { first: 0, routes: load::ROUTES, rate, most: rate * scale.seconds };
         for round in 1..=scale.latency_rounds {
             println!(
                 "latency: {rate} intents/s for {} s, round {round} of {}: the baseline, then the service",
@@ -173,14 +173,16 @@ pub(crate) async fn steady(
     more: impl FnMut(u32) -> bool,
 ) -> anyhow::Result<(Percentiles, u32)> {
     let sending = load.send(testbed.redis().await?, more);
-    observed(testbed, load.routes, sending).await
+    observed(testbed, load.routes, 0, sending).await
 }
 
-/// Reads the entries of the intents that `sending` sends, whose due times it returns by their id. Returns the
-/// time from an intent being due to the last of its entries, and the number of intents.
+/// Reads the entries of the intents that `sending` sends, whose due times it returns by their id, and `others`
+/// entries of other notifications in each stream, which are not timed. Returns the time from an intent being due
+/// to the last of its entries, and the number of intents.
 pub(crate) async fn observed(
     testbed: &Testbed,
     routes: u32,
+    others: usize,
     sending: impl Future<Output = anyhow::Result<HashMap<String, Instant>>>,
 ) -> anyhow::Result<(Percentiles, u32)> {
     let observers = [
@@ -189,10 +191,13 @@ pub(crate) async fn observed(
     ];
     let sent = sending.await?;
     // Half of the routes are on each channel.
-    let expected = sent.len() * routes as usize / observers.len();
+    let expected = sent.len() * routes as usize / observers.len() + others;
     let mut last_seen: HashMap<String, Instant> = HashMap::new();
     for observer in observers {
-        for (notification_id, seen) in observer.end(expected).await? {
+        let entries = observer.end(expected).await?;
+        for (notification_id, seen) in
+            entries.into_iter().filter(|(id, _)| others == 0 || sent.contains_key(id))
+        {
             let last = last_seen.entry(notification_id).or_insert(seen);
             *last = seen.max(*last);
         }

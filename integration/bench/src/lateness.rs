@@ -13,7 +13,7 @@ use tokio_postgres::Client;
 
 use crate::figure::{Figure, ReportSection};
 use crate::load::{self, ROUTES};
-use crate::rows::Rows;
+use crate::rows::{RouteState, Rows};
 use crate::testbed::{PUSH, Testbed};
 use crate::watch::wait_until_none_live;
 
@@ -48,7 +48,7 @@ pub(crate) async fn run(testbed: &mut Testbed) -> anyhow::Result<ReportSection> 
 
 async fn of_another_replica(testbed: &Testbed, dsn: &str, client: &Client) -> anyhow::Result<f64> {
     for _ in 0..INSERTIONS {
-        Rows { records: RECORDS, age: "0 s", due: true }.insert(testbed, dsn).await?;
+        Rows { records: RECORDS, age: "0 s", state: RouteState::Due }.insert(testbed, dsn).await?;
         // Insertions are spread over time; there is no event to wait for.
         tokio::time::sleep(INSERTION_INTERVAL).await;
     }

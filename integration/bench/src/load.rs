@@ -81,6 +81,8 @@ pub(crate) async fn preload_of(
 /// A load of intents at a steady rate.
 #[derive(Clone, Copy)]
 pub(crate) struct Steady {
+    /// The number of the first intent.
+    pub(crate) first: u32,
     /// Routes of each intent.
     pub(crate) routes: u32,
     /// Intents per second.
@@ -90,7 +92,7 @@ pub(crate) struct Steady {
 }
 
 impl Steady {
-    /// The due time of intent number `n`, relative to the start.
+    /// The due time of intent `n` of the load, relative to the start.
     pub(crate) fn due(self, n: u32) -> Duration {
         Duration::from_secs(1) * n / self.rate
     }
@@ -111,7 +113,7 @@ impl Steady {
             tokio::time::sleep_until(due).await;
             let mut redis = redis.clone();
             sending.spawn(async move {
-                let id: String = xadd(n, self.routes).query_async(&mut redis).await?;
+                let id: String = xadd(self.first + n, self.routes).query_async(&mut redis).await?;
                 anyhow::Ok((id, due.into_std()))
             });
             while let Some(done) = sending.try_join_next() {

@@ -16,6 +16,7 @@ mod contender_process;
 mod directory;
 mod figure;
 mod growth;
+mod holds;
 mod http;
 mod idle;
 mod latency;
@@ -101,6 +102,7 @@ enum Scenario {
     Capacity,
     Backlog,
     Retention,
+    Holds,
     Http,
     Fairness,
     Directory,
@@ -116,7 +118,7 @@ enum Scenario {
 
 impl Scenario {
     /// The scenarios of a full run.
-    const ALL: [Self; 19] = [
+    const ALL: [Self; 20] = [
         Self::Throughput,
         Self::Latency,
         Self::Lateness,
@@ -127,6 +129,7 @@ impl Scenario {
         Self::Capacity,
         Self::Backlog,
         Self::Retention,
+        Self::Holds,
         Self::Http,
         Self::Fairness,
         Self::Directory,
@@ -154,6 +157,7 @@ impl Scenario {
             Self::Capacity => capacity::run(testbed, scale).await,
             Self::Backlog => backlog::run(testbed, scale).await,
             Self::Retention => retention::run(testbed, scale).await,
+            Self::Holds => holds::run(testbed, scale).await,
             Self::Http => http::run(testbed, scale).await,
             Self::Fairness => http::fairness::run(testbed, scale).await,
             Self::Directory => directory::run(testbed, scale).await,

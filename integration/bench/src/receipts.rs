@@ -19,7 +19,7 @@ use crate::http::ApiService;
 use crate::latency::{Percentiles, steady};
 use crate::load::{self, ROUTES};
 use crate::measure::{Cpu, median};
-use crate::rows::Rows;
+use crate::rows::{RouteState, Rows};
 use crate::testbed::Testbed;
 use crate::watch::{confirm, wait_until_none_live};
 
@@ -140,11 +140,13 @@ async fn one_load(
     beside: ReceiptLoad,
 ) -> anyhow::Result<Measured> {
     let dsn = testbed.fresh().await?;
-    Rows { records: size.records, age: "1 hour", due: false }.insert_vacuumed(testbed, &dsn).await?;
+    Rows { records: size.records, age: "1 hour", state: RouteState::Published }
+        .insert_vacuumed(testbed, &dsn)
+        .await?;
     let client = testbed.postgres(&dsn).await?;
     let api = ApiService::start(testbed, &dsn).await?;
     let mut reporter = ReportSender::start(testbed, &dsn).await?;
-    let intents = load::Steady { routes: ROUTES, rate: INTENTS, most: INTENTS * size.seconds };
+    let intents = load::Steady { first: 0, routes: ROUTES, rate: INTENTS, most: INTENTS * size.seconds };
     let sending = steady(testbed, intents, |_| true);
     let (sent, receipts) = match beside {
         ReceiptLoad::Nothing => (sending.await?, None),

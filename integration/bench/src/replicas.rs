@@ -11,7 +11,7 @@ use harness::{Service, wait_for};
 use crate::figure::{Figure, ReportSection};
 use crate::load::ROUTES;
 use crate::measure::median;
-use crate::rows::Rows;
+use crate::rows::{RouteState, Rows};
 use crate::testbed::Testbed;
 use crate::watch::{at_least, entries, observer, wait_until_none_live};
 use crate::{Scale, load};
@@ -112,7 +112,7 @@ impl ReadyWork {
                 intents
             }
             Self::Overdue(records) => {
-                Rows { records, age: "10 minutes", due: true }
+                Rows { records, age: "10 minutes", state: RouteState::Due }
                     .insert_without_statistics(testbed, &dsn)
                     .await?;
                 records

@@ -15,7 +15,7 @@ use crate::figure::{Figure, ReportSection};
 use crate::latency::{Percentiles, steady};
 use crate::load::{ROUTES, Steady};
 use crate::measure::median;
-use crate::rows::Rows;
+use crate::rows::{RouteState, Rows};
 use crate::testbed::Testbed;
 
 /// The highest accepted ratio of p99 during retention to p99 without.
@@ -109,7 +109,7 @@ async fn beside_pass(
     let service = testbed.service(&dsn).env("NOTIFICATION_CLEANUP_INTERVAL", "1s").start().await;
     let started = Instant::now();
     let mut pass = None;
-    let load = Steady { routes: ROUTES, rate: size.rate, most: size.rate * BOUND };
+    let load = Steady { first: 0, routes: ROUTES, rate: size.rate, most: size.rate * BOUND };
     let (percentiles, sent) = steady(testbed, load, |sent| {
         if pass.is_none() && sent % (size.rate / 10).max(1) == 0 {
             pass = logged(&service, started.elapsed());
@@ -136,7 +136,8 @@ async fn without_pass(
         .start()
         .await;
     let (percentiles, _) =
-        steady(testbed, Steady { routes: ROUTES, rate: size.rate, most: intents }, |_| true).await?;
+        steady(testbed, Steady { first: 0, routes: ROUTES, rate: size.rate, most: intents }, |_| true)
+            .await?;
     ensure!(service.logged(REMOVED).is_none(), "retention deleted rows in the run without retention");
     testbed.stop(service).await;
     Ok(percentiles)
@@ -144,7 +145,9 @@ async fn without_pass(
 
 async fn loaded(testbed: &mut Testbed, size: &RetentionSize) -> anyhow::Result<String> {
     let dsn = testbed.fresh().await?;
-    Rows { records: size.records, age: AGE, due: false }.insert_vacuumed(testbed, &dsn).await?;
+    Rows { records: size.records, age: AGE, state: RouteState::Published }
+        .insert_vacuumed(testbed, &dsn)
+        .await?;
     Ok(dsn)
 }
 

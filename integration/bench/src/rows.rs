@@ -10,9 +10,22 @@ pub(crate) struct Rows {
     pub(crate) records: u32,
     /// The age of the last record's acceptance, as an interval of PostgreSQL.
     pub(crate) age: &'static str,
-    /// True for pending and overdue routes instead of published ones.
-    pub(crate) due: bool,
+    /// The state of the routes.
+    pub(crate) state: RouteState,
 }
+
+/// The state of routes that exist before the service starts.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RouteState {
+    Published,
+    /// Pending, and overdue.
+    Due,
+    /// Pending, and kept by a hold of a producer.
+    Held,
+}
+
+/// The beginning of the request ids of the records.
+pub(crate) const OLD_REQUEST: &str = "old-request-";
 
 /// Records that are loaded in one transaction.
 const CHUNK: u32 = 25_000;
@@ -25,7 +38,7 @@ const INSERT_RECORDS: &str = "INSERT INTO records (notification_id, notification
     SELECT $1::bigint + n || '-0', 'game.turn.ready', 'game_master', 'user',
     jsonb_build_array('user-' || n % 500, 'user-' || (n + 1) % 500), $4::text,
     'game-master:game-' || n % 1000 || ':turn-' || n || '-' || $1::bigint,
-    'v1:' || lpad(to_hex(n), 64, '0'), 'request-' || n, at, at, at, at + interval '168 hours'
+    'v1:' || lpad(to_hex(n), 64, '0'), 'old-request-' || n, at, at, at, at + interval '168 hours'
     FROM generate_series($2::bigint, $3::bigint) n, to_timestamp(($1::bigint + n) / 1000.0) at";
 const INSERT_PUBLISHED: &str = "INSERT INTO routes (notification_id, route_id, channel, recipient_ref, status, max_attempts,
     resolved_email, resolved_locale, created_at, updated_at, published_at, published_entry_id)
@@ -43,6 +56,11 @@ const INSERT_DUE: &str =
     (VALUES ('push', 0), ('push', 1), ('email', 0), ('email', 1)) route (channel, place),
     concat('user-', (n + place) % 500) name";
 
+const HOLD: &str = "INSERT INTO holds (scope, name, since, actor, reason) VALUES ('producer', 'other', now(), 'bench', 'held')";
+const KEEP: &str = "INSERT INTO held_routes (notification_id, route_id, scope, name, due_at)
+    SELECT notification_id, route_id, 'producer', 'other', next_attempt_at FROM routes";
+const PARK: &str = "UPDATE routes SET next_attempt_at = 'infinity'";
+
 impl Rows {
     /// Inserts the rows in chunks, with every index and foreign key in place.
     pub(crate) async fn insert(&self, testbed: &Testbed, dsn: &str) -> anyhow::Result<()> {
@@ -54,7 +72,9 @@ impl Rows {
             .get(0);
         let payload = payload();
         let records = client.prepare(INSERT_RECORDS).await?;
-        let routes = client.prepare(if self.due { INSERT_DUE } else { INSERT_PUBLISHED }).await?;
+        let routes = client
+            .prepare(if self.state == RouteState::Published { INSERT_PUBLISHED } else { INSERT_DUE })
+            .await?;
         let base = newest - i64::from(self.records);
         for first in (0..self.records).step_by(CHUNK as usize) {
             let last = i64::from((first + CHUNK).min(self.records) - 1);
@@ -67,6 +87,9 @@ impl Rows {
             client.execute(&routes, &[&base, &first, &last]).await.context("could not load routes")?;
             client.batch_execute("COMMIT").await?;
         }
+        if self.state == RouteState::Held {
+            client.batch_execute(&[HOLD, KEEP, PARK].join(";")).await.context("could not hold the routes")?;
+        }
         Ok(())
     }
 
@@ -74,7 +97,7 @@ impl Rows {
     pub(crate) async fn insert_vacuumed(&self, testbed: &Testbed, dsn: &str) -> anyhow::Result<()> {
         self.insert(testbed, dsn).await?;
         let client = testbed.postgres(dsn).await?;
-        for table in ["records", "routes"] {
+        for table in ["records", "routes", "held_routes"] {
             client.batch_execute(&format!("VACUUM ANALYZE {table}")).await.context("could not vacuum")?;
         }
         testbed.checkpoint().await

@@ -16,7 +16,7 @@ use crate::http::ApiService;
 use crate::http::client::{self, ClientConnection};
 use crate::load::ROUTES;
 use crate::measure::{median, percentile};
-use crate::rows::Rows;
+use crate::rows::{RouteState, Rows};
 use crate::testbed::Testbed;
 
 /// The time limit of a search, in milliseconds.
@@ -80,7 +80,7 @@ pub(crate) async fn run(testbed: &mut Testbed, scale: Scale) -> anyhow::Result<R
 /// Inserts records of 500 users, changes some of them to other users, and a few routes to other states, all
 /// spread evenly.
 async fn fill(testbed: &Testbed, dsn: &str, client: &Client, size: &SearchesSize) -> anyhow::Result<()> {
-    Rows { records: size.records, age: "1 day", due: false }.insert(testbed, dsn).await?;
+    Rows { records: size.records, age: "1 day", state: RouteState::Published }.insert(testbed, dsn).await?;
     let every = size.records / FEW;
     // The number of a record is part of its key. Failed routes are not due during the run.
     let sql = format!(

@@ -109,7 +109,7 @@ async fn measure(
     for caller in 0..callers {
         calling.spawn(neighbour.call(api.addr.clone(), api.other.clone(), caller));
     }
-    let load = Steady { routes: ROUTES, rate: RATE, most: RATE * seconds };
+    let load = Steady { first: 0, routes: ROUTES, rate: RATE, most: RATE * seconds };
     let accepted = steady::send(load, &api).await?;
     calling.shutdown().await;
     let millis = |one: &steady::AcceptedIntent| one.answered.duration_since(one.due).as_secs_f64() * 1_000.0;

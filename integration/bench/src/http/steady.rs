@@ -41,7 +41,7 @@ pub(super) struct AcceptedIntent {
 
 impl SteadyLatency {
     pub(super) async fn measure(testbed: &mut Testbed, seconds: u32, rounds: usize) -> anyhow::Result<Self> {
-        let load = Steady { routes: ROUTES, rate: RATE, most: RATE * seconds };
+        let load = Steady { first: 0, routes: ROUTES, rate: RATE, most: RATE * seconds };
         let mut latency = Self { stream: Vec::new(), http: Vec::new(), answers: Vec::new() };
         for round in 1..=rounds {
             println!("http: {RATE} intents/s for {seconds} s, round {round} of {rounds}: stream, then HTTP");
@@ -100,7 +100,7 @@ async fn of_http(testbed: &mut Testbed, load: Steady) -> anyhow::Result<(Percent
         answers = accepted.iter().map(millis).collect();
         Ok(accepted.into_iter().map(|one| (one.id, one.due)).collect::<HashMap<_, _>>())
     };
-    let (whole, _) = observed(testbed, load.routes, sending).await?;
+    let (whole, _) = observed(testbed, load.routes, 0, sending).await?;
     wait_for_completions(testbed, &dsn, load.most, ROUTES).await?;
     api.stop(testbed).await;
     Ok((whole, Percentiles::of(answers)))
