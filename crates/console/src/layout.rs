@@ -143,7 +143,7 @@ impl Page {
                     }
                     form.who method="post" action=(SIGN_OUT_PATH) {
                         input type="hidden" name=(FORM_TOKEN) value=(visitor.form_token.0);
-                        span { "Signed in as " strong { (visible(&visitor.name)) } @if !visitor.operates { ", a viewer" } }
+                        span { span.visually-hidden { "Signed in as " } strong { (visible(&visitor.name)) } @if !visitor.operates { ", a viewer" } }
                         button.quiet type="submit" { "Sign out" }
                     }
                 }

@@ -130,7 +130,7 @@ fn route_rows(style: Style, routes: &[Route]) -> Vec<Vec<Cell>> {
         [
             printable(&route.route_id).into(),
             Cell::new(route.status.as_str(), route.status.tone()),
-            format!("{} of {}", route.attempt_count, route.max_attempts).into(),
+            route.failures().into(),
             next,
             Cell::time(route.updated_at),
             printable(entry).into(),

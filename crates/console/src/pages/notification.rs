@@ -105,6 +105,16 @@ fn render(operator: Option<&Operator>, found: &Notification, chosen: &Chosen, no
     let next = from.saturating_add(ROUTES_SHOWN);
     html! {
         (about(found))
+        section.stack aria-labelledby="routes" {
+            h2 #routes { "Routes" }
+            (choose_status(found, chosen, &path))
+            @if let Some(route_id) = &chosen.route_id { p.soft { "Only the route " (visible(route_id)) "." } }
+            @for route in shown { (route_card(operator, route, &found.key_of(route).to_string(), (routes.len() == 1, now))) }
+            @if routes.len() > ROUTES_SHOWN {
+                p.soft { "Routes " (number(from as u64 + 1)) " to " (number(next.min(routes.len()) as u64)) " of " (number(routes.len() as u64)) "." }
+            }
+            (pager((from > 0).then(|| page(None)).as_deref(), (next < routes.len()).then(|| page(Some(next))).as_deref()))
+        }
         section.card aria-labelledby="payload" {
             h2 #payload { "Payload" }
             @if let Some(payload) = found.payload_json.shown() {
@@ -114,16 +124,6 @@ fn render(operator: Option<&Operator>, found: &Notification, chosen: &Chosen, no
             } @else {
                 (withheld())
             }
-        }
-        section.stack aria-labelledby="routes" {
-            h2 #routes { "Routes" }
-            (choose_status(found, chosen, &path))
-            @if let Some(route_id) = &chosen.route_id { p.soft { "Only the route " (visible(route_id)) "." } }
-            @for route in shown { (route_card(operator, route, &found.key_of(route).to_string(), now)) }
-            @if routes.len() > ROUTES_SHOWN {
-                p.soft { "Routes " (number(from as u64 + 1)) " to " (number(next.min(routes.len()) as u64)) " of " (number(routes.len() as u64)) "." }
-            }
-            (pager((from > 0).then(|| page(None)).as_deref(), (next < routes.len()).then(|| page(Some(next))).as_deref()))
         }
     }
 }
@@ -207,22 +207,36 @@ fn changes_of(route: &Route) -> &'static [Change] {
     }
 }
 
-fn route_card(operator: Option<&Operator>, route: &Route, key: &str, now: Timestamp) -> Markup {
+/// A route, in one line if it is published and not the only one; its details are folded then.
+fn route_card(
+    operator: Option<&Operator>,
+    route: &Route,
+    key: &str,
+    (is_only, now): (bool, Timestamp),
+) -> Markup {
     let list = list_path(Some(route.channel), Some(&route.last_error_classification));
+    let is_published = route.status == RouteStatus::Published;
     html! {
-        article.card {
-            div.heading {
+        details.card.route open[is_only || !is_published] {
+            summary {
                 h3 { (visible(&route.recipient_ref)) }
-                span.badges { (badge(Tone::Neutral, route.channel.as_str())) " " (status(route.status)) }
+                span.badges {
+                    (badge(Tone::Neutral, route.channel.as_str())) " " (status(route.status))
+                    @if let Some(receipt) = &route.receipt {
+                        @let reported = receipt.highest.status;
+                        " " (badge(timeline::tone_of(reported), reported.as_str()))
+                    }
+                }
+                @if let Some(at) = route.published_at.filter(|_| is_published) { span.soft { (time(at)) } }
             }
-            p { (visible(&route.explanation)) "." }
+            @if !is_published { p { (visible(&route.explanation)) "." } }
             (timeline::of(route, now))
             (facts(&[
                 ("Route id", id(key)),
                 ("Outbound entry", or_none(&route.published_entry_id, id)),
                 ("Address", guarded(&route.resolved_email, |address| or_none(address, visible))),
                 ("Language", visible(&route.resolved_locale)),
-                ("Failed attempts", html! { (route.attempt_count) " of " (route.max_attempts) }),
+                ("Failed attempts", html! { (route.failures()) }),
             ]))
             div.actions {
                 @if let Some(operator) = operator { (change_one_form(operator, key, changes_of(route))) }

@@ -209,6 +209,15 @@ pub struct Route {
 }
 
 impl Route {
+    /// The failed attempts and the budget in words: `2 of 7`. The numbers of a route that was sent again
+    /// include its publication, so only the attempts that are kept count.
+    pub fn failures(&self) -> String {
+        match self.resend {
+            None => format!("{} of {}", self.attempt_count, self.max_attempts),
+            Some(_) => self.failed_attempts.len().to_string(),
+        }
+    }
+
     /// Adds the last failure if it is not among the kept attempts: a release before 0.3.0 recorded it.
     fn complete_failed_attempts(&mut self) {
         let Some(at) = self.last_error_at else { return };

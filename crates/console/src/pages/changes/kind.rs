@@ -123,7 +123,8 @@ impl Change {
     /// The class of its button.
     pub(super) fn class(self) -> &'static str {
         match self {
-            Self::Replay | Self::Resend => "primary",
+            Self::Replay => "primary",
+            Self::Resend => "plain",
             Self::Discard | Self::Cancel => "danger",
         }
     }

@@ -105,20 +105,29 @@ fn failed(attempt: &FailedAttempt) -> Event {
     Event::new(Tone::Warning, Some(attempt.at), "Attempt failed", cause)
 }
 
+/// The tone of a report.
+pub(super) fn tone_of(status: ReceiptStatus) -> Tone {
+    match status {
+        ReceiptStatus::Failed => Tone::Warning,
+        ReceiptStatus::Delivered | ReceiptStatus::Opened => Tone::Good,
+        ReceiptStatus::Complained | ReceiptStatus::Bounced => Tone::Bad,
+    }
+}
+
 fn report(past: &PastReport) -> Event {
     let report = &past.report;
-    let (tone, what) = match report.status {
-        ReceiptStatus::Failed => (Tone::Warning, "Receipt: delivery failed"),
-        ReceiptStatus::Delivered => (Tone::Good, "Receipt: delivered"),
-        ReceiptStatus::Opened => (Tone::Good, "Receipt: opened"),
-        ReceiptStatus::Complained => (Tone::Bad, "Receipt: the recipient complained"),
-        ReceiptStatus::Bounced => (Tone::Bad, "Receipt: bounced"),
+    let what = match report.status {
+        ReceiptStatus::Failed => "Receipt: delivery failed",
+        ReceiptStatus::Delivered => "Receipt: delivered",
+        ReceiptStatus::Opened => "Receipt: opened",
+        ReceiptStatus::Complained => "Receipt: the recipient complained",
+        ReceiptStatus::Bounced => "Receipt: bounced",
     };
     let detail = html! {
         (visible(&report.detail))
         @if past.outcome == Recorded::Stale { " " span.soft { "(changes nothing: a higher report is known)" } }
     };
-    Event::new(tone, Some(report.at), what, detail)
+    Event::new(tone_of(report.status), Some(report.at), what, detail)
 }
 
 fn next(route: &Route, now: Timestamp) -> Option<Event> {

@@ -130,7 +130,7 @@ fn delays(routes: &[RoutesStep]) -> Vec<Line> {
     vec![line("p50", |of| of.delay_p50_ms), line("p99", |of| of.delay_p99_ms)]
 }
 
-/// The form that chooses the period and the routes.
+/// The form that chooses the period and the routes, folded while nothing is chosen.
 pub(super) fn choices(activity: Option<&ActivityHistory>, selected: &Selected) -> Markup {
     let routes = activity.map(|activity| activity.routes.as_slice()).unwrap_or_default();
     let mut types: BTreeSet<&str> = routes.iter().map(|of| of.notification_type.as_str()).collect();
@@ -139,11 +139,14 @@ pub(super) fn choices(activity: Option<&ActivityHistory>, selected: &Selected) -
     let types = choices_of(types);
     html! {
         form method="get" action=(PATH) aria-label="What the charts show" {
-            div.fields {
-                (choice_field(&selected.params, "period", "Period", &[("", "Last hour"), ("day", "24 hours")]))
-                (choice_field(&selected.params, "channel", "Channel", &channels))
-                (choice_field(&selected.params, "type", "Type", &types))
-                (filter_buttons(PATH))
+            details open[selected.params.is_filtered()] {
+                summary { "Charts: choose period, channel and type" }
+                div.fields {
+                    (choice_field(&selected.params, "period", "Period", &[("", "Last hour"), ("day", "24 hours")]))
+                    (choice_field(&selected.params, "channel", "Channel", &channels))
+                    (choice_field(&selected.params, "type", "Type", &types))
+                    (filter_buttons(PATH))
+                }
             }
         }
     }

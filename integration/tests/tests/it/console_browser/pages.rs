@@ -36,23 +36,35 @@ impl Visit<'_> {
 
     /// Checks the page that is open, in both themes and at both widths: colours depend on the theme and
     /// layout on the width, so two combinations cover each once. With ten rows, accessibility is checked in
-    /// both; without rows and with many, in one. The layout is measured in both.
+    /// both, and pictures are taken of all four; without rows and with many, in one. The layout is measured in
+    /// both.
     async fn check(&mut self, stage: &str, name: &str) {
+        let is_looked_at = !["none", "many"].contains(&stage);
         for (theme, width) in [(Theme::Light, DESK), (Theme::Dark, PHONE)] {
             look(self.browser, theme, width).await;
             let shown = format!("{stage}-{name}-{}-{width}", theme.as_str());
             if self.browser.scrolls_sideways().await {
                 self.problems.push(format!("{shown} scrolls sideways"));
             }
-            if width == PHONE || !["none", "many"].contains(&stage) {
+            if width == PHONE || is_looked_at {
                 let violations = self.browser.accessibility_violations(&self.axe).await;
                 self.problems.extend(violations.into_iter().map(|rule| format!("{shown}: {rule}")));
-                self.browser.screenshot(&target().join(format!("screenshots/{shown}.png"))).await;
+                self.picture(&shown).await;
+            }
+        }
+        for (theme, width) in [(Theme::Light, PHONE), (Theme::Dark, DESK)] {
+            if is_looked_at {
+                look(self.browser, theme, width).await;
+                self.picture(&format!("{stage}-{name}-{}-{width}", theme.as_str())).await;
             }
         }
         look(self.browser, Theme::Light, DESK).await;
         let errors = self.browser.console_errors().await;
         self.problems.extend(errors.into_iter().map(|error| format!("{stage}-{name}: {error}")));
+    }
+
+    async fn picture(&self, name: &str) {
+        self.browser.screenshot(&target().join(format!("screenshots/{name}.png"))).await;
     }
 
     async fn always(&mut self, stage: &str) {
@@ -100,6 +112,9 @@ async fn ten_rows_in_detail(visit: &mut Visit<'_>, world: &World) {
     visit.open("ten", "notification-dead", &path(&dead)).await;
     let published = world.column(&of_key("published-1".to_owned())).await;
     visit.open("ten", "notification-published", &path(&published[0])).await;
+    let shown = visit.browser.text("main").await;
+    assert!(shown.contains("opened") && !shown.contains("Receipt: opened"), "{shown}");
+    visit.open("ten", "route-published", &format!("{}?route=push:user:u-1", path(&published[0]))).await;
     assert!(visit.browser.text("main").await.contains("Receipt: opened"));
     let hostile = world.column(&of_key("k".repeat(255))).await;
     visit.open("ten", "notification-hostile", &path(&hostile[0])).await;
