@@ -14,7 +14,6 @@ use maud::{DOCTYPE, Markup, html};
 
 use crate::assets::{CSS_PATH, JS_PATH, icon_path};
 use crate::operator::{FORM_TOKEN, Visitor};
-use crate::session::SIGN_OUT_PATH;
 use crate::widgets::{plain, visible};
 
 /// The entry of the navigation that a page belongs to.
@@ -34,6 +33,8 @@ pub(crate) enum Section {
 
 /// The page of the search by any id.
 pub(crate) const FIND_PATH: &str = "/console/find";
+/// The path of the sign-out, the only form of a viewer.
+pub(crate) const SIGN_OUT_PATH: &str = "/console/sign-out";
 
 /// The navigation: section, path, label.
 const NAVIGATION: [(Section, &str, &str); 8] = [

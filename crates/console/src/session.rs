@@ -26,8 +26,6 @@ use crate::ports::{Console, Ports};
 
 /// The path of the sign-in.
 pub(crate) const SIGN_IN_PATH: &str = "/console/sign-in";
-/// The path of the sign-out, the only form of a viewer.
-pub(crate) const SIGN_OUT_PATH: &str = "/console/sign-out";
 /// The longest path that a sign-in returns to, in bytes.
 const MAX_NEXT_BYTES: usize = 2_048;
 
@@ -86,7 +84,7 @@ pub(crate) async fn require_session<P: Ports>(
         signed_in.set(visitor.clone());
     }
     if ![Method::GET, Method::HEAD].contains(&head.method) {
-        if !visitor.operates && head.uri.path() != SIGN_OUT_PATH {
+        if !visitor.operates && head.uri.path() != layout::SIGN_OUT_PATH {
             return layout::render(PageError::TakesOperator.into_response(), Some(&visitor));
         }
         match Form::read(&mut head, std::mem::take(&mut body), &visitor.form_token).await {

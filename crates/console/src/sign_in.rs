@@ -20,11 +20,11 @@ use maud::{Markup, html};
 
 use crate::error::PageError;
 use crate::forms::Form;
-use crate::layout::{Page, Section};
+use crate::layout::{Page, SIGN_OUT_PATH, Section};
 use crate::operator::{Cookie, FORM_TOKEN, FormToken, SESSION_LIFETIME, Secret, Visitor};
 use crate::params::Params;
 use crate::ports::{Console, Ports};
-use crate::session::{SIGN_IN_PATH, SIGN_OUT_PATH, own_path, signed_in};
+use crate::session::{SIGN_IN_PATH, own_path, signed_in};
 use crate::widgets::{Tone, notice};
 
 /// The longest token that is looked up, in bytes.

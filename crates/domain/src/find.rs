@@ -8,7 +8,6 @@ use serde::Serialize;
 use crate::conflict::Conflict;
 use crate::document::Tone;
 use crate::explanation::intent::Fate;
-use crate::personal::{Sight, may_be_address};
 use crate::query::{MalformedSummary, Notification};
 use crate::record::NotificationId;
 use crate::route::RouteKey;
@@ -27,16 +26,6 @@ pub struct FindQuery {
     pub producer: Option<String>,
     /// The name is the id of an entry of this stream.
     pub stream: Option<String>,
-}
-
-impl FindQuery {
-    /// The search for a reader with this sight; `None` if the reader may not look for this text, because it
-    /// may be or contain an address.
-    #[must_use]
-    pub fn sought_by(self, sight: Sight) -> Option<Self> {
-        let is_refused = sight == Sight::Masked && may_be_address(&self.name);
-        (!is_refused).then_some(self)
-    }
 }
 
 /// The answer to a search.

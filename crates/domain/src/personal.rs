@@ -12,7 +12,7 @@ mod status;
 use serde_json::Value;
 
 use crate::conflict::Conflict;
-use crate::find::{Match, Matches};
+use crate::find::{FindQuery, Match, Matches};
 use crate::hold::Hold;
 use crate::operations::CANCELLED;
 use crate::query::{
@@ -211,6 +211,16 @@ impl Document for Conflict {
                 (difference.refused, difference.accepted) = (MASK.into(), MASK.into());
             }
         }
+    }
+}
+
+impl FindQuery {
+    /// The search for a reader with this sight; `None` if the reader may not look for this text, because it
+    /// may be or contain an address.
+    #[must_use]
+    pub fn sought_by(self, sight: Sight) -> Option<Self> {
+        let is_refused = sight == Sight::Masked && may_be_address(&self.name);
+        (!is_refused).then_some(self)
     }
 }
 

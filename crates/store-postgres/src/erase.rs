@@ -24,7 +24,7 @@ use tokio_postgres::Row;
 use crate::PgStore;
 use crate::codec::{column, route_key, route_keys};
 use crate::error::store_error;
-use crate::operations::insert_action;
+use crate::operator_actions::insert_action;
 use crate::routes::keys;
 
 pub(crate) mod contents;

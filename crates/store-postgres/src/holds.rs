@@ -23,7 +23,7 @@ use tokio_postgres::Row;
 use crate::PgStore;
 use crate::codec::{self, column, name, optional_instant, route_key, route_keys};
 use crate::error::store_error;
-use crate::operations::insert_action;
+use crate::operator_actions::insert_action;
 use crate::routes::{keys, live_statuses};
 
 /// The most live routes that the plan of a hold examines.

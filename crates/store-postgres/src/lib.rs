@@ -22,6 +22,7 @@ mod installation;
 mod malformed_intents;
 mod migrations;
 mod operations;
+mod operator_actions;
 mod queries;
 mod receipts;
 mod records;

@@ -35,12 +35,11 @@ use pg::Session;
 use crate::PgStore;
 use crate::codec::{corrupt, loggable, route_keys};
 use crate::error::store_error;
+use crate::operator_actions::insert_action;
 
-pub(crate) mod retention;
 pub(crate) mod statements;
 pub(crate) mod targets;
 
-pub(crate) use statements::insert_action;
 use statements::{
     cancel, delete, discard, lock, release_held, replay_routes, resend_routes, touch, unchanged,
 };

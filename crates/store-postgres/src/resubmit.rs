@@ -26,7 +26,7 @@ use tokio_postgres::Row;
 use crate::PgStore;
 use crate::codec::column;
 use crate::error::store_error;
-use crate::operations::insert_action;
+use crate::operator_actions::insert_action;
 use crate::queries::{malformed_page, malformed_row, malformed_text};
 
 /// The smallest difference between two times in the tables.

@@ -5,8 +5,9 @@ use idempotency::statements::{complete, complete_free};
 use pg::Statement;
 
 use crate::{
-    audit, checkpoint, dead_letters, erase, holds, installation, malformed_intents, operations, queries,
-    receipts, records, replicas, republish, resubmit, retention, routes, sessions, step_down,
+    audit, checkpoint, dead_letters, erase, holds, installation, malformed_intents, operations,
+    operator_actions, queries, receipts, records, replicas, republish, resubmit, retention, routes, sessions,
+    step_down,
 };
 
 /// The statements that run with the settings [`crate::SESSION`], with those of other crates that join the
@@ -22,7 +23,7 @@ pub(crate) fn of_store() -> Vec<Statement> {
         installation::STATEMENTS,
         malformed_intents::STATEMENTS,
         malformed_intents::retention::STATEMENTS,
-        operations::retention::STATEMENTS,
+        operator_actions::STATEMENTS,
         operations::statements::STATEMENTS,
         receipts::STATEMENTS,
         records::STATEMENTS,

@@ -13,7 +13,7 @@ use pg::{Session, parameter};
 use crate::PgStore;
 use crate::codec::{column, corrupt};
 use crate::error::store_error;
-use crate::operations::insert_action;
+use crate::operator_actions::insert_action;
 
 impl StepDownStore for PgStore {
     async fn request_step_down(&self, request: &StepDown) -> Result<bool, StoreError> {

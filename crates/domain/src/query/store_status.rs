@@ -8,7 +8,6 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
 
-use super::findings::meaning;
 use crate::checkpoint::Checkpoint;
 use crate::document::{Age, Counted, counted_form};
 use crate::entry::EntryId;
@@ -219,6 +218,23 @@ impl Waiting {
             None => self.cause.clone(),
         }
     }
+}
+
+/// The error codes of Redis that concern all workers, and their meanings.
+const CAUSES: [(&str, &str); 7] = [
+    ("OOM", "Redis is full"),
+    ("READONLY", "Redis is a replica and accepts no writes"),
+    ("MISCONF", "Redis cannot save its data and accepts no writes"),
+    ("NOREPLICAS", "Redis has too few replicas and accepts no writes"),
+    ("LOADING", "Redis is loading its data"),
+    ("NOAUTH", "Redis requires a password"),
+    ("WRONGPASS", "Redis refuses the password"),
+];
+
+/// The meaning of an error of Redis that concerns all workers.
+pub(in crate::query) fn meaning(cause: &str) -> Option<&'static str> {
+    let mut words = cause.split(|of: char| !of.is_ascii_uppercase());
+    words.find_map(|word| CAUSES.iter().find(|(code, _)| *code == word)).map(|(_, meaning)| *meaning)
 }
 
 /// Failures of the last minutes.

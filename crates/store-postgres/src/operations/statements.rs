@@ -109,11 +109,6 @@ pg::statements! {
         SET discarded_at = $3::timestamptz, discarded_by = $4::text, discard_reason = $5::text
         FROM unnest($1::text[], $2::text[]) AS g (notification_id, route_id)
         WHERE d.notification_id = g.notification_id AND d.route_id = g.route_id";
-
-    /// Records a change by an actor with a request, at the time of the server.
-    INSERT_ACTION = "operator_actions.insert", plan [], "
-        INSERT INTO operator_actions (at, actor, action, arguments, affected, request_id)
-        VALUES (clock_timestamp(), $1::text, $2::text, $3::text::jsonb, $4::bigint, $5::text)";
 }
 
 pub(super) fn routes_named(keys: &[&RouteKey]) -> BoundStatement {
@@ -208,19 +203,4 @@ pub(super) fn cancel(targets: &[Target], message: &str, now: Timestamp) -> Bound
 
 pub(super) fn release_held(targets: &[Target]) -> BoundStatement {
     RELEASE_HELD.bind(keys(targets))
-}
-
-pub(crate) fn insert_action(
-    (actor, request_id): (&str, &str),
-    name: &str,
-    arguments: &str,
-    affected: u64,
-) -> BoundStatement {
-    INSERT_ACTION.bind([
-        parameter::text(actor),
-        parameter::text(name),
-        parameter::text(arguments),
-        parameter::bigint(i64::try_from(affected).unwrap_or(i64::MAX)),
-        parameter::text(request_id),
-    ])
 }

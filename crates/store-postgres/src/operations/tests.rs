@@ -13,6 +13,7 @@ use super::statements::{delete, lock, replay_routes, routes_named, touch, unchan
 use super::targets::SELECTED_AT_ONCE;
 use super::targets::statements::{live, published};
 use super::*;
+use crate::operator_actions::{delete_actions, expired_actions};
 use crate::queries::MAX_EXAMINED;
 use crate::routes::tests::{most_rows, nodes, number, plan, rows, store};
 
@@ -121,13 +122,13 @@ async fn old_actions_are_listed_by_their_index_and_deleted_by_their_key() {
         live: false,
     };
     for after in [None, Some(&after)] {
-        let plan = plan(&session, retention::expired_actions(cutoff, after, 200)).await;
+        let plan = plan(&session, expired_actions(cutoff, after, 200)).await;
         check("listing", &plan);
         assert!(plan.to_string().contains("operator_actions_at_idx"), "{plan:#}");
     }
     let keys: Vec<OperatorActionId> = (1..=200).map(OperatorActionId).collect();
     let keys: Vec<&OperatorActionId> = keys.iter().collect();
-    check("deleting", &plan(&session, retention::delete_actions(&keys, cutoff)).await);
+    check("deleting", &plan(&session, delete_actions(&keys, cutoff)).await);
 }
 
 #[tokio::test]

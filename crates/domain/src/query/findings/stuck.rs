@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ambient::Timestamp;
 
-use super::super::store_status::{ChannelStatus, INTAKE, StoreStatus, Waiting};
+use super::super::store_status::{ChannelStatus, INTAKE, StoreStatus, Waiting, meaning};
 use super::failing::deferred_of;
 use super::{Culprits, Finding, NO_LEADER, PUBLISHING, ServiceState, in_order, listed, section_of};
 use crate::document::Age;
@@ -18,17 +18,6 @@ pub const BLOCKED_LIMIT: Duration = Duration::from_secs(30);
 pub const NO_LEADER_LIMIT: Duration = Duration::from_secs(15);
 /// A channel is stuck if its oldest due route has been due for longer than this.
 pub const OLDEST_DUE_LIMIT: Duration = Duration::from_secs(60);
-
-/// The error codes of Redis that concern all workers, and their meanings.
-const CAUSES: [(&str, &str); 7] = [
-    ("OOM", "Redis is full"),
-    ("READONLY", "Redis is a replica and accepts no writes"),
-    ("MISCONF", "Redis cannot save its data and accepts no writes"),
-    ("NOREPLICAS", "Redis has too few replicas and accepts no writes"),
-    ("LOADING", "Redis is loading its data"),
-    ("NOAUTH", "Redis requires a password"),
-    ("WRONGPASS", "Redis refuses the password"),
-];
 
 /// The stuck parts of the service, given its `blocked` workers by name. `leaderless_since` is the end of the
 /// last term, if no replica leads and that time is known.
@@ -78,12 +67,6 @@ fn key_of<'a>(worker: &'a str, waiting: &'a Waiting) -> (bool, &'a str) {
     let cause = waiting.cause.as_str();
     let operation = cause.strip_prefix("could not ").and_then(|rest| rest.split_once(": "));
     (true, meaning(cause).or(operation.map(|(_, cause)| cause)).unwrap_or(cause))
-}
-
-/// The meaning of an error of Redis that concerns all workers.
-pub(in crate::query) fn meaning(cause: &str) -> Option<&'static str> {
-    let mut words = cause.split(|of: char| !of.is_ascii_uppercase());
-    words.find_map(|word| CAUSES.iter().find(|(code, _)| *code == word)).map(|(_, meaning)| *meaning)
 }
 
 /// The finding about workers with the same obstacle.

@@ -1,4 +1,5 @@
-//! Deletes old rows of `operator_actions`, in chunks that the worker sizes.
+//! The table `operator_actions`: each transaction of an operator's change adds a row, and retention deletes
+//! old ones in chunks that the worker sizes.
 
 use domain::operations::OperatorActionId;
 use domain::ports::{Cutoff, Expired, Removal, RetentionStore, StoreError};
@@ -47,6 +48,11 @@ impl RetentionStore<OperatorActionId> for PgStore {
 }
 
 pg::statements! {
+    /// Records a change by an actor with a request, at the time of the server.
+    INSERT = "operator_actions.insert", plan [], "
+        INSERT INTO operator_actions (at, actor, action, arguments, affected, request_id)
+        VALUES (clock_timestamp(), $1::text, $2::text, $3::text::jsonb, $4::bigint, $5::text)";
+
     /// A page of expired rows.
     EXPIRED = "operator_actions.expired", plan ["operator_actions_at_idx"], "
         SELECT at, id, pg_column_size(arguments) AS bytes
@@ -63,7 +69,22 @@ pg::statements! {
             AND at < least($2::timestamptz, now() - $3::bigint * interval '1 microsecond')";
 }
 
-pub(super) fn expired_actions(
+pub(crate) fn insert_action(
+    (actor, request_id): (&str, &str),
+    name: &str,
+    arguments: &str,
+    affected: u64,
+) -> BoundStatement {
+    INSERT.bind([
+        parameter::text(actor),
+        parameter::text(name),
+        parameter::text(arguments),
+        parameter::bigint(i64::try_from(affected).unwrap_or(i64::MAX)),
+        parameter::text(request_id),
+    ])
+}
+
+pub(crate) fn expired_actions(
     cutoff: Cutoff,
     after: Option<&Expired<OperatorActionId>>,
     limit: usize,
@@ -73,7 +94,7 @@ pub(super) fn expired_actions(
     EXPIRED.bind([at, age, parameter::instant(last_at), parameter::bigint(id), parameter::rows(limit)])
 }
 
-pub(super) fn delete_actions(keys: &[&OperatorActionId], cutoff: Cutoff) -> BoundStatement {
+pub(crate) fn delete_actions(keys: &[&OperatorActionId], cutoff: Cutoff) -> BoundStatement {
     let [at, age] = clocks(cutoff);
     DELETE.bind([parameter::bigints(keys.iter().map(|key| key.0)), at, age])
 }
