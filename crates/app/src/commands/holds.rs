@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use ambient::Timestamp;
 use anyhow::anyhow;
 use clap::{ArgGroup, Args, Subcommand};
-use domain::document::Age;
+use domain::document::{Age, Counted};
 use domain::hold::{Hold, HoldActor, HoldChange, HoldKey, HoldPlan, HoldScope, checked_reason};
 use domain::ports::{HoldChanges, HoldStore};
 use serde_json::json;
@@ -242,6 +242,11 @@ fn option(scope: HoldScope) -> &'static str {
     }
 }
 
+fn counted(count: Counted, noun: &str) -> String {
+    let end = if count.count == 1 && !count.capped { "" } else { "s" };
+    format!("{count} {noun}{end}")
+}
+
 fn print_plan(
     out: &mut impl Write,
     key: &HoldKey,
@@ -251,17 +256,20 @@ fn print_plan(
     let (name, routes) = (printable(&key.to_string()), plan.routes);
     let line = match (change, &plan.hold) {
         (_, Some(hold)) if hold.released_at.is_none() => format!(
-            "the {name} has been held since {} by {} ({}) and keeps {routes} routes",
+            "the {name} has been held since {} by {} ({}) and keeps {}",
             hold.since,
             printable(&hold.actor),
-            printable(&hold.reason)
+            printable(&hold.reason),
+            counted(routes, "route")
         ),
         (HoldChange::Hold { .. }, _) if routes.is_zero() => {
             format!("no live route is of the {name} at present: check that the name is right")
         }
-        (HoldChange::Hold { .. }, _) => format!("{routes} live routes are of the {name}"),
+        (HoldChange::Hold { .. }, _) => {
+            format!("the {name} has {} at present", counted(routes, "live route"))
+        }
         (HoldChange::Release, Some(_)) => {
-            format!("the {name} is released already; {routes} of its routes are left")
+            format!("the {name} is released already; {} left", counted(routes, "route"))
         }
         (HoldChange::Release, None) => format!("the {name} is not held"),
     };
@@ -274,8 +282,6 @@ fn print_plan(
 
 #[cfg(test)]
 mod tests {
-    use domain::document::Counted;
-
     use super::*;
 
     #[test]

@@ -105,8 +105,8 @@ pub enum CulpritList {
 inline_schema!(CulpritList, one_of(["notifications", "dead_letters", "malformed_intents"]));
 
 impl Culprits {
-    fn new<const N: usize>(list: CulpritList, conditions: [(&'static str, String); N]) -> Option<Self> {
-        Some(Self { list, conditions: BTreeMap::from(conditions) })
+    fn new(list: CulpritList, conditions: impl IntoIterator<Item = (&'static str, String)>) -> Option<Self> {
+        Some(Self { list, conditions: conditions.into_iter().collect() })
     }
 
     /// The notifications with a route of this channel in this status.

@@ -7,7 +7,7 @@ use super::{
     CulpritList, Culprits, DEAD_LETTERS, FAILING_CHANNEL, Finding, MALFORMED, PUBLISHING, ServiceState,
     counted, tidy,
 };
-use crate::document::{Age, grouped};
+use crate::document::{Age, Counted, grouped};
 use crate::replica::{AttemptsReport, DeferredReport, LockHolder, is_failing};
 use crate::route::{Channel, RouteStatus};
 
@@ -18,7 +18,7 @@ pub const DEFERRED_LIMIT: Duration = Duration::from_secs(10);
 
 /// The failing parts of the service, except those that are among `stuck`.
 pub(in crate::query) fn failing(store: &StoreStatus, stuck: &[Finding]) -> Vec<Finding> {
-    let mut found = Vec::new();
+    let (mut found, mut dead_of) = (Vec::new(), Vec::new());
     for channel in Channel::ALL {
         let name = channel.as_str();
         let dead = store.recent.dead_letters.iter().find(|failure| failure.name == name);
@@ -26,8 +26,7 @@ pub(in crate::query) fn failing(store: &StoreStatus, stuck: &[Finding]) -> Vec<F
             (Some(attempts), dead) if is_failing(attempts.succeeded, attempts.failed) => {
                 found.push(failing_channel(name, &attempts, dead));
             }
-            (_, Some(dead)) => found.push(dead_letters(name, dead)),
-            _ => {}
+            (_, dead) => dead_of.extend(dead),
         }
         let deferred = deferred_of(store, channel);
         let deferred = deferred.filter(|of| Age::between(of.since, store.at).0 > DEFERRED_LIMIT);
@@ -36,6 +35,10 @@ pub(in crate::query) fn failing(store: &StoreStatus, stuck: &[Finding]) -> Vec<F
                 .map(|deferred| deferral(name, &deferred))
                 .filter(|finding| !stuck.iter().any(|known| known.sentence == finding.sentence)),
         );
+    }
+    // Channels with the same cause have one finding.
+    for chunk in dead_of.chunk_by(|one, other| tidy(&one.cause) == tidy(&other.cause)) {
+        found.extend(dead_letters(chunk));
     }
     found.extend(store.recent.producers.iter().map(malformed));
     found
@@ -65,26 +68,33 @@ fn failing_channel(name: &str, attempts: &AttemptsReport, dead: Option<&RecentFa
     }
 }
 
-fn dead_letters(name: &str, dead: &RecentFailure) -> Finding {
-    let routes = if dead.count.count == 1 { "route" } else { "routes" };
-    let letters = if dead.count.count == 1 { "a dead letter" } else { "dead letters" };
-    Finding {
+/// The finding about the dead letters of channels, which have one cause.
+fn dead_letters(channels: &[&RecentFailure]) -> Option<Finding> {
+    let first = channels.iter().min_by_key(|dead| dead.since)?;
+    let names: Vec<String> = channels.iter().map(|dead| dead.name.clone()).collect();
+    let count = Counted {
+        count: channels.iter().map(|dead| dead.count.count).sum(),
+        capped: channels.iter().any(|dead| dead.count.capped),
+    };
+    let (routes, letters) =
+        if count.count == 1 { ("route", "a dead letter") } else { ("routes", "dead letters") };
+    let of = if names.len() == 1 { "channel" } else { "channels" };
+    let channel = (names.len() == 1).then(|| ("channel", names[0].clone()));
+    let since = ("created_after", first.since.to_string());
+    Some(Finding {
         state: ServiceState::Failing,
-        parts: vec![name.to_owned()],
         sentence: format!(
-            "{:#} {routes} of the channel {name} became {letters} in the last {}",
-            dead.count,
+            "{count:#} {routes} of the {of} {} became {letters} in the last {}",
+            names.join(" and "),
             Age(RECENT)
         ),
-        cause: tidy(&dead.cause),
-        since: Some(dead.since),
-        count: Some(dead.count.count),
-        culprits: Culprits::new(
-            CulpritList::DeadLetters,
-            [("channel", name.to_owned()), ("created_after", dead.since.to_string())],
-        ),
+        parts: names,
+        cause: tidy(&first.cause),
+        since: Some(first.since),
+        count: Some(count.count),
+        culprits: Culprits::new(CulpritList::DeadLetters, channel.into_iter().chain([since])),
         runbook: DEAD_LETTERS,
-    }
+    })
 }
 
 fn malformed(producer: &RecentFailure) -> Finding {

@@ -168,22 +168,33 @@ fn a_channel_fails_if_fewer_than_one_attempt_in_ten_succeeds_on_all_replicas_tog
 
 #[test]
 fn new_dead_letters_and_producers_of_malformed_intents_are_failing() {
-    let recent = |name: &str, count| RecentFailure {
-        name: name.to_owned(),
-        count: Counted { count, capped: false },
-        since: at(20),
-        cause: "why.".to_owned(),
-    };
     let mut found = StoreStatus { ..store(None, Vec::new()) };
-    found.recent.dead_letters = vec![recent("email", 1), recent("push", 208)];
-    found.recent.producers = vec![recent("lobby", 3)];
+    found.recent.dead_letters = vec![recent("email", 1, 20, "another."), recent("push", 208, 20, "why.")];
+    found.recent.producers = vec![recent("lobby", 3, 20, "why.")];
     let found = Status::new(found, TERM, None, None);
     let expected = [
         "208 routes of the channel push became dead letters in the last 5 min: why",
-        "1 route of the channel email became a dead letter in the last 5 min: why",
+        "1 route of the channel email became a dead letter in the last 5 min: another",
         "The producer lobby sent only malformed intents in the last 5 min, 3 of them: why",
     ];
     assert_eq!((found.state, sentences(&found)), (ServiceState::Failing, expected.map(str::to_owned).into()));
+}
+
+fn recent(name: &str, count: u64, since: i64, cause: &str) -> RecentFailure {
+    let count = Counted { count, capped: false };
+    RecentFailure { name: name.to_owned(), count, since: at(since), cause: cause.to_owned() }
+}
+
+#[test]
+fn dead_letters_of_two_channels_with_one_cause_are_one_message() {
+    let mut found = StoreStatus { ..store(None, Vec::new()) };
+    found.recent.dead_letters = vec![recent("email", 1, 30, "why."), recent("push", 208, 20, "why.")];
+    let found = Status::new(found, TERM, None, None);
+    let expected = "209 routes of the channels push and email became dead letters in the last 5 min: why";
+    assert_eq!(sentences(&found), [expected]);
+    let finding = &found.findings[0];
+    assert_eq!((finding.since, finding.count), (Some(at(20)), Some(209)));
+    assert_eq!(finding.parts, ["push", "email"]);
 }
 
 #[test]
