@@ -37,11 +37,9 @@ pub(in crate::query) fn failing(store: &StoreStatus, stuck: &[Finding]) -> Vec<F
         );
     }
     // Channels with the same cause have one finding.
-    for chunk in dead_of.chunk_by(|one, other| tidy(&one.cause) == tidy(&other.cause)) {
-        found.extend(dead_letters(chunk));
-    }
-    found.extend(store.recent.producers.iter().map(malformed));
-    found
+    let dead = dead_of.chunk_by(|one, other| tidy(&one.cause) == tidy(&other.cause));
+    let malformed = store.recent.producers.iter().map(malformed);
+    dead.filter_map(dead_letters).chain(found).chain(malformed).collect()
 }
 
 fn failing_channel(name: &str, attempts: &AttemptsReport, dead: Option<&RecentFailure>) -> Finding {
