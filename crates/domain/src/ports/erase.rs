@@ -65,7 +65,7 @@ pub trait ErasureStore: Send + Sync {
     /// Erases the user from these records: deletes the routes to the user with their dead letters and
     /// receipts, the stored responses to the requests of the records, and the user from the lists of
     /// recipients. Deletes a record that has no other recipient. Leaves out records with a live route in
-    /// `leased`, the routes whose leases publishers hold.
+    /// `leased`, the routes whose leases others hold.
     fn erase_from_records(
         &self,
         user: &ErasedUser,
