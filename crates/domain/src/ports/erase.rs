@@ -22,7 +22,7 @@ pub struct ErasedChunk {
     /// The rows.
     pub rows: ErasedRows,
     /// The records that no longer name the user. The others are locked by another transaction, or have a live
-    /// route whose lease another has.
+    /// route whose lease is held by another.
     pub erased: HashSet<NotificationId>,
 }
 
@@ -105,8 +105,8 @@ pub trait ErasureStore: Send + Sync {
         actor: HoldActor<'_>,
     ) -> impl Future<Output = Result<u64, StoreError>> + Send;
 
-    /// Returns the next records after `after`, the newest first, that are not to the user
-    /// and whose payload, key, request id or trace id contains the id.
+    /// Returns the next records after `after`, the newest first, that do not name the user as a recipient and
+    /// whose payload, key, request id or trace id contains the id.
     fn list_records_containing(
         &self,
         user: &ErasedUser,
