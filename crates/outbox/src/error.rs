@@ -67,8 +67,8 @@ impl OutboxError {
     }
 }
 
-/// The number of rows that fail alone, for a cause that may be the server, and the time spent, before the
-/// others of an operation are left.
+/// The limits after which an operation skips its remaining rows: the number of rows that failed alone for a
+/// cause that may be the server, and the time spent. Both must be reached.
 const MAX_UNCLEAR: usize = 3;
 const MAX_UNCLEAR_TIME: Duration = Duration::from_secs(2);
 

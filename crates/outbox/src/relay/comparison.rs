@@ -63,10 +63,10 @@ pub(super) struct Comparing {
     search: Option<NewestCursor>,
     /// The total number of rounds begun.
     rounds: u64,
-    /// The time at which this relay wrote its last record that all is settled.
+    /// The time at which this relay wrote its last record of a complete comparison.
     recorded_at: Option<Instant>,
-    /// The newest record that all is settled, as this relay has read or written it: its server and the time
-    /// that it covers.
+    /// The newest record of a complete comparison that this relay has read or written: its server and the
+    /// time that it covers.
     newest_record: Option<(ServerNumber, RawTimestamp)>,
 }
 
