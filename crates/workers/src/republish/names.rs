@@ -26,7 +26,7 @@ where
     C: Clock,
 {
     /// Divides the streams into those to compare and those whose channel was published to another stream as
-    /// well: its routes do not show which stream they are in.
+    /// well.
     pub(super) async fn divide_by_names(
         &self,
         suspects: &[Suspect],
