@@ -130,8 +130,8 @@ pub(crate) struct ResendRequest {
     reason: String,
 }
 
-// The schema requires a condition by `if`, which generators of clients do not read: if no member has a text,
-// more members than there are.
+// The schema requires a condition by `if`, which generators of clients do not read: a filter in which no
+// member has a text would need eight members, one more than there are.
 /// A filter of routes, with at least one condition.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]

@@ -8,8 +8,8 @@
 //! `intents.rs` and `batch.rs` accept intents, `intent_outcome.rs`, `notifications.rs`, `search.rs`,
 //! `dead_letters.rs`, `find.rs`, `malformed_intents.rs` and `status.rs` read, `changes.rs` replays, discards,
 //! cancels and resends, `holds.rs` holds and releases, `resubmit.rs` resubmits malformed intents, `erase.rs`
-//! erases a person, `receipts.rs` records
-//! consumers' reports. `params.rs` reads query strings, `view.rs` renders values. `openapi.rs` describes all
+//! erases a person, `receipts.rs` records consumers' reports, `actions.rs` lists actions and `activity.rs`
+//! the recent activity. `params.rs` reads query strings, `view.rs` renders values. `openapi.rs` describes all
 //! of it in the document that `GET /openapi.json` returns.
 
 mod actions;

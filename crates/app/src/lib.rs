@@ -1,4 +1,9 @@
 //! The service as a process: command line, configuration, telemetry, probes, start and stop.
+//!
+//! `cli.rs` parses the command line, and `commands` has a file for each subcommand. `config` reads the
+//! environment once. `wiring` connects stores, workers and listeners, with a file for each mode, after the
+//! checks of `start.rs`. `supervisor.rs` runs and stops the tasks in stages, `shutdown.rs` limits the time of
+//! that. `probes.rs` and `telemetry.rs` are what an operator observes.
 
 pub mod allocator;
 pub mod capacity;

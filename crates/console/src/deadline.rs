@@ -1,5 +1,5 @@
 //! The time limit of a page, and the error page that an operator sees if the page takes longer or its handler
-//! panics. Without it, the listener would send a response for programs.
+//! panics. Without it, the listener would send problem details as JSON.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, OnceLock};

@@ -68,7 +68,7 @@ pub struct Console<P: Ports> {
     pub activity: P::Activity,
     /// Stores the sessions.
     pub sessions: P::Sessions,
-    /// Carries out a form once, even if it is sent several times.
+    /// The idempotency keys of forms: a form that is sent several times is carried out once.
     pub keys: Idempotency<P::Keys>,
     /// The clock, for changes and explanations.
     pub clock: P::Clock,

@@ -12,7 +12,7 @@ use crate::query::{MalformedSummary, Notification};
 use crate::record::NotificationId;
 use crate::route::RouteKey;
 
-/// The most notifications that an answer contains whole.
+/// The most notifications that a result contains whole.
 pub const SHOWN_NOTIFICATIONS: usize = 3;
 /// The number of the newest notifications whose request and trace ids are compared: these ids have no index.
 pub const TRACED_NOTIFICATIONS: usize = 100_000;

@@ -2,6 +2,16 @@
 //!
 //! Nothing here reads a clock, opens a socket or waits. Workers call these rules with the data that they have
 //! read, and stores write the results.
+//!
+//! - An intent's life: [`intent`] decodes it against the [`catalog`], [`accept`] decides about a batch,
+//!   [`record`] and [`route`] are what is kept, [`outbound`] is what consumers receive. [`malformed`] is an
+//!   intent that breaks a rule.
+//! - Routes after that: [`backoff`], [`dead_letter`], [`receipt`], and operators' changes in [`operations`],
+//!   [`hold`], [`resubmit`] and [`erase`].
+//! - After a loss or a change of leader: [`checkpoint`], [`republish`], [`audit`], [`step_down`].
+//! - Reading: [`query`] and [`find`] are requests and their documents, [`explanation`] has the sentences,
+//!   [`personal`] removes what a reader may not see.
+//! - [`ports`] are the interfaces that workers require; only they are asynchronous.
 
 pub mod accept;
 pub mod audit;

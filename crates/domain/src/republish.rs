@@ -112,7 +112,7 @@ impl OutboundState {
     }
 }
 
-/// The fate of the entry of a published route.
+/// The state of the entry of a published route.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum EntryState {
     /// The entry is in the stream.
@@ -137,8 +137,8 @@ impl EntryState {
     }
 }
 
-/// The fate of the entry `id`, given whether it is `present` in the stream. `stream` is `None` if the key
-/// does not exist.
+/// Returns the state of the entry `id`, given whether it is `present` in the stream. `stream` is `None` if
+/// the key does not exist.
 pub fn entry_state(id: EntryId, present: bool, stream: Option<&OutboundState>) -> EntryState {
     let Some(stream) = stream else { return EntryState::NoStream };
     let never_existed = id > stream.last_generated || stream.gaps.iter().any(|gap| gap.contains(id));

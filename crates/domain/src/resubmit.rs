@@ -49,7 +49,7 @@ pub enum Refusal {
     NotWhole,
     /// It was resubmitted before.
     Resubmitted,
-    /// Its entry is of another stream than the one that the service reads.
+    /// Its entry is in a stream that the service does not read.
     OtherStream,
 }
 

@@ -1,9 +1,9 @@
 //! Intents whose callers wait for the outcome: their outcomes, and the decision about a group of them.
 //!
 //! The rules are those of the stream ([`crate::accept`]), with three differences. Submissions have no order,
-//! so none waits for another: if the recipients of one could not be looked up, it fails and the others are
-//! accepted. The id of its record is generated here and not by Redis. Nothing is stored about a submission
-//! that is not accepted: its caller receives the outcome.
+//! so none waits for another: if the recipients of one could not be looked up, that one fails and the others
+//! are accepted. The id of the record is generated here and not by Redis. Nothing is stored about a
+//! submission that is not accepted: its caller receives the outcome.
 
 use std::any::Any;
 use std::collections::HashMap;

@@ -34,8 +34,8 @@ use crate::timeouts::Timeouts;
 use crate::tls::Tls;
 use crate::tokens::AccessTokens;
 
-/// The most bytes of a body that no handler reads that are still received, so that the client can read its
-/// response.
+/// The most bytes that are received of a body that no handler reads: the client reads the response only after
+/// it has sent the body.
 const LINGER_BYTES: usize = 16 * 1024 * 1024;
 
 /// The time limit for that: a thousand clients that send at once share the machine's capacity for reading.

@@ -14,8 +14,7 @@ pub struct Timeouts {
     pub read_header: Duration,
     /// Limit for a request, from its first byte to its response. With HTTP/2 from the end of its head.
     pub request: Duration,
-    /// Limit between two requests, and for reading a response, unless the client reads nothing for ten
-    /// seconds.
+    /// Limit between two requests, and for reading a response. A client that reads nothing has ten seconds.
     pub idle: Duration,
 }
 

@@ -95,8 +95,9 @@ pg::statements! {
     PEEK = "locks.peek", plan ["locks_pkey"], concat!("
         SELECT ", is_live!(), " AS is_live, ", is_ahead!(), " AS is_ahead FROM {locks} WHERE key = $1::text");
 
-    /// Restarts a lease that was written by a clock that was ahead: it begins now, and ends when its holder
-    /// expects it, or later, and not when the clock has caught up.
+    /// Restarts a lease that was written by a clock that was ahead: its new end is its length from now, which
+    /// is not before the end that its holder expects. Without this it would last until the clock has caught
+    /// up.
     BEGIN_AGAIN = "locks.begin_again", plan ["locks_pkey"], concat!("
         UPDATE {locks} SET expires_at_ms = ", now_ms!(), " + ", length_ms!(), ",
             acquired_at_ms = least(acquired_at_ms, ", now_ms!(), ")

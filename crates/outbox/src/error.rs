@@ -67,8 +67,8 @@ impl OutboxError {
     }
 }
 
-/// The number of rows that fail alone, for a cause that may be the server, and the time spent, before the
-/// others of an operation are left.
+/// The limits after which an operation skips its remaining rows: the number of rows that failed alone for a
+/// cause that may be the server, and the time spent. Both must be reached.
 const MAX_UNCLEAR: usize = 3;
 const MAX_UNCLEAR_TIME: Duration = Duration::from_secs(2);
 
@@ -89,7 +89,7 @@ impl UnclearRows {
         self.count += usize::from(blame == Blame::Unclear);
     }
 
-    /// True if the others of the operation are to be left, because they would probably take as long.
+    /// True if the remaining rows of the operation are skipped, because they would probably take as long.
     pub(crate) fn are_too_many(&self) -> bool {
         self.count >= MAX_UNCLEAR && self.begun.elapsed() >= MAX_UNCLEAR_TIME
     }
@@ -100,7 +100,7 @@ impl UnclearRows {
 pub(crate) enum Blame {
     /// A row that the table refuses.
     Row,
-    /// A row, or the server: the operation on other rows shows it.
+    /// A row or the server; operations on other rows show which of the two.
     Unclear,
     /// The server.
     Server,

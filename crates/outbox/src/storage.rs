@@ -175,7 +175,7 @@ pub struct DeliveredEvent {
 /// The position at which the search for the newest DELIVERED event continues.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NewestCursor {
-    /// The search continues before this time: no later event is of the types.
+    /// The search continues before this time: no event that was delivered later has one of the types.
     Before(RawTimestamp),
     /// The search continues after this event, in the order of the primary key; the time is the newest found
     /// so far.

@@ -140,17 +140,18 @@ pub(crate) async fn see(client: &Client) -> Result<SessionSeen, OpenFailureCause
     Ok(SessionSeen { mark: column(1).filter(|mark| !mark.is_empty()).map(str::to_owned), pid })
 }
 
-/// True if the connection leads to the server itself: no pooler could have known in advance the id of a
-/// process that the server was still to choose.
+/// True if the connection leads to the server itself: then the process id that was sent when the connection
+/// was opened is that of the session. A pooler sends an id of its own, because the server process is chosen
+/// later.
 pub(crate) async fn is_direct(client: &Client, seen: &SessionSeen) -> bool {
     process_id_for_cancelling(client).await == Some(seen.pid)
 }
 
 impl OwnSession {
-    /// The session that serves `client` and has the mark, once it is shown that the pooler keeps it for this
-    /// client. If `comparison` has not passed yet, that takes a connection from `second`; if the pooler
-    /// refuses it, another is opened until the caller stops waiting, and `refusal` contains the reason.
-    /// Changes nothing in the session.
+    /// Returns the session that serves `client`, after checking that it has the mark and that the pooler
+    /// keeps it for this client. The check needs a second connection, opened by `second`, unless `comparison`
+    /// has passed before. If the pooler refuses that connection, opening is retried until the caller stops
+    /// waiting, and `refusal` contains the reason. Changes nothing in the session.
     pub(crate) async fn shown(
         client: &Client,
         mark: &Mark,

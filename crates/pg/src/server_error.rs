@@ -73,8 +73,9 @@ const PROCEDURAL_CONTEXT: &str = "PL/";
 const SQL_CONTEXT: &str = "SQL";
 /// The function of PostgreSQL that executes RAISE.
 const RAISE_ROUTINE: &str = "exec_stmt_raise";
-/// The codes and classes of a server that serves nobody at present, or not on this connection: no room, no
-/// access, no such database, shutdown, a standby, a lost statement, a protocol out of step.
+/// The codes and classes of a server that serves no client at present, or not on this connection: too many
+/// connections, no access, no such database, shutdown, a standby, a prepared statement that is missing or
+/// exists already, a protocol violation, a dead plan.
 const OF_SERVER: [&str; 9] = ["53300", "28", "3D", "57P", "25006", "26", "42P05", "08P01", "0A"];
 /// The classes that concern the state of the server or of the transaction: connection, transaction, role,
 /// rollback, resources, object in use, intervention, system.
@@ -141,8 +142,8 @@ impl ServerError {
         ABOUT_DATA.contains(&class) || self.is_of_raise() && !ABOUT_STATE.contains(&class)
     }
 
-    /// True if the server serves nobody at present, or not on this connection, so that other rows fail, too.
-    /// Within a function, the code may be that of another server, which the function uses.
+    /// True if the server serves no client at present, or not on this connection, so that other rows fail,
+    /// too. Within a function, the code may be that of another server, which the function uses.
     pub(crate) fn is_about_server(&self) -> bool {
         let is_code = || OF_SERVER.iter().any(|start| self.code().starts_with(start));
         self.0.is_fatal || !self.is_of_function() && is_code()

@@ -91,8 +91,8 @@ impl PostgresStore {
     }
 
     /// The same store, for values whose texts have at most `max_value_bytes` when they are put. PostgreSQL's
-    /// text may be half as long again: a longer one is rejected, and a longer one that another program wrote
-    /// is [`StateError::DocumentTooLarge`].
+    /// text of a value may be half as long again. A put with a longer one is rejected; a stored document with
+    /// a longer one, which another program wrote, is [`StateError::DocumentTooLarge`].
     #[must_use]
     pub fn with_max_value_bytes(self, max_value_bytes: usize) -> Self {
         let (max_stored_bytes, room) = sizes(max_value_bytes);

@@ -205,8 +205,8 @@ async fn write(
     Ok(Fate::Committed)
 }
 
-/// Rolls back, and fails if the records were not inserted for another reason than a taken key or id: a unique
-/// index that an operator added, or a trigger. Deciding the batch again would have the same result.
+/// Rolls back, and fails if no key or id was taken: then a unique index that an operator added, or a trigger,
+/// kept records from being inserted. Deciding the batch again would have the same result.
 async fn check_taken(session: &Session, acceptances: &[&Acceptance]) -> Result<(), PgError> {
     session.rollback().await?;
     // Queried first: PostgreSQL would log each taken key as an error.

@@ -1,7 +1,7 @@
 //! Erasing a person from the tables (ADR 0064).
 //!
 //! Each call is one transaction that ends with a row in `operator_actions`, or changes nothing. It waits for
-//! no lock: a record of which another transaction holds the row or a route to the user is left out.
+//! no lock: a record is left out if another transaction has locked its row or one of its routes to the user.
 //!
 //! Crash recovery: a crash before COMMIT leaves the chunk as it was, a later one leaves it done. A repeated
 //! erasure finds the records that still name the user.
@@ -31,11 +31,11 @@ pub(crate) mod contents;
 pub(crate) mod naming;
 
 pg::statements! {
-    /// Sets the key of the installation, unless it has one.
+    /// Sets the key for the hashes of erased users, unless the installation has one.
     SET_KEY = "erase.set_key", plan ["Seq Scan"], "
         UPDATE installation SET erasure_key = $1::bytea WHERE erasure_key IS NULL";
 
-    /// The key of the installation.
+    /// Reads the key for the hashes of erased users.
     KEY = "erase.key", plan ["Seq Scan"], "
         SELECT erasure_key FROM installation WHERE erasure_key IS NOT NULL LIMIT 1";
 

@@ -2,12 +2,13 @@
 //!
 //! A file for each table (`records`, `checkpoint`, `routes`, `dead_letters`, `malformed_intents`,
 //! `installation`, `holds` with `held_routes`, `replicas` with `activity` and `step_down`, `receipts`,
-//! `idempotency_keys` of submissions) and for each transaction or comparison over several of them (`accept`,
-//! `retention`, `republish`, `operations`, `erase`, `queries`, `audit`); together they implement the stores
-//! of [`domain::ports`] on [`PgStore`], and the queries on [`PgQueries`], which has a pool of its own. Each
-//! statement stands next to the plan that it needs; those in SQL are listed in `statements.rs`, built ones
-//! use the columns of `schema.rs`. Rows are read by name in `codec.rs`. Every change of a route is guarded by
-//! the version it was decided on. The rules for a route's next state are in `domain`, not here.
+//! `operator_actions`, `sessions` of the console, `idempotency_keys` of submissions) and for each transaction
+//! or comparison over several of them (`accept`, `retention`, `republish`, `resubmit`, `operations`, `erase`,
+//! `queries`, `audit`); together they implement the stores of [`domain::ports`] on [`PgStore`], and the
+//! queries on [`PgQueries`], which has a pool of its own. Each statement stands next to the plan that it
+//! needs; those in SQL are listed in `statements.rs`, built ones use the columns of `schema.rs`. Rows are
+//! read by name in `codec.rs`. Every change of a route is guarded by the version it was decided on. The rules
+//! for a route's next state are in `domain`, not here.
 
 mod accept;
 mod audit;
@@ -65,8 +66,8 @@ impl PgStore {
         Self { plans: pool.clone(), pool, endpoint: Endpoint("") }
     }
 
-    /// Sets the HTTP endpoint of submissions, which their idempotency keys belong to, for example
-    /// `POST /v1/intents`.
+    /// Sets the HTTP endpoint of submissions, which is part of the owner of their idempotency keys, for
+    /// example `POST /v1/intents`.
     pub fn with_endpoint(self, endpoint: &'static str) -> Self {
         Self { endpoint: Endpoint(endpoint), ..self }
     }

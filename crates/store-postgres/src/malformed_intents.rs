@@ -8,8 +8,8 @@ use pg::{BoundStatement, parameter};
 pub(crate) mod retention;
 
 pg::statements! {
-    /// Inserts the rows that do not exist yet: an entry that is read twice has one row. The arrays are rows
-    /// of the `SELECT`, not of a function, whose result would be stored before it is read.
+    /// Inserts the rows that do not exist yet: an entry that is read twice has one row. `unnest` is in the
+    /// list of the `SELECT` and not in a `FROM`: the result of a function there is stored before it is read.
     INSERT = "malformed_intents.insert", plan [], "
         INSERT INTO malformed_intents (stream, stream_entry_id, fields_fingerprint, notification_type, producer,
             idempotency_key, failure_code, failure_message, raw_fields, recorded_at)

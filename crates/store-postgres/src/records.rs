@@ -107,8 +107,9 @@ pg::statements! {
     IDS_BETWEEN = "records.ids_between", plan ["records_pkey"], "
         SELECT notification_id FROM records WHERE notification_id >= $1::text AND notification_id < $2::text";
 
-    /// Inserts the records whose key and id are free; the number of rows shows whether all were inserted. The
-    /// arrays are rows of the `SELECT`, not of a function, whose result would be stored before it is read.
+    /// Inserts the records whose key and id are free; the number of rows shows whether all were inserted.
+    /// `unnest` is in the list of the `SELECT` and not in a `FROM`: the result of a function there is stored
+    /// before it is read.
     INSERT = "records.insert", plan [], concat!(insert_all_text!(), " ON CONFLICT DO NOTHING");
 
     /// Inserts all records or none; the error names the first violated unique index.

@@ -12,8 +12,8 @@
 //! 3. It deletes the others and the receipts of their routes. A transaction that writes a receipt has locked
 //!    its route.
 //!
-//! A record whose key must be kept for longer is listed like any other, and stays: neither lock nor count
-//! includes it.
+//! A record whose idempotency key must be kept for longer is listed like any other and stays: it is neither
+//! locked nor counted.
 //!
 //! A crash at any of these steps leaves all records of the chunk unchanged, or none of them.
 

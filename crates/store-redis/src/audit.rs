@@ -27,8 +27,8 @@ const OBSERVE: &str = "return redis.call('TYPE', KEYS[1]).ok == 'stream' and sta
 pub struct RedisStreamReader {
     client: RedisClient,
     reader: BlockingConnection,
-    /// The number of entries of the last read that fitted; the next read requests twice as many. Zero after
-    /// an entry that did not fit alone.
+    /// The number of entries that the last successful read requested; the next one requests twice as many.
+    /// Zero after an entry that did not fit into a read alone.
     fitted: Arc<AtomicUsize>,
     first_in_range: Script,
     observe: Script,

@@ -1,6 +1,7 @@
 //! Every key of the service in Redis.
 //!
-//! - `notification:intents` (configurable): stream, written and trimmed by producers.
+//! - `notification:intents` (configurable): stream, written by producers; trimmed by them or, if configured,
+//!   by the intake.
 //! - `gateway:client-events`, `mail:delivery_commands` (configurable): streams, written by publishers,
 //!   trimmed as configured or by their consumers.
 //! - `notification:route_leases:[<stream>:]<notification_id>:<route_id>`: string, written by publishers;

@@ -1,10 +1,11 @@
 //! Redis: the three streams, the leases that become markers, the cached checkpoint and the leader-change
 //! notice.
 //!
-//! None of it is authoritative. A loss of data in Redis costs duplicates at most, and PostgreSQL has the
-//! authoritative checkpoint. Each module implements one port of [`domain::ports`]; `keyspace.rs` names every
-//! key, and `scripts/` has every script. Nothing is retried here: a call succeeds, is rejected or is
-//! unavailable within its deadline, and the workers decide.
+//! None of it is authoritative. If Redis loses leases, markers or the cached checkpoint, work is repeated;
+//! lost outbound entries are appended again where possible (ADR 0021). Intents that were not read yet are
+//! lost with Redis. Most modules implement one port of [`domain::ports`]; `keyspace.rs` names every key, and
+//! `scripts/` has every script. Nothing is retried here: a call succeeds, is rejected or is unavailable
+//! within its deadline, and the workers decide.
 
 mod audit;
 mod blocking;

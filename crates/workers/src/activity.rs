@@ -8,8 +8,8 @@ use domain::ports::Activity;
 use domain::replica::{ActivityPart, PartActivity};
 use tokio::time::Instant;
 
-/// The most producers without an accepted intent that are counted by themselves in [`NAMES_PERIOD`]. Further
-/// ones are counted together, because anybody can make up names.
+/// The most producers without an accepted intent that are counted separately in [`NAMES_PERIOD`]. Further
+/// ones are counted together, because a client can invent names.
 const MAX_UNKNOWN_PRODUCERS: usize = 50;
 /// The period of that bound.
 const NAMES_PERIOD: Duration = Duration::from_secs(60);

@@ -159,7 +159,7 @@ where
         Ok(found)
     }
 
-    /// Tells streams that do not exist from keys that hold something else.
+    /// Distinguishes streams that do not exist from keys that hold something else.
     async fn with_types(&self, mut wrong: Vec<Discrepancy>) -> Result<Vec<Discrepancy>, StoreError> {
         const ABSENT: [DiscrepancyKind; 2] =
             [DiscrepancyKind::IntentsStreamAbsent, DiscrepancyKind::OutboundStreamAbsent];

@@ -1,30 +1,30 @@
 //! Erases a person: from the user directory, the tables and the streams (ADR 0064).
 //!
 //! The steps are in this order, and each finds what it erases by the id of the user, not by what an earlier
-//! step found. So an erasure that ended early is repeated as a whole, and continues with what is left. If it
-//! dies, this is left:
+//! step found. So an erasure that ended early is repeated as a whole, and continues with what is left. If the
+//! process dies, this is left:
 //!
-//! * After the document of the directory is deleted: everything else. Acceptance knows the user no longer,
-//!   once the cache of 5 s is over; the next run finds the rest.
+//! * After the document of the directory is deleted: everything else. Once the cache of 5 s has expired,
+//!   acceptance no longer finds the user; the next run erases the rest.
 //! * After leases are acquired, before the commit: routes that no publisher takes for the dedupe TTL. The
 //!   next run has the same token, so it acquires the same leases. Without one, live routes are published once
 //!   the leases expire.
 //! * After the commit: the same leases, as after every chunk.
 //! * Within malformed intents or actions: those of later pages, which the next run finds.
-//! * Within the streams: entries. The next run reads the streams from their beginning. The deletion of those
-//!   before is not recorded.
+//! * Within the streams: entries. The next run reads the streams from their beginning. The deletions that
+//!   were made are not recorded.
 //! * Within the mentions: nothing. The next run counts them again.
 //!
 //! A live route is not published afterwards: a publisher appends only under the lease of the route, which
 //! this worker holds before it deletes the row, and for as long as a copy that was read before may be
-//! appended without reading the row again (`dedupe_ttl`). A lease that a publisher holds is waited for, if
-//! the route is live; that of a cancelled route keeps it from being published as well. A
-//! published marker gives way to the lease, too: a copy of a route that is to be sent again would replace the
-//! entry that the marker names. What was appended under an earlier lease is found in the stream, which is
-//! read last.
+//! appended without reading the row again (`dedupe_ttl`). If a publisher holds the lease of a live route,
+//! this worker waits for it. A cancelled route is not waited for: the lease that its cancellation took keeps
+//! it from being published. The lease also replaces a published marker: if the route is to be sent again, an
+//! older copy of it would replace the entry that the marker names. What was appended under an earlier lease
+//! is found in the stream, which is read last.
 //!
-//! No lease is released, they all expire: two runs for one user have the same token, so a run cannot know
-//! why a route is gone or locked.
+//! Leases are not released; they expire. Two runs for one user have the same token, so a run cannot know why
+//! a route is gone or locked.
 //!
 //! Not excluded, and found by the next run: an intent that is accepted meanwhile (`complete` is then false),
 //! and an entry that a comparison after a loss in Redis appends again at the same moment (ADR 0021).

@@ -19,9 +19,9 @@ use domain::query::{MalformedSummary, Notification};
 
 use trail::Trail;
 
-/// The most resubmitted intents of an answer whose new entries are looked up.
+/// The most resubmitted intents of a result whose new entries are looked up.
 const MAX_FOLLOWED: usize = 10;
-/// The most conflicts of an answer that are compared with their notifications.
+/// The most conflicts of a result that are compared with their notifications.
 const MAX_COMPARED: usize = 10;
 
 /// A stream and its name.

@@ -3,6 +3,17 @@
 //! A worker reads, lets the domain decide, and writes the result to a store. It never depends on the type of
 //! a store, and it does not end before the service is stopped: a failure is logged once and retried after a
 //! pause.
+//!
+//! - [`Intake`] accepts the entries of the stream, and [`SubmissionIntake`] the intents of the API, both by
+//!   the engine in `accept.rs`. [`dispatch()`] sends new routes to the publishers.
+//! - [`RoutePublisher`] publishes the routes of a channel: leases, appends, completions, the scan of due
+//!   ones.
+//! - [`Republisher`] appends again what Redis lost, [`RetentionWorker`] deletes expired rows, [`HoldRelease`]
+//!   makes released routes due, [`Gauges`] and [`Reporter`] measure and report.
+//! - At the request of an operator: [`LeasedChanges`] and [`BulkChange`] change routes, [`Resubmission`]
+//!   resubmits, [`Eraser`] erases a person, [`Search`] finds, [`Audit`] compares, [`StepDownElection`] hands
+//!   over.
+//! - `passes.rs` has the loop of all workers, `health.rs` their status.
 
 mod accept;
 mod activity;

@@ -23,7 +23,7 @@
 //! keeps the id of the entry that was marked first.
 //!
 //! If Redis loses an entry after its row was marked, the row still names it. `notification explain` then
-//! finds nothing under its id, and a producer's intent is lost in the same way.
+//! finds nothing under that id. The loss is the same as that of an entry that a producer appended.
 
 use std::time::Duration;
 

@@ -5,8 +5,8 @@
 //! and the leader-change notice is sent. If a look fails, the leader continues and looks again soon, so that
 //! it reads a request before the request expires.
 //!
-//! Crash recovery: the rest of this replica is not stored. After a restart it campaigns at once, like a new
-//! replica.
+//! Crash recovery: the time for which this replica does not campaign is not stored. After a restart it
+//! campaigns at once, like a new replica.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -36,8 +36,8 @@ pub struct StepDownElection<E, S> {
 struct StepDownRequests<S> {
     store: S,
     replica: String,
-    /// The start of this replica's rest: set when it is to hand over, and again when it has released the
-    /// lock.
+    /// The start of the time for which this replica does not campaign: set when it is to hand over, and again
+    /// when it has released the lock.
     rests_since: Mutex<Option<Instant>>,
 }
 

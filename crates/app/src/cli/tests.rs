@@ -1,4 +1,4 @@
-//! What the command line accepts.
+//! Command lines that are accepted, and those that are refused.
 
 use clap::error::ErrorKind;
 

@@ -19,7 +19,7 @@ section! {
         pub max_open_conns: usize = NOTIFICATION_POSTGRES_MAX_OPEN_CONNS,
         /// The deadline of a statement or a transaction.
         pub operation_timeout: Duration = NOTIFICATION_POSTGRES_OPERATION_TIMEOUT,
-        /// Replicas, of which only the form is checked.
+        /// The connection strings of replicas. Their form is checked; they are not used otherwise.
         pub replicas: Vec<Dsn> = NOTIFICATION_POSTGRES_REPLICA_DSNS,
     }
 }

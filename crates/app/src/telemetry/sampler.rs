@@ -1,4 +1,4 @@
-//! The decision which spans are recorded.
+//! Decides which spans are recorded.
 
 use opentelemetry::trace::{Link, SpanKind, TraceContextExt, TraceId, TraceState};
 use opentelemetry::{Context, KeyValue};

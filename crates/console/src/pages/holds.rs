@@ -119,7 +119,7 @@ fn key_fields(key: &HoldKey) -> Markup {
     }
 }
 
-/// The names that can be held, as far as the catalogue has them.
+/// The names of channels, and of the notification types and producers in the catalogue.
 fn names(catalog: &Catalog) -> BTreeSet<&str> {
     let types = catalog.types();
     let of_types = types.flat_map(|known| known.producers().iter().map(String::as_str).chain([known.name()]));

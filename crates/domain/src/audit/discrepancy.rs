@@ -51,11 +51,11 @@ kinds! {
     EntryWithTwoOutcomes = "entry_with_two_outcomes", "It was rejected in one reading of the stream and accepted in another.", "Nothing to do: it was notified once.";
     /// An entry conflicts with the record of its idempotency key, and has no malformed row.
     ConflictWithoutRow = "conflict_without_row", "Its malformed row was deleted by hand.", "Tell its producer, which has used the key for two intents.";
-    /// The record of an entry is that of an intent with other content.
+    /// The record under the idempotency key and id of an entry has other content than the entry.
     RecordDiffersFromEntry = "record_differs_from_entry", "The record was edited, or the stream was recreated and gave out the id again.", "Compare both, and tell the producer.";
     /// There is a checkpoint and no stream.
     IntentsStreamAbsent = "intents_stream_absent", "Redis lost the key, or the service uses another database of Redis than before.", "Restore the key. If that is not possible, do nothing: the next intent creates it.";
-    /// The key of a stream holds something else.
+    /// The key of a stream holds a value of another type.
     StreamOfWrongType = "stream_of_wrong_type", "Another program writes to the key, so nothing can be appended.", "Rename the key: the next entry creates the stream.";
     /// The stream never generated the id of the checkpoint: Redis lost entries, or the stream was recreated.
     CheckpointAfterStream = "checkpoint_after_stream", "Redis lost its newest entries, or the stream was recreated.", "Intake resumes by itself. Producers of recent intents send them again: what was accepted is a duplicate.";

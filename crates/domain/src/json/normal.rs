@@ -60,8 +60,9 @@ pub fn least_normal_length(text: &str, limit: usize) -> usize {
     length
 }
 
-/// Returns true if a valid JSON text has more than `most` values and keys, each of which takes many times its
-/// text in a tree. The outermost value is not counted, and an empty array or object counts twice.
+/// Returns true if a valid JSON text has more than `most` values and keys. In a tree, each of them takes many
+/// times the memory of its text. The outermost value is not counted, and an empty array or object counts
+/// twice.
 pub fn has_more_values_than(text: &str, most: usize) -> bool {
     let (mut count, mut in_string, mut bytes) = (0, false, text.bytes());
     while let Some(byte) = bytes.next() {

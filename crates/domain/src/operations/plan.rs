@@ -1,4 +1,5 @@
-//! The plan of a change: how many routes it concerns, of what, and the first of them.
+//! The plan of a change: the number of routes that it concerns, by channel and cause or type, and the ids of
+//! the first ones.
 
 use std::collections::BTreeMap;
 

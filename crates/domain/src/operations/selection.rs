@@ -1,4 +1,4 @@
-//! Selections of routes, and positions in the lists by which filters select them.
+//! Selections of routes, and positions in the lists from which a filter selects.
 
 use ambient::Timestamp;
 

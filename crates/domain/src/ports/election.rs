@@ -35,8 +35,8 @@ pub trait Election: Send + Sync {
     /// Campaigns once. `None` if another process leads.
     fn campaign(&self) -> impl Future<Output = Result<Option<Self::Term>, StoreError>> + Send;
 
-    /// Returns when another campaign may succeed: soon after a leader steps down or its term ends, otherwise
-    /// at an interval.
+    /// Waits until another campaign may succeed: until soon after a leader steps down or its term ends,
+    /// otherwise at an interval.
     fn leader_change(&self) -> impl Future<Output = ()> + Send;
 
     /// Makes the fences of all later terms higher than `floor`, for a database that was restored to an older

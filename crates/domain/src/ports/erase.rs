@@ -22,7 +22,7 @@ pub struct ErasedChunk {
     /// The rows.
     pub rows: ErasedRows,
     /// The records that no longer name the user. The others are locked by another transaction, or have a live
-    /// route whose lease another has.
+    /// route whose lease is held by another.
     pub erased: HashSet<NotificationId>,
 }
 
@@ -54,7 +54,7 @@ pub trait ErasureStore: Send + Sync {
         proposed: &[u8],
     ) -> impl Future<Output = Result<Option<Vec<u8>>, StoreError>> + Send;
 
-    /// Returns records that name the user, except these, at most `limit`, in any order.
+    /// Returns at most `limit` records that name the user and are not in `except`, in any order.
     fn list_records_naming(
         &self,
         user: &ErasedUser,
@@ -62,9 +62,10 @@ pub trait ErasureStore: Send + Sync {
         limit: usize,
     ) -> impl Future<Output = Result<Vec<NotificationId>, StoreError>> + Send;
 
-    /// Deletes the routes to the user of these records with their dead letters and receipts, the stored
-    /// responses of their requests, the user among their recipients, and the records without others. Leaves
-    /// out records with a live route among `leased`, whose leases others hold.
+    /// Erases the user from these records: deletes the routes to the user with their dead letters and
+    /// receipts, the stored responses to the requests of the records, and the user from the lists of
+    /// recipients. Deletes a record that has no other recipient. Leaves out records with a live route in
+    /// `leased`, the routes whose leases others hold.
     fn erase_from_records(
         &self,
         user: &ErasedUser,
@@ -104,8 +105,8 @@ pub trait ErasureStore: Send + Sync {
         actor: HoldActor<'_>,
     ) -> impl Future<Output = Result<u64, StoreError>> + Send;
 
-    /// Returns the next records after `after`, the newest first, that are not to the user
-    /// and whose payload, key, request id or trace id contains the id.
+    /// Returns the next records after `after`, the newest first, that do not name the user as a recipient and
+    /// whose payload, key, request id or trace id contains the id.
     fn list_records_containing(
         &self,
         user: &ErasedUser,

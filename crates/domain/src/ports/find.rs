@@ -10,7 +10,7 @@ use crate::find::{FindQuery, Matches};
 /// Finds intents, notifications and routes by any of their ids.
 pub trait Finder: Send + Sync {
     /// Returns everything that `query` refers to at `now`. Each lookup uses an index or examines a bounded
-    /// number of rows or entries. If Redis is unavailable, the answer contains what the tables know.
+    /// number of rows or entries. If Redis is unavailable, the result contains what the tables show.
     fn find(
         &self,
         query: &FindQuery,

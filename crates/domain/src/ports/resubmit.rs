@@ -8,7 +8,7 @@ use crate::resubmit::{ResubmitActor, ResubmitReport, ResubmitSelection, Resubmit
 
 /// Selects malformed intents and records their resubmission.
 pub trait ResubmitStore: Send + Sync {
-    /// Returns the malformed intents that `selection` selects, the newest first; those that it names are of
+    /// Returns the malformed intents that `selection` selects, the newest first. Entry ids in it are of
     /// `stream`.
     fn select_malformed_intents(
         &self,

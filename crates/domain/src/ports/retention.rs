@@ -31,7 +31,7 @@ pub struct Expired<K> {
     pub key: K,
     /// The time from which its age is counted.
     pub at: Timestamp,
-    /// The number of rows removed with it, itself included.
+    /// The number of rows that its removal deletes, including the row itself.
     pub rows: u64,
     /// The bytes that its large values take in the table.
     pub bytes: u64,

@@ -28,9 +28,9 @@ pub enum ServiceState {
     /// Intents are read and due routes are published.
     #[default]
     Well,
-    /// Work goes on without success.
+    /// Work continues without success.
     Failing,
-    /// A part does not go on.
+    /// A part does not continue.
     Stuck,
 }
 
@@ -38,7 +38,7 @@ impl ServiceState {
     /// Every state.
     pub const ALL: [Self; 3] = [Self::Well, Self::Failing, Self::Stuck];
 
-    /// The word.
+    /// The name in documents.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Well => "well",

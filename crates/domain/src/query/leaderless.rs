@@ -12,7 +12,7 @@ use ambient::Timestamp;
 /// and ended.
 const MAX_LOOK_GAP: Duration = Duration::from_secs(30);
 
-/// This replica's observations of the leader.
+/// The present period without a leader, as observed by this replica; empty while a replica leads.
 #[derive(Debug, Default)]
 pub struct Leaderless(Mutex<Option<Seen>>);
 

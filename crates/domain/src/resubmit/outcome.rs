@@ -1,4 +1,4 @@
-//! The outcome of the entry as which a malformed intent was resubmitted.
+//! The outcome of the new stream entry of a resubmitted malformed intent.
 
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::Serialize;

@@ -5,9 +5,9 @@
 //! older state has an older record. So no event is claimed for a server before a comparison with it has begun
 //! and its beginning is recorded. Lost events become PENDING again.
 //!
-//! An event may be marked after the comparison looked for it, so there are several rounds. The last round is
-//! the first with no claim at its beginning that was made before the comparison began, and with no lost event
-//! at its end that another transaction has locked.
+//! An event may be marked after the comparison looked for it, so there are several rounds. The rounds end
+//! after the first one that meets two conditions: when it began, every claim from before the comparison had
+//! ended; and when it ended, no lost event was locked by another transaction.
 //!
 //! | crash after | remaining state | next step |
 //! |---|---|---|
@@ -15,7 +15,7 @@
 //! | the beginning was recorded | its time | The next relay compares from that time on. |
 //! | events made PENDING | PENDING events, and the time | Published; the next comparison skips them. |
 //! | a round | the time before which no lost event is left | The next relay compares from that time on. |
-//! | the last round | the record that all is settled | No comparison until another server takes over. |
+//! | the last round | the record of a complete comparison | No comparison until another server takes over. |
 
 mod begin;
 mod extent;
@@ -63,10 +63,10 @@ pub(super) struct Comparing {
     search: Option<NewestCursor>,
     /// The total number of rounds begun.
     rounds: u64,
-    /// The time at which this relay wrote its last record that all is settled.
+    /// The time at which this relay wrote its last record of a complete comparison.
     recorded_at: Option<Instant>,
-    /// The newest record that all is settled, as this relay has read or written it: its server and the time
-    /// that it covers.
+    /// The newest record of a complete comparison that this relay has read or written: its server and the
+    /// time that it covers.
     newest_record: Option<(ServerNumber, RawTimestamp)>,
 }
 

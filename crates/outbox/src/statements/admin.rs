@@ -167,8 +167,8 @@ pub(crate) fn existing(table: &TableName, event_ids: &[Uuid]) -> BoundStatement 
         .bind([parameter::uuids(event_ids.iter().map(|id| id.into_bytes()))])
 }
 
-/// Lists DEAD or DELIVERED events of these times, the oldest first, except some; with the time that orders
-/// them.
+/// Lists DEAD or DELIVERED events of these times that are not in `except`, the oldest first, each with the
+/// time by which it is ordered.
 ///
 /// Plan: the index of these events in its order up to the limit.
 pub(crate) fn list_requeueable(

@@ -79,8 +79,8 @@ fn after(parameters: &mut Parameters, position: Option<&Position>) -> String {
 ///   first and is not free; an event that waits for its next attempt is not free either.
 /// * `locked`: the free events that no other transaction has locked.
 /// * `usable`: the events before which no event of their key is missing.
-/// * `cut`: the events that were reaped, or those that were not, like the first of all; up to the limit in
-///   bytes and, for reaped events, up to the smallest of their limits.
+/// * `cut`: the events of one kind, reaped or not, whichever the first event is; up to the limit in bytes
+///   and, for reaped events, up to the smallest of their limits.
 ///
 /// Plan: `slot` reads the queue in its order up to the limit; `head` reads the index of key order up to its
 /// limit for each key; `locked` reaches rows by their place in the table, `changed` by the primary key.

@@ -1,4 +1,4 @@
-//! The text that PostgreSQL writes for the same `jsonb`, and a shorter one.
+//! Writes JSON as PostgreSQL writes the same `jsonb`, or shorter: without spaces.
 
 use std::fmt::{self, Write};
 

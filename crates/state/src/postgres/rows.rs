@@ -63,7 +63,7 @@ pub(super) fn read_found(table: &TableName, row: &Row) -> Result<FoundRow, State
     }))
 }
 
-/// The bytes of a value's text.
+/// The length of a value's text, in bytes.
 pub(super) fn read_bytes(table: &TableName, row: &Row) -> Result<usize, StateError> {
     let bytes: i64 = column(table, row, "bytes")?;
     Ok(usize::try_from(bytes).unwrap_or(usize::MAX))

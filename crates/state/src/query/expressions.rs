@@ -52,11 +52,11 @@ pub enum IndexType {
     Boolean,
     /// Strings that are RFC 3339 times, as instants.
     Timestamptz,
-    /// Numbers that are integers of four bytes. For SQL by hand.
+    /// Numbers that are integers of four bytes. Only for clients' own SQL: no filter uses such an index.
     Int,
-    /// Numbers that are integers of eight bytes. For SQL by hand.
+    /// Numbers that are integers of eight bytes. Only for clients' own SQL.
     Bigint,
-    /// Strings that are dates or times, by their day in UTC. For SQL by hand.
+    /// Strings that are dates or times, by their day in UTC. Only for clients' own SQL.
     Date,
 }
 

@@ -28,7 +28,7 @@ impl Instant {
     }
 }
 
-/// Microseconds since 1970 in UTC of a text of the form; `None` for any other text.
+/// Parses a text of the form of [`Instant`] into microseconds since 1970 in UTC; `None` for any other text.
 pub(super) fn micros(text: &str) -> Option<i64> {
     /// The form up to the seconds: `0` stands for a digit.
     const FORM: &[u8] = b"0000-00-00T00:00:00";

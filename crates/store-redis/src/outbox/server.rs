@@ -4,9 +4,9 @@
 //! Another run id or replication id means another server, which may lack entries that the previous one had
 //! acknowledged. A value in Redis has one record for each set of event types that relays of an outbox carry:
 //! the server that was compared, and the time until which all of these events are there, or since which the
-//! comparison is pending. A loss of data removes the value as well, or restores an older one, which states
-//! until when the restored data was complete. The value is written only in place of the one that was read: a
-//! value that was deleted meanwhile stays deleted.
+//! comparison is pending. If Redis loses data, it loses the value as well or restores an older one; the older
+//! one states until when the restored data was complete. A write replaces the value only if it is still the
+//! one that was read, so a value that was deleted meanwhile stays deleted.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

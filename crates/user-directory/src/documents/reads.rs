@@ -14,8 +14,8 @@ use tokio::sync::Semaphore;
 type UserLookups = Arc<HashMap<String, Lookup>>;
 type StatementRead = BoxFuture<'static, UserLookups>;
 
-/// The shared statements. Clones share them. The waiting statements are as bounded as the calls are, since
-/// they are dropped with them.
+/// The shared statements. Clones share them. A waiting statement is dropped with its calls, so the bound of
+/// the calls bounds the statements.
 #[derive(Clone, Debug)]
 pub(super) struct Reads {
     turns: Arc<Semaphore>,
@@ -23,7 +23,7 @@ pub(super) struct Reads {
     max_users: usize,
 }
 
-/// A statement that can still be joined.
+/// The newest statement. Calls add users to it until it runs.
 #[derive(Debug)]
 struct Forming {
     /// `None` once the statement runs.
@@ -32,8 +32,8 @@ struct Forming {
 }
 
 impl Reads {
-    /// Allows at most `concurrency` statements at a time, each for at most `max_users` that several calls
-    /// name.
+    /// Allows at most `concurrency` statements at a time. Calls share a statement as long as it has at most
+    /// `max_users`.
     pub(super) fn new(concurrency: usize, max_users: usize) -> Self {
         Self { turns: Arc::new(Semaphore::new(concurrency.max(1))), forming: Arc::default(), max_users }
     }

@@ -1,5 +1,5 @@
-//! Erasing a user from the streams: the entries are read from the first to the last, and deleted by what
-//! they say.
+//! Erasing a user from the streams: all entries are read from the first to the last, and those that name the
+//! user are deleted.
 
 use ambient::Timestamp;
 use domain::entry::{EntryId, RawFields};

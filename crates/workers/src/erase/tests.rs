@@ -1,5 +1,5 @@
-//! An erasure that dies at any call, that another transaction or a publisher is in the way of, or that an
-//! intent comes during.
+//! Erasures that die at any call, that meet locks of other transactions or leases of publishers, or during
+//! which an intent is accepted.
 
 use ambient::{ManualClock, SeededTokens};
 use domain::entry::{EntryId, RawFields};

@@ -119,7 +119,7 @@ where
         }])
     }
 
-    /// The route of an entry of an outbound stream. The entry tells it; the tables do not have its id in an
+    /// The route of an entry of an outbound stream. The entry names it; the tables do not have its id in an
     /// index.
     async fn outbound(&mut self, stream: &NamedStream<S>, id: EntryId) -> Result<Option<Fate>, StoreError> {
         let Some(look) = self.look(stream, id).await else { return Ok(None) };

@@ -37,7 +37,7 @@ pub(super) struct EntryReader<'a, P: Ports> {
     settings: &'a IntakeSettings,
     window: ReadWindow,
     misses: u32,
-    /// The time at which the last look at an entry began that did not lead to its outcome.
+    /// The start of the last look at a large entry, if that look did not determine the outcome.
     looked_at: Option<Instant>,
 }
 

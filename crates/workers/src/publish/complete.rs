@@ -25,8 +25,8 @@ use crate::health::Stopped;
 use crate::ports::Ports;
 
 /// The longest time that the loop of a channel waits for one statement. Slower completions are retried beside
-/// the loop, without this bound, and so are the others of a chunk that has waited as long in all, once its
-/// parts are single rows.
+/// the loop, without this bound. If a chunk has waited this long in all and its parts are single rows, the
+/// rest of it is retried there, too.
 const MAX_COMMIT_WAIT: Duration = Duration::from_secs(1);
 /// The pause after a retry, as a multiple of the time that the retry took, so that slow rows take little of
 /// PostgreSQL's time.

@@ -100,16 +100,16 @@ impl Scan {
         !self.backlog
     }
 
-    /// Returns the time from which on a result of the next-due query is recent enough. A tolerance of half an
-    /// interval is enough for publishers that begin at different times to end up sharing the queries.
+    /// Returns the earliest time of a next-due query whose result is still recent enough. A tolerance of half
+    /// an interval is enough for publishers that begin at different times to end up sharing the queries.
     pub(super) fn answers_since(&self, now: Instant) -> Instant {
         now.checked_sub(self.idle_interval / 2).map_or(now, |since| since.max(self.changed_at))
     }
 
     /// Records that nothing is due for `wait`, by the result of a query at `asked_at`.
     pub(super) fn nothing_due(&mut self, now: Instant, wait: Duration, asked_at: Instant) {
-        // Routes that others make due are found within an interval of the query, also if another publisher
-        // sent it.
+        // The query is repeated after one interval at the latest, so that routes are found that other
+        // replicas made due. The interval counts from the query even if another publisher sent it.
         let ask_again_at = asked_at + self.idle_interval;
         self.next_at = now.checked_add(wait).map_or(ask_again_at, |due_at| due_at.min(ask_again_at));
     }
@@ -119,7 +119,8 @@ impl Scan {
         self.next_at = now + SCAN_LOCK_POLL_INTERVAL;
     }
 
-    /// Records that this publisher has made routes due at `at`, or may have. The next scan is not later.
+    /// Records that routes of this publisher are, or may be, due at `at`. The next scan begins then at the
+    /// latest.
     pub(super) fn wake_by(&mut self, now: Instant, at: Instant) {
         self.changed_at = now;
         self.next_at = self.next_at.min(at);

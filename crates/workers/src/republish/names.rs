@@ -1,5 +1,5 @@
-//! Streams that cannot be compared, because the channel's stream was renamed in the time in question: its
-//! routes do not show which stream they are in (ADR 0045).
+//! Streams that cannot be compared, because the channel's stream was renamed in the compared period: the
+//! routes of the channel do not show in which stream their entries are (ADR 0045).
 
 use ambient::{Clock, Timestamp};
 use domain::ports::{Election, OutboundInspection, RepublishStore, SavedStream, StoreError};
@@ -26,7 +26,7 @@ where
     C: Clock,
 {
     /// Divides the streams into those to compare and those whose channel was published to another stream as
-    /// well: its routes do not show which stream they are in.
+    /// well.
     pub(super) async fn divide_by_names(
         &self,
         suspects: &[Suspect],
@@ -49,8 +49,9 @@ where
         Ok((comparable, renamed))
     }
 
-    /// Returns the streams that were never saved, if their channel was published to another stream before and
-    /// that one was saved on another server: it may have lost entries while the channel was renamed.
+    /// Returns the new streams whose channel was published to another stream before, if that stream was saved
+    /// on another server: it may have lost entries while the channel was renamed. A stream is new if it was
+    /// never saved.
     pub(super) async fn renamed_during_a_change(
         &self,
         seen: &[Observed],

@@ -1,4 +1,4 @@
-//! The conditions for a comparison, the entries that it appends, and the rest when it is not complete.
+//! The conditions for a comparison, the entries that it appends, and what remains when it is not complete.
 
 mod changes;
 mod comparison;

@@ -34,7 +34,7 @@ pub(in crate::pages) const DEAD_LETTERS: ChangePages = ChangePages {
     nouns: ["dead letter", "dead letters"],
 };
 
-/// Changes of other routes.
+/// Changes of routes that are not dead letters.
 pub(in crate::pages) const ROUTES: ChangePages = ChangePages {
     list: super::FORM_PATH,
     plan: "/console/routes/plan",

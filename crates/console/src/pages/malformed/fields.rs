@@ -40,9 +40,9 @@ impl Budget {
 
 /// The field that breaks the rule.
 enum Broken<'a> {
-    /// The field has this name.
+    /// The name of the field.
     Named(&'a str),
-    /// The field's name, quoted as in messages, is this or begins with this.
+    /// The field's name, quoted as in messages; if it ends in an ellipsis, the beginning of the name.
     Quoted(&'a str),
     /// The field's name is not UTF-8.
     NoText,

@@ -1,4 +1,5 @@
-//! Failing parts: they work without success, and stop by themselves when their budget is used up.
+//! Failing parts: they work, but without success. Channels with failed attempts or new dead letters,
+//! completions that have been deferred for long, and producers with nothing but malformed intents.
 
 use std::time::Duration;
 

@@ -1,8 +1,8 @@
 //! The events that a comparison covers: those that the state of the server may lack, according to its
 //! records.
 //!
-//! The state has every event that a record covers, whichever relay has written it. So a relay that begins or
-//! ceases to carry some types does not repeat comparisons that were made under the previous types.
+//! The server has every event that a record covers, whichever relay wrote the record. So a relay that begins
+//! or ceases to carry some types does not repeat comparisons that were made for its previous types.
 
 use pg::RawTimestamp;
 

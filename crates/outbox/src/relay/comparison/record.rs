@@ -1,4 +1,4 @@
-//! The record that everything is settled, kept up to date while events are delivered.
+//! The record of a complete comparison, kept up to date while events are delivered.
 //!
 //! After a loss, or a restart without one, events delivered since the record are compared. A record that is
 //! seconds old keeps their number small, however long the relay was idle.
@@ -18,8 +18,8 @@ use crate::{OutboxError, Progress, Publisher, RecordWrite, RelayObserver, Server
 const RECORD_INTERVAL: Duration = Duration::from_secs(10);
 
 impl<S: Storage, P: Publisher, O: RelayObserver> Relay<S, P, O> {
-    /// Records that all is settled: once after the start, and then if events were delivered since and the
-    /// last record is old.
+    /// Writes the record of a complete comparison: once after the start, and then if events were delivered
+    /// since and the last record is old.
     pub(super) async fn refresh(
         &self,
         work: &mut LoopState,

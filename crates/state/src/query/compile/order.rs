@@ -179,8 +179,8 @@ impl<'a> OrderTerm<'a> {
         behind(self.descending)
     }
 
-    /// The condition that holds for every row after the value or equal to it in this term: a range of the
-    /// index in whose order the page is read.
+    /// The condition for the rows whose value in this term is `value` or comes after it: a range of the index
+    /// in whose order the page is read.
     fn bound(&self, value: Option<&SortValue>, key: &str, parameters: &mut Parameters) -> Option<String> {
         let (left, right) = match value? {
             SortValue::Micros(micros) => (self.column().to_owned(), self.instant(*micros, key, parameters)?),

@@ -1,4 +1,4 @@
-//! The entries that a comparison appends again, and the rest when it fails, is slow or is stopped.
+//! The entries that a comparison appends again, and what remains when it fails, is slow or is stopped.
 
 use super::*;
 
