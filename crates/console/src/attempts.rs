@@ -1,11 +1,12 @@
 //! The limit on attempts to sign in.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use ambient::Timestamp;
+use http_server::client_network;
 
 /// The most failed attempts of a client address in [`ATTEMPT_WINDOW`], on one replica.
 const MAX_FAILED_ATTEMPTS: usize = 5;
@@ -29,7 +30,7 @@ impl Attempts {
     /// `Err` is the time until the next attempt is allowed.
     pub(crate) fn begin(&self, addr: Option<IpAddr>, now: Timestamp) -> Result<(), Duration> {
         let mut attempts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let addr = addr.map(network);
+        let addr = addr.map(client_network);
         let is_recent = |at: &Timestamp| now.saturating_since(*at) < ATTEMPT_WINDOW;
         if attempts.len() >= MAX_ATTEMPT_ADDRS && !attempts.contains_key(&addr) {
             attempts.retain(|_, failed| failed.last().is_some_and(is_recent));
@@ -55,18 +56,9 @@ impl Attempts {
     /// Removes the last attempt from the count, because it succeeded.
     pub(crate) fn succeeded(&self, addr: Option<IpAddr>) {
         let mut attempts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(failed) = attempts.get_mut(&addr.map(network)) {
+        if let Some(failed) = attempts.get_mut(&addr.map(client_network)) {
             failed.pop();
         }
-    }
-}
-
-/// The address that stands for one client: for IPv6 the /64 network, because one client may have all its
-/// addresses.
-fn network(addr: IpAddr) -> IpAddr {
-    match addr {
-        IpAddr::V4(_) => addr,
-        IpAddr::V6(addr) => Ipv6Addr::from_bits(addr.to_bits() & !u128::from(u64::MAX)).into(),
     }
 }
 

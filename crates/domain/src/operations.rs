@@ -16,8 +16,11 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::document::counted_form;
+use crate::erase;
 use crate::query::Counted;
+use crate::resubmit::RESUBMIT_ACTION;
 use crate::route::{Channel, RouteKey, RouteStatus, Version};
+use crate::step_down::StepDown;
 
 pub use plan::{Group, PLAN_IDS, Plan, PlanCounter, PlanGroup};
 pub use selection::{LivePlace, RouteFilter, Selection, TargetPlace};
@@ -84,6 +87,19 @@ pub enum Changeable {
     /// Their entries are in the outbound streams.
     Published,
 }
+
+/// Every value of `operator_actions.action`.
+pub const ACTIONS: [&str; 9] = [
+    "replay_dead_letters",
+    "discard_dead_letters",
+    "cancel_routes",
+    "resend_routes",
+    "hold",
+    "release",
+    RESUBMIT_ACTION,
+    erase::ACTION,
+    StepDown::ACTION,
+];
 
 impl RouteChange {
     /// A discard for this reason. `None` if the text is not a reason.

@@ -9,6 +9,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::entry::EntryId;
+use crate::route::RouteStatus;
 
 /// A Redis server process with one replication history. An acknowledgement is valid only for the server that
 /// gave it.
@@ -33,6 +34,16 @@ pub struct Acknowledged {
     pub entry_id: String,
     /// Server that acknowledged it.
     pub server: ServerId,
+}
+
+/// True if the entry that a route names belongs in the outbound stream for good: the route is published, or it
+/// was published and an operator cancelled its resend.
+pub fn keeps_entry(status: RouteStatus, published_entry_id: &str) -> bool {
+    match status {
+        RouteStatus::Published => true,
+        RouteStatus::Skipped => !published_entry_id.is_empty(),
+        RouteStatus::Pending | RouteStatus::Failed | RouteStatus::DeadLetter => false,
+    }
 }
 
 /// The state of an outbound stream at one time.

@@ -42,7 +42,7 @@ pub use body::{
 };
 pub use exchange::{Occupied, admit_known_client, name_route};
 pub use listener::serve;
-pub use proxies::{Client, InvalidNetwork, Peer, TrustedProxies};
+pub use proxies::{Client, InvalidNetwork, Peer, TrustedProxies, client_network};
 pub use reload::ReloadError;
 pub use request_id::{RequestId, X_REQUEST_ID};
 pub use service::{Answered, ListenerRefusal, ListenerSettings, ResponseObserver};

@@ -4,7 +4,7 @@
 //! client can write them.
 
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -116,6 +116,15 @@ fn address(text: &str) -> Option<IpAddr> {
     let bracketed = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
     let addr = bracketed.parse().ok().or_else(|| text.parse::<SocketAddr>().ok().map(|addr| addr.ip()));
     addr.map(|addr: IpAddr| addr.to_canonical())
+}
+
+/// The address that stands for one client: for IPv6 the /64 network, because one client may have all its
+/// addresses.
+pub fn client_network(addr: IpAddr) -> IpAddr {
+    match addr {
+        IpAddr::V4(_) => addr,
+        IpAddr::V6(addr) => Ipv6Addr::from_bits(addr.to_bits() & !u128::from(u64::MAX)).into(),
+    }
 }
 
 #[cfg(test)]

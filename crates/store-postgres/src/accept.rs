@@ -177,7 +177,13 @@ async fn write(
     // Encoded while PostgreSQL inserts the records.
     let second = async {
         let for_routes = session.prepare(routes::insert(&rows.acceptances)).await?;
-        Ok::<_, PgError>((for_routes, session.prepare(malformed_intents::insert(&rows.malformed)).await?))
+        // Preparing takes a lock on the table: while an operator has locked it, batches without a malformed
+        // intent are committed.
+        let for_malformed = match &rows.malformed[..] {
+            [] => None,
+            some => Some(session.prepare(malformed_intents::insert(some)).await?),
+        };
+        Ok::<_, PgError>((for_routes, for_malformed))
     };
     let ((begun, answered, moved, inserted), second) = join(first, second).await;
     begun?;
@@ -193,8 +199,12 @@ async fn write(
     let (for_routes, for_malformed) = second?;
     let with_routes =
         async { if rows.acceptances.is_empty() { Ok(0) } else { session.change(&for_routes).await } };
-    let with_malformed =
-        async { if rows.malformed.is_empty() { Ok(0) } else { session.change(&for_malformed).await } };
+    let with_malformed = async {
+        match &for_malformed {
+            Some(statement) => session.change(statement).await,
+            None => Ok(0),
+        }
+    };
     // COPY cannot be pipelined with other statements.
     copy_large(session, &rows.large).await?;
     // A COMMIT after a failed statement rolls back without an error of its own, so every result is checked.

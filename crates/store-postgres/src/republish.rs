@@ -8,7 +8,7 @@ use domain::ports::{
 };
 use domain::record::NotificationId;
 use domain::republish::SeenStream;
-use domain::route::{Channel, RouteKey, RouteStatus};
+use domain::route::{Channel, RouteKey};
 use pg::parameter::{self, Parameter};
 use pg::{BoundStatement, Session};
 use tokio_postgres::Row;
@@ -165,6 +165,13 @@ fn published_entry(row: &Row, notification_id: NotificationId) -> Result<Option<
     Ok(Some(PublishedEntry { key, channel, entry_id }))
 }
 
+/// The condition of [`domain::republish::keeps_entry`].
+macro_rules! keeps_entry {
+    () => {
+        "(r.status = 'published' OR (r.status = 'skipped' AND r.published_entry_id <> ''))"
+    };
+}
+
 pg::statements! {
     /// The saved states of streams.
     SAVED_STREAMS = "outbound_streams.list", plan ["outbound_streams_pkey"], "
@@ -199,7 +206,7 @@ pg::statements! {
 
     /// A page of records, the newest first, with the published routes of each. A record without one has a
     /// row, too, so that the next page begins after it.
-    PUBLISHED = "republish.list_published", plan ["records_listing_idx", "routes_pkey"], "
+    PUBLISHED = "republish.list_published", plan ["records_listing_idx", "routes_pkey"], concat!("
         SELECT page.notification_id, page.accepted_at, r.route_id, r.channel, r.published_entry_id
         FROM (
             SELECT accepted_at, notification_id FROM records
@@ -207,9 +214,9 @@ pg::statements! {
             ORDER BY accepted_at DESC, notification_id DESC
             LIMIT $4::bigint
         ) AS page
-        LEFT JOIN routes r ON r.notification_id = page.notification_id AND r.status = $5::text
+        LEFT JOIN routes r ON r.notification_id = page.notification_id AND ", keeps_entry!(), "
         ORDER BY page.accepted_at DESC, page.notification_id DESC
-        LIMIT $6::bigint";
+        LIMIT $5::bigint");
 
     /// The columns that publishing needs. A published route has no next attempt: its publication time is
     /// returned instead. The entry that the next one replaces is the one that the last resend replaced.
@@ -221,35 +228,35 @@ pg::statements! {
                 coalesce(nullif(r.replaced_entry_id, r.published_entry_id), '') AS published_entry_id
             FROM unnest($1::text[], $2::text[]) AS g (notification_id, route_id)
             JOIN routes r ON r.notification_id = g.notification_id AND r.route_id = g.route_id
-            WHERE r.status = $3::text
+            WHERE ", keeps_entry!(), "
         ) AS r
         JOIN records c ON c.notification_id = r.notification_id");
 
     /// Changes only the entry id and the version. Skips a route that was changed or deleted since it was
     /// read, or that another transaction has locked.
-    REPLACE_ENTRIES = "republish.replace_entries", plan ["routes_pkey"], "
+    REPLACE_ENTRIES = "republish.replace_entries", plan ["routes_pkey"], concat!("
         UPDATE routes r
         SET published_entry_id = g.entry_id,
-            updated_at = greatest($6::timestamptz, r.updated_at + interval '1 microsecond')
+            updated_at = greatest($5::timestamptz, r.updated_at + interval '1 microsecond')
         FROM (
             SELECT g.*
-            FROM unnest($1::text[], $2::text[], $3::timestamptz[], $5::text[])
+            FROM unnest($1::text[], $2::text[], $3::timestamptz[], $4::text[])
                 AS g (notification_id, route_id, expected, entry_id)
             JOIN routes r ON r.notification_id = g.notification_id AND r.route_id = g.route_id
-            WHERE r.updated_at = g.expected AND r.status = $4::text
+            WHERE r.updated_at = g.expected AND ", keeps_entry!(), "
             FOR NO KEY UPDATE OF r SKIP LOCKED
         ) AS g
         WHERE r.notification_id = g.notification_id AND r.route_id = g.route_id AND r.updated_at = g.expected
-            AND r.status = $4::text
-        RETURNING r.notification_id, r.route_id";
+            AND ", keeps_entry!(), "
+        RETURNING r.notification_id, r.route_id");
 
-    /// The routes that are published at the version that was read: they would have been changed if they had
+    /// The routes that keep an entry at the version that was read: they would have been changed if they had
     /// not been locked.
-    UNCHANGED = "republish.unchanged", plan ["routes_pkey"], "
+    UNCHANGED = "republish.unchanged", plan ["routes_pkey"], concat!("
         SELECT r.notification_id, r.route_id
         FROM unnest($1::text[], $2::text[], $3::timestamptz[]) AS g (notification_id, route_id, expected)
         JOIN routes r ON r.notification_id = g.notification_id AND r.route_id = g.route_id
-        WHERE r.updated_at = g.expected AND r.status = $4::text";
+        WHERE r.updated_at = g.expected AND ", keeps_entry!());
 }
 
 fn saved_streams(streams: &[&str]) -> BoundStatement {
@@ -278,30 +285,24 @@ pub(crate) fn published(before: &RecordCursor, since: Timestamp, records: usize)
         parameter::text(before.notification_id.as_str()),
         parameter::instant(since),
         parameter::rows(records),
-        published_status(),
         parameter::rows(PAGE_ROWS_MAX),
     ])
 }
 
-fn published_status() -> Parameter {
-    parameter::text(RouteStatus::Published.as_str())
-}
-
 fn published_routes(keys: &[&RouteKey]) -> BoundStatement {
     let [notification_ids, route_ids] = routes::keys(keys.iter().copied());
-    PUBLISHED_ROUTES.bind([notification_ids, route_ids, published_status()])
+    PUBLISHED_ROUTES.bind([notification_ids, route_ids])
 }
 
 fn replace_entries(routes: &[Published], now: Timestamp) -> BoundStatement {
     let [notification_ids, route_ids, expected] = as_read(routes);
     let entries = parameter::texts(routes.iter().map(|done| done.entry.entry_id.as_str()));
-    let status = published_status();
-    REPLACE_ENTRIES.bind([notification_ids, route_ids, expected, status, entries, parameter::instant(now)])
+    REPLACE_ENTRIES.bind([notification_ids, route_ids, expected, entries, parameter::instant(now)])
 }
 
 fn unchanged(routes: &[Published]) -> BoundStatement {
     let [notification_ids, route_ids, expected] = as_read(routes);
-    UNCHANGED.bind([notification_ids, route_ids, expected, published_status()])
+    UNCHANGED.bind([notification_ids, route_ids, expected])
 }
 
 fn as_read(routes: &[Published]) -> [Parameter; 3] {

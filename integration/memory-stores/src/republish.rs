@@ -6,8 +6,8 @@ use domain::ports::{
     StoreError,
 };
 use domain::record::{NotificationId, Record};
-use domain::republish::SeenStream;
-use domain::route::{Channel, LiveRoute, RouteKey, RouteStatus};
+use domain::republish::{SeenStream, keeps_entry};
+use domain::route::{Channel, LiveRoute, RouteKey};
 
 use super::database::{MemoryDatabase, Row};
 use super::lock;
@@ -76,7 +76,7 @@ impl RepublishStore for MemoryDatabase {
         page.sort_by_key(|record| std::cmp::Reverse(order(record)));
         page.truncate(records);
         let routes = page.iter().flat_map(|record| tables.routes_of(&record.notification_id));
-        let published = routes.filter(|row| row.status == RouteStatus::Published);
+        let published = routes.filter(|row| keeps_entry(row.status, &row.published_entry_id));
         let entries = published.filter_map(published_entry).collect();
         let next = if page.len() == records { page.pop() } else { None };
         Ok(PublishedPage { entries, corrupt: Vec::new(), next })
@@ -86,8 +86,10 @@ impl RepublishStore for MemoryDatabase {
         let tables = lock(&self.0);
         let rows = keys.iter().filter_map(|key| tables.routes.get(*key));
         let routes = rows.filter_map(|row| {
-            let next_attempt_at = row.published_at.filter(|_| row.status == RouteStatus::Published)?;
-            Some(LiveRoute { next_attempt_at, ..row.route.clone() })
+            let is_kept = keeps_entry(row.status, &row.published_entry_id);
+            let next_attempt_at = row.published_at.filter(|_| is_kept)?;
+            let replaces = row.route.replaces.clone().filter(|replaced| *replaced != row.published_entry_id);
+            Some(LiveRoute { next_attempt_at, replaces, ..row.route.clone() })
         });
         Ok(DuePage { routes: routes.collect(), ..DuePage::default() })
     }
@@ -101,8 +103,9 @@ impl RepublishStore for MemoryDatabase {
         let mut replace = |given: &Published| {
             let is_locked = tables.locked.contains(&given.key);
             let row = tables.routes.get_mut(&given.key);
-            let is_unchanged =
-                |row: &&mut Row| row.status == RouteStatus::Published && row.route.version == given.version;
+            let is_unchanged = |row: &&mut Row| {
+                keeps_entry(row.status, &row.published_entry_id) && row.route.version == given.version
+            };
             match row.filter(is_unchanged) {
                 Some(_) if is_locked => Completion::Locked,
                 Some(row) => {

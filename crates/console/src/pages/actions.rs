@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::extract::{RawQuery, State};
 use axum::routing::get;
+use domain::operations::ACTIONS;
 use domain::personal::Document;
 use domain::ports::Queries;
 use domain::query::{ActionFilter, ActionPlace, PageLimit, RecordedAction};
@@ -21,9 +22,6 @@ use crate::widgets::{column, empty, number, numbers, table, time, too_many, visi
 /// The address of the list.
 const PATH: &str = "/console/actions";
 const PARAMS: [&str; 7] = ["actor", "action", "request_id", "after", "before", "limit", "cursor"];
-/// The names of the actions.
-const ACTIONS: [&str; 6] =
-    ["replay_dead_letters", "discard_dead_letters", "step_down", "hold", "release", domain::erase::ACTION];
 
 /// The route of this page.
 pub(crate) fn routes<P: Ports>() -> Router<Arc<Console<P>>> {

@@ -3,6 +3,7 @@
 use super::{Discrepancy, DiscrepancyKind as Kind, RetentionCutoffs, Subject, notification_time};
 use crate::entry::{EntryId, RawFields};
 use crate::republish::OutboundState;
+use crate::republish::keeps_entry;
 use crate::route::{Channel, RouteKey, RouteStatus};
 
 /// The discrepancy to report if the entry `id` of a published route is missing in `stream`.
@@ -96,16 +97,18 @@ pub fn judge_outbound(
     }
     match route.status {
         Some(RouteStatus::Pending | RouteStatus::Failed) => OutboundVerdict::Uncommitted,
-        Some(status @ (RouteStatus::DeadLetter | RouteStatus::Skipped)) => {
+        Some(status) if keeps_entry(status, &route.published_entry_id) => {
+            match route.published_entry_id.parse::<EntryId>() {
+                Ok(named) if named != id => {
+                    wrong(Kind::DuplicateOutboundEntry, format!("the route {key} was published as {named}"))
+                }
+                _ => OutboundVerdict::Published,
+            }
+        }
+        Some(status) => {
             wrong(Kind::OutboundEntryNotPublished, format!("the route {key} is {}", status.as_str()))
         }
         // A row that cannot be read, or that names no entry, is reported as a discrepancy elsewhere.
         None => OutboundVerdict::Published,
-        Some(RouteStatus::Published) => match route.published_entry_id.parse::<EntryId>() {
-            Ok(named) if named != id => {
-                wrong(Kind::DuplicateOutboundEntry, format!("the route {key} was published as {named}"))
-            }
-            _ => OutboundVerdict::Published,
-        },
     }
 }

@@ -9,6 +9,7 @@ use crate::catalog::AudienceKind;
 use crate::entry::EntryId;
 use crate::query::OLDEST_DUE_LIMIT;
 use crate::record::NotificationId;
+use crate::republish::keeps_entry;
 use crate::route::{Channel, RouteKey, RouteStatus};
 
 /// The most recipients that one discrepancy lists.
@@ -96,10 +97,10 @@ impl AuditedRoute {
         due.filter(|due| now.saturating_since(*due) > OLDEST_DUE_LIMIT)
     }
 
-    /// The id of the outbound entry, if the route is published and names one.
+    /// The id of the outbound entry that the route keeps.
     pub fn entry_id(&self) -> Option<EntryId> {
         let id = self.published_entry_id.parse().ok();
-        id.filter(|_| self.status == RouteStatus::Published)
+        id.filter(|_| keeps_entry(self.status, &self.published_entry_id))
     }
 }
 

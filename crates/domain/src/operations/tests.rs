@@ -1,4 +1,5 @@
 use super::*;
+use crate::hold::HoldChange;
 use crate::query::DeadLetterFilter;
 
 const BUDGETS: Budgets = Budgets { push: 3, email: 7 };
@@ -127,4 +128,19 @@ fn the_arguments_name_the_filter_or_the_ids_of_the_chunk_and_the_idempotency_key
     let max_attempts = json!({"push": 3, "email": 7});
     let expected = json!({"ids": ["1-0/push:user:u"], "idempotency_key": "k", "max_attempts": max_attempts});
     assert_eq!(arguments, expected);
+}
+
+#[test]
+fn every_action_is_listed_once() {
+    let reason = || "r".to_owned();
+    let of_routes = [
+        RouteChange::Replay(BUDGETS),
+        RouteChange::Discard { reason: reason() },
+        RouteChange::cancel(reason()).expect("a reason"),
+        RouteChange::Resend { budgets: BUDGETS, reason: reason() },
+    ];
+    let of_holds = [HoldChange::Hold { reason: reason() }, HoldChange::Release];
+    let others = [RESUBMIT_ACTION, erase::ACTION, StepDown::ACTION];
+    let actions = of_routes.iter().map(RouteChange::action).chain(of_holds.iter().map(HoldChange::action));
+    assert_eq!(actions.chain(others).collect::<Vec<_>>(), ACTIONS);
 }

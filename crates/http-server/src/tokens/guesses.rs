@@ -11,6 +11,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::problem::{Problem, TOO_MANY_REQUESTS};
+use crate::proxies::client_network;
 use crate::sparse_log::SparseLog;
 
 /// The most requests with an unknown token from one peer address in [`GUESS_WINDOW`], on one replica, that
@@ -21,7 +22,7 @@ const GUESS_WINDOW: Duration = Duration::from_secs(60);
 /// The most addresses that are counted. When there are more, all counts are dropped.
 const MAX_GUESS_ADDRS: usize = 10_000;
 
-/// Counts requests with an unknown token by the address of the peer.
+/// Counts requests with an unknown token by the address of the peer, IPv6 addresses by their network.
 #[derive(Debug, Default)]
 pub(super) struct Guesses {
     counted: Mutex<HashMap<Option<IpAddr>, (Instant, u32)>>,
@@ -43,7 +44,7 @@ impl Guesses {
         if counted.len() >= MAX_GUESS_ADDRS {
             counted.clear();
         }
-        let (since, count) = counted.entry(addr).or_insert((now, 0));
+        let (since, count) = counted.entry(addr.map(client_network)).or_insert((now, 0));
         if *since + GUESS_WINDOW <= now {
             (*since, *count) = (now, 0);
         }
@@ -67,5 +68,13 @@ mod tests {
         assert!(guesses.count(other).is_ok());
         tokio::time::advance(GUESS_WINDOW).await;
         assert!(guesses.count(one).is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_addresses_of_one_ipv6_network_are_limited_together() {
+        let guesses = Guesses::default();
+        let of_network = |n: usize| format!("2001:db8::{n:x}").parse().ok();
+        assert_eq!((0..100).filter(|n| guesses.count(of_network(*n)).is_ok()).count(), MAX_GUESSES as usize);
+        assert!(guesses.count("2001:db8:0:1::1".parse().ok()).is_ok());
     }
 }

@@ -208,7 +208,7 @@ impl ReceiptsFixture for World {
 }
 
 impl RepublishFixture for World {
-    fn store(&self) -> &(impl AcceptanceStore + RouteStore + RepublishStore) {
+    fn store(&self) -> &(impl AcceptanceStore + RouteStore + RepublishStore + Operations) {
         &self.store
     }
 }

@@ -2,10 +2,11 @@
 
 use ambient::Timestamp;
 use domain::entry::EntryId;
+use domain::operations::{Budgets, OperatorAction, RouteChange, Selection};
 use domain::outbound::encode;
 use domain::ports::{
-    AcceptanceStore, Completion, DueOrder, Published, PublishedPage, RecordCursor, RepublishStore,
-    RouteStore, RowLocks, ServerId,
+    AcceptanceStore, Completion, DueOrder, Operations, Published, PublishedPage, RecordCursor,
+    RepublishStore, RouteStore, RowLocks, ServerId, apply_change,
 };
 use domain::republish::SeenStream;
 use domain::route::{Channel, LiveRoute, RouteKey};
@@ -16,7 +17,7 @@ use super::acknowledged;
 /// A store under test.
 pub trait RepublishFixture {
     /// The store.
-    fn store(&self) -> &(impl AcceptanceStore + RouteStore + RepublishStore);
+    fn store(&self) -> &(impl AcceptanceStore + RouteStore + RepublishStore + Operations);
 }
 
 /// Runs every case of [`crate::contract::republish`], each on a fixture of its own.
@@ -32,6 +33,7 @@ macro_rules! republish_contract {
             a_published_route_is_encoded_as_its_publisher_encoded_it,
             a_replaced_entry_id_is_listed_and_the_version_rises_even_if_the_clock_does_not,
             a_replacement_under_an_older_version_or_of_a_live_route_is_a_conflict,
+            the_entry_of_a_route_whose_resend_was_cancelled_is_listed_and_replaced,
             how_a_stream_was_seen_is_loaded_as_it_was_saved_last,
             the_streams_of_each_channel_are_listed_by_when_they_were_used,
         );
@@ -204,6 +206,37 @@ pub async fn a_replacement_under_an_older_version_or_of_a_live_route_is_a_confli
     assert_eq!(swaps, [Applied, Conflict, Applied, Applied, Conflict]);
     let again = fixture.store().replace_published_entries(&given, at(9)).await.expect("the store is there");
     assert_eq!(again, [Conflict; 5], "the versions are used");
+}
+
+pub async fn the_entry_of_a_route_whose_resend_was_cancelled_is_listed_and_replaced(
+    fixture: impl RepublishFixture,
+) {
+    accept(fixture.store(), 1..=2, at(1)).await;
+    let routes = live(&fixture).await;
+    publish(&fixture, &routes[..2]).await;
+    let resend = RouteChange::Resend { budgets: Budgets { push: 3, email: 7 }, reason: String::new() };
+    let cancel = RouteChange::cancel("enough".to_owned()).expect("a reason");
+    let all_keys = Selection::Ids(routes.iter().map(|route| route.key.to_string()).collect());
+    for (change, changed) in [(resend, 2), (cancel, 4)] {
+        let targets = fixture.store().select_routes(&change, &all_keys).await.expect("the store is there");
+        let action = OperatorAction {
+            actor: "ops".to_owned(),
+            request_id: "r-1".to_owned(),
+            idempotency_key: None,
+            selection: all_keys.clone(),
+        };
+        let report = apply_change(fixture.store(), &change, &targets, &action, at(20)).await;
+        assert_eq!(report.expect("the store is there").changed, changed);
+    }
+    let expected: Vec<String> = routes[..2].iter().map(|route| format!("{} 1-7", route.key)).collect();
+    assert_eq!(all(&fixture, (0, LATE), 9).await, expected, "the others have no entry");
+    let kept = read(&fixture, &keys(&routes)).await;
+    assert_eq!(keys(&kept), keys(&routes[..2]));
+    assert!(kept.iter().all(|route| route.replaces.is_none()));
+    let swaps = fixture.store().replace_published_entries(&replaced(&kept, "9-9"), at(30)).await;
+    assert_eq!(swaps.expect("the store is there"), [Completion::Applied; 2]);
+    let expected: Vec<String> = routes[..2].iter().map(|route| format!("{} 9-9", route.key)).collect();
+    assert_eq!(all(&fixture, (0, LATE), 9).await, expected);
 }
 
 pub async fn how_a_stream_was_seen_is_loaded_as_it_was_saved_last(fixture: impl RepublishFixture) {

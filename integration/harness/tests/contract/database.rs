@@ -2,8 +2,8 @@
 
 use domain::hold::HoldKey;
 use domain::ports::{
-    AcceptanceStore, CheckpointStore, HoldStore, IdempotencyStore, KeySweep, MalformedKey, RepublishStore,
-    RetentionStore, RouteStore,
+    AcceptanceStore, CheckpointStore, HoldStore, IdempotencyStore, KeySweep, MalformedKey, Operations,
+    RepublishStore, RetentionStore, RouteStore,
 };
 use domain::record::{IdempotencyKey, NotificationId};
 use domain::route::RouteKey;
@@ -123,7 +123,7 @@ impl RetentionFixture for Database {
 }
 
 impl RepublishFixture for Database {
-    fn store(&self) -> &(impl AcceptanceStore + RouteStore + RepublishStore) {
+    fn store(&self) -> &(impl AcceptanceStore + RouteStore + RepublishStore + Operations) {
         &self.0
     }
 }

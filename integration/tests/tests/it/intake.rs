@@ -342,3 +342,18 @@ async fn intake_continues_soon_after_ten_seconds_without_postgresql() {
     assert!(back.elapsed() < SOON, "it took {:?}", back.elapsed());
     drop(service);
 }
+
+#[tokio::test]
+async fn a_locked_table_of_malformed_intents_delays_no_valid_intent() {
+    let world = World::new().await;
+    let _service = world.service().start().await;
+    world.send(0..2).await;
+    world.settled(2).await;
+    let operator = world.database.client().await;
+    let lock = "BEGIN; LOCK TABLE malformed_intents IN ACCESS EXCLUSIVE MODE";
+    operator.batch_execute(lock).await.expect("the table is free");
+    world.send(2..6).await;
+    world.settled(6).await;
+    operator.batch_execute("ROLLBACK").await.expect("PostgreSQL is there");
+    world.check(0..6).await;
+}
