@@ -12,7 +12,7 @@ use futures_util::future::join;
 use pg::parameter::{self, Parameter};
 use pg::{BoundStatement, Session};
 
-use crate::codec::{column, corrupt};
+use crate::codec::{column, corrupt, one_row};
 use crate::error::store_error;
 use crate::records::{is_id_of, requests, requests_of};
 use crate::{PgStore, malformed_intents};
@@ -85,10 +85,8 @@ impl CheckpointStore for PgStore {
     ) -> Result<Swap, StoreError> {
         let Some(expected) = to.expected else { return Ok(Swap::Conflict) };
         let session = self.session("move the checkpoint back").await?;
-        match session.execute(move_back(&to, expected, server)).await.map_err(store_error)? {
-            0 => Ok(Swap::Conflict),
-            _ => Ok(Swap::Applied),
-        }
+        let moved = session.execute(move_back(&to, expected, server)).await.map_err(store_error)?;
+        Ok(if one_row(moved, "intake", to.stream)? { Swap::Applied } else { Swap::Conflict })
     }
 
     async fn save_intents_server(&self, stream: &str, server: &ServerId) -> Result<(), StoreError> {
@@ -113,10 +111,10 @@ async fn claim_for(
 ) -> Result<FenceWrite, StoreError> {
     let raise = if begins { BEGIN_TERM } else { CONTINUE_TERM };
     let raise = raise.bind([parameter::text(stream), fence_value(fence)]);
-    let claimed = session.execute(raise).await.map_err(store_error)?;
+    let claimed = one_row(session.execute(raise).await.map_err(store_error)?, "intake", stream)?;
     Ok(match load(session, stream).await? {
         None => FenceWrite::NoCheckpoint,
-        Some(checkpoint) if claimed == 0 => FenceWrite::Superseded(checkpoint.fence),
+        Some(checkpoint) if !claimed => FenceWrite::Superseded(checkpoint.fence),
         Some(checkpoint) => FenceWrite::At(checkpoint.last_entry_id),
     })
 }

@@ -215,6 +215,19 @@ impl LiveColumns {
     }
 }
 
+/// True if a statement that names a primary key changed its row, false if there was none.
+///
+/// # Errors
+///
+/// It changed several rows: the key of `table` is not unique.
+pub(crate) fn one_row(rows: u64, table: &'static str, key: &str) -> Result<bool, StoreError> {
+    match rows {
+        0 => Ok(false),
+        1 => Ok(true),
+        _ => Err(corrupt(table, key, format!("{rows} rows have this primary key"))),
+    }
+}
+
 pub(crate) fn corrupt(place: &'static str, key: &str, problem: String) -> StoreError {
     StoreError::Corrupt { place, key: key.to_owned(), problem }
 }

@@ -21,7 +21,7 @@ use pg::{BoundStatement, Session, Statement};
 use tokio_postgres::Row;
 
 use crate::PgStore;
-use crate::codec::{self, column, name, optional_instant, route_key, route_keys};
+use crate::codec::{self, column, name, one_row, optional_instant, route_key, route_keys};
 use crate::error::store_error;
 use crate::operator_actions::insert_action;
 use crate::routes::{keys, live_statuses};
@@ -174,7 +174,7 @@ impl HoldStore for PgStore {
     async fn end_hold(&self, hold: &HoldKey) -> Result<bool, StoreError> {
         let session = self.session("end a hold").await?;
         let ended = session.execute(END.bind(parameters(hold))).await.map_err(store_error)?;
-        Ok(ended > 0)
+        one_row(ended, "holds", &hold.name)
     }
 }
 
@@ -223,7 +223,7 @@ async fn write(
         HoldChange::Hold { reason } => MAKE.bind([scope, name, text(actor.name), text(reason)]),
         HoldChange::Release => RELEASE.bind([scope, name]),
     };
-    if session.execute(statement).await.map_err(store_error)? == 0 {
+    if !one_row(session.execute(statement).await.map_err(store_error)?, "holds", &key.name)? {
         return Ok(false);
     }
     let arguments = change.arguments(key, actor.idempotency_key).to_string();

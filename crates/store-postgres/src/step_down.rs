@@ -11,7 +11,7 @@ use domain::step_down::{StepDown, StepDownState};
 use pg::{Session, parameter};
 
 use crate::PgStore;
-use crate::codec::{column, corrupt};
+use crate::codec::{column, one_row};
 use crate::error::store_error;
 use crate::operator_actions::insert_action;
 
@@ -49,15 +49,10 @@ impl StepDownStore for PgStore {
 
 async fn write(session: &Session, asked: &StepDown) -> Result<bool, StoreError> {
     session.begin().await.map_err(store_error)?;
-    match session.execute(REQUEST.bind([parameter::text(&asked.replica)])).await.map_err(store_error)? {
-        0 => {
-            session.rollback().await.map_err(store_error)?;
-            return Ok(false);
-        }
-        1 => {}
-        rows => {
-            return Err(corrupt("replicas", &asked.replica, format!("{rows} rows have this primary key")));
-        }
+    let requested = REQUEST.bind([parameter::text(&asked.replica)]);
+    if !one_row(session.execute(requested).await.map_err(store_error)?, "replicas", &asked.replica)? {
+        session.rollback().await.map_err(store_error)?;
+        return Ok(false);
     }
     let by = (asked.actor.as_str(), asked.request_id.as_str());
     let insert = insert_action(by, StepDown::ACTION, &asked.arguments().to_string(), 1);
