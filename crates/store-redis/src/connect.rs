@@ -13,6 +13,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{Cmd, ErrorKind, RedisError, Script, ServerErrorKind, ToRedisArgs, Value};
 use tokio::time::{Instant, timeout_at};
 
+use crate::keyspace::OldKey;
 use crate::settings::RedisSettings;
 use crate::socket::{Connection, RedisEndpoint};
 
@@ -79,6 +80,26 @@ impl RedisClient {
             connecting: tokio::sync::Mutex::default(),
         };
         Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// The client for `key` and for the keys that have its hash tag: in a Cluster, that of the node that has
+    /// their slot.
+    #[must_use]
+    pub fn for_key(&self, _key: &str) -> Self {
+        self.clone()
+    }
+
+    /// True in a Cluster: the keys of one script have one slot.
+    pub(crate) fn is_cluster(&self) -> bool {
+        false
+    }
+
+    /// The names of a key that a script uses: in a Cluster only the present one.
+    pub(crate) fn names(&self, key: OldKey) -> Vec<String> {
+        match self.is_cluster() {
+            true => vec![key.key],
+            false => vec![key.key, key.old],
+        }
     }
 
     /// Checks that Redis is reachable and serves.

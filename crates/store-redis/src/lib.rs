@@ -34,7 +34,8 @@ pub use erase::RedisEntryDeletion;
 pub use installation::claim_stream;
 pub use intents::RedisIntentStream;
 pub use keyspace::{
-    Keyspace, OWN_KEYS, checkpoint_key, installation as installation_key, outbox_marker, server_changes,
+    Keyspace, OWN_KEYS, OldKey, checkpoint_key, hash_tag, installation as installation_key, outbox_marker,
+    server_changes,
 };
 pub use leader_notice::LeaderNotice;
 pub use leases::RedisLeases;
