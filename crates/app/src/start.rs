@@ -113,11 +113,11 @@ pub(crate) async fn connect_redis(config: &Redis) -> anyhow::Result<RedisClient>
     let redis =
         RedisClient::new(wiring::redis_settings(config)).context("Redis cannot be used as configured")?;
     let start = DependencyStart::begin("Redis", REDIS_START_TIMEOUT);
-    let does_not_serve = || format!("Redis at {} does not serve", config.addr);
+    let does_not_serve = || format!("Redis at {} does not serve", config.topology);
     start.until_answered(|| redis.ping()).await.with_context(does_not_serve)?;
     let version = start.until_answered(|| redis.server_version()).await;
     versions::check_redis(version.with_context(does_not_serve)?.as_ref())
-        .with_context(|| format!("Redis at {} cannot be used", config.addr))?;
+        .with_context(|| format!("Redis at {} cannot be used", config.topology))?;
     Ok(redis)
 }
 
@@ -140,11 +140,11 @@ pub(crate) async fn check_permissions(
 ) -> anyhow::Result<()> {
     let start = DependencyStart::begin("Redis", REDIS_START_TIMEOUT);
     let missing = start.until_answered(|| redis.missing_permissions(own, streams)).await;
-    let missing = missing.with_context(|| format!("Redis at {} does not serve", config.addr))?;
+    let missing = missing.with_context(|| format!("Redis at {} does not serve", config.topology))?;
     anyhow::ensure!(
         missing.is_empty(),
         "the user at Redis {} lacks permissions: {}; docs/operations.md has a complete ACL line",
-        config.addr,
+        config.topology,
         missing.join(", ")
     );
     Ok(())

@@ -42,8 +42,8 @@ pub struct StoppedProcess {
 /// The settings of a client for the configured Redis.
 pub(crate) fn redis_settings(config: &Redis) -> RedisSettings {
     RedisSettings {
-        addr: config.addr.to_string(),
-        password: config.password.expose().map(str::to_owned),
+        topology: config.topology.clone(),
+        password: config.client_password(),
         db: config.db.into(),
         operation_timeout: config.operation_timeout,
     }

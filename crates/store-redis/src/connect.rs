@@ -8,23 +8,15 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use domain::ports::{BoxError, StoreError};
+use domain::ports::StoreError;
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, ErrorKind, RedisError, Script, ServerErrorKind, ToRedisArgs, Value};
 use tokio::time::{Instant, timeout_at};
 
+use crate::endpoint::{Endpoint, InvalidSettings};
 use crate::keyspace::OldKey;
-use crate::settings::RedisSettings;
-use crate::socket::{Connection, RedisEndpoint};
-
-/// Settings that do not name a valid server address.
-#[derive(Debug, thiserror::Error)]
-#[error("{addr} is not an address of a Redis server")]
-pub struct InvalidSettings {
-    addr: String,
-    #[source]
-    source: BoxError,
-}
+use crate::settings::{RedisSettings, Topology};
+use crate::socket::Connection;
 
 /// The shared client. Clones use the same connection.
 #[derive(Clone)]
@@ -33,7 +25,8 @@ pub struct RedisClient {
 }
 
 struct ClientState {
-    endpoint: RedisEndpoint,
+    topology: Topology,
+    endpoint: Endpoint,
     timeout: Duration,
     slot: Mutex<ConnectionSlot>,
     /// Held by the call that connects. Separate from the slot, so that a call that failed can clear the slot
@@ -63,19 +56,17 @@ impl ConnectionSlot {
 
 impl fmt::Debug for RedisClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RedisClient").field("addr", &self.inner.endpoint.address()).finish_non_exhaustive()
+        f.debug_struct("RedisClient").field("topology", &self.inner.topology).finish_non_exhaustive()
     }
 }
 
 impl RedisClient {
     /// Creates a client; the first call connects.
     pub fn new(settings: RedisSettings) -> Result<Self, InvalidSettings> {
-        let endpoint = RedisEndpoint::new(&settings)
-            .map_err(|source| InvalidSettings { addr: settings.addr.clone(), source })?;
-        let timeout = settings.operation_timeout;
         let inner = ClientState {
-            endpoint,
-            timeout,
+            endpoint: Endpoint::new(&settings)?,
+            timeout: settings.operation_timeout,
+            topology: settings.topology,
             slot: Mutex::default(),
             connecting: tokio::sync::Mutex::default(),
         };

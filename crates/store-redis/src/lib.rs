@@ -10,6 +10,7 @@ mod audit;
 mod blocking;
 mod checkpoint;
 mod connect;
+mod endpoint;
 mod erase;
 mod installation;
 mod intents;
@@ -29,7 +30,8 @@ mod version;
 
 pub use audit::RedisStreamReader;
 pub use checkpoint::RedisCheckpoints;
-pub use connect::{InvalidSettings, RedisClient, is_rejected};
+pub use connect::{RedisClient, is_rejected};
+pub use endpoint::InvalidSettings;
 pub use erase::RedisEntryDeletion;
 pub use installation::claim_stream;
 pub use intents::RedisIntentStream;
@@ -46,5 +48,5 @@ pub use outbox::{
 };
 pub use permissions::KeyUse;
 pub use producer::{RedisIntentProducer, append_command};
-pub use settings::RedisSettings;
+pub use settings::{Password, RedisSettings, Topology};
 pub use version::RedisVersion;

@@ -46,7 +46,7 @@ pub async fn run(args: &AuditArgs, vars: Vars, out: &mut impl Write) -> Result<(
     let config: AuditConfig = load(vars)?;
     let redis = open_redis(&config.redis)?;
     let tables = Tables::open(config.tables.clone()).await?;
-    let addr = &config.redis.addr;
+    let addr = &config.redis.topology;
     redis.ping().await.with_context(|| format!("Redis at {addr} cannot be used"))?;
     // Ages are measured by the database's clock, as retention does: the clock of an operator's machine may be
     // wrong.

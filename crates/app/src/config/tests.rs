@@ -52,7 +52,7 @@ fn users_in_the_own_schema_need_no_user_service() {
 fn three_variables_are_enough() {
     let Loaded { config, warnings, .. } = loaded(&[]);
     assert_eq!(warnings, Vec::<String>::new());
-    assert_eq!(config.redis.addr.to_string(), "redis:6379");
+    assert_eq!(config.redis.topology.to_string(), "redis:6379");
     assert_eq!(config.http.addr.to_string(), ":8092");
     assert_eq!(config.intents.stream, "notification:intents");
     assert_eq!(config.intents.batch_size, 512);
@@ -96,7 +96,7 @@ fn everything_that_is_wrong_is_reported_at_once() {
         ("NOTIFICATION_REDIS_MASTER_ADR", "redis:6379"),
     ]);
     let expected = "\
-error: NOTIFICATION_REDIS_MASTER_ADDR is required and not set; it takes host:port, or rediss://host:port for TLS
+error: NOTIFICATION_REDIS_MASTER_ADDR is required and not set, and neither is NOTIFICATION_REDIS_SENTINEL_ADDRS nor NOTIFICATION_REDIS_CLUSTER_ADDRS: set one of them
 error: NOTIFICATION_INTERNAL_HTTP_ADDR is \"8092\": it has no port; it takes host:port, or :port for every interface; port 0 picks a free one
 error: NOTIFICATION_PUSH_MAX_ATTEMPTS is \"0\": it is too small; it takes a whole number from 1 to 100
 error: NOTIFICATION_ROUTE_LEASE_TTL is \"1500\": 1500 has no unit; did you mean 1500ms or 1500s?; it takes a duration from 1ms to 1h

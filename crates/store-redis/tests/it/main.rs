@@ -22,7 +22,7 @@ use domain::record::NotificationId;
 use domain::route::RouteKey;
 use harness::{Redis, RedisOptions, private_redis};
 use redis::{FromRedisValue, Value, cmd, from_redis_value};
-use store_redis::{Keyspace, RedisClient, RedisSettings, StreamTarget};
+use store_redis::{Keyspace, RedisClient, RedisSettings, StreamTarget, Topology};
 
 /// Long enough for a machine that is busy with other things; a test that waits for it fails.
 const BOUND: Duration = Duration::from_secs(20);
@@ -108,7 +108,8 @@ fn route_lease(key: &RouteKey) -> String {
 }
 
 fn client_of(addr: &str, operation_timeout: Duration) -> RedisClient {
-    let settings = RedisSettings { addr: addr.to_owned(), password: None, db: 0, operation_timeout };
+    let topology = Topology::Single(addr.to_owned());
+    let settings = RedisSettings { topology, password: None, db: 0, operation_timeout };
     RedisClient::new(settings).expect("an address")
 }
 
