@@ -3,8 +3,8 @@
 //! The entries are read with `XRANGE` on a connection of its own that accepts no more bytes than the read
 //! allows, as intake does: a script would block Redis while it copies payloads.
 
-use std::sync::{Arc, Mutex, PoisonError};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use domain::entry::{EntryId, Unread};

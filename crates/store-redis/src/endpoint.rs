@@ -1,7 +1,10 @@
 //! The servers of a topology, and a connection to the one that takes writes.
 
+use std::sync::Arc;
+
 use domain::ports::BoxError;
 
+use crate::cluster::{Cluster, Node};
 use crate::settings::{RedisSettings, Topology};
 use crate::socket::{Connection, Connector, ServerAddr};
 
@@ -18,8 +21,10 @@ pub struct InvalidSettings {
 pub(crate) enum Endpoint {
     /// Always the same server.
     Single(Connector, ServerAddr),
-    /// A Cluster.
-    Cluster,
+    /// Sentinels.
+    Sentinel,
+    /// A node of a Cluster.
+    Cluster(Arc<Cluster>, Node),
 }
 
 impl Endpoint {
@@ -34,7 +39,16 @@ impl Endpoint {
                 let connector = Connector::new(tls, settings.password.as_ref(), settings);
                 Ok(Self::Single(connector.map_err(invalid(addr))?.with_db(settings.db), server))
             }
-            Topology::Sentinel { .. } | Topology::Cluster { .. } => Ok(Self::Cluster),
+            Topology::Sentinel { .. } => Ok(Self::Sentinel),
+            Topology::Cluster { addrs } => {
+                let parse = |addr: &String| ServerAddr::parse(addr).map_err(invalid(addr));
+                let seeds: Vec<(ServerAddr, bool)> = addrs.iter().map(parse).collect::<Result<_, _>>()?;
+                let tls = seeds.iter().any(|(_, tls)| *tls);
+                let all = || invalid(&settings.topology.to_string());
+                let connector = Connector::new(tls, settings.password.as_ref(), settings).map_err(all())?;
+                let seeds = seeds.into_iter().map(|(addr, _)| addr).collect();
+                Ok(Self::Cluster(Arc::new(Cluster::new(connector, seeds)), Node::Any))
+            }
         }
     }
 
@@ -42,7 +56,24 @@ impl Endpoint {
     pub(crate) async fn connect(&self) -> Result<Connection, BoxError> {
         match self {
             Self::Single(connector, server) => connector.connect(server).await,
-            Self::Cluster => Err("a Redis Cluster is not supported yet".into()),
+            Self::Sentinel => Err("Sentinels are not supported yet".into()),
+            Self::Cluster(cluster, node) => cluster.connect(node).await,
+        }
+    }
+
+    /// Another node of a Cluster; the same server otherwise.
+    pub(crate) fn at(&self, node: Node) -> Self {
+        match self {
+            Self::Single(connector, server) => Self::Single(connector.clone(), server.clone()),
+            Self::Sentinel => Self::Sentinel,
+            Self::Cluster(cluster, _) => Self::Cluster(Arc::clone(cluster), node),
+        }
+    }
+
+    /// Remembers the node of a Cluster that was named as the one that has the slot.
+    pub(crate) fn note_moved(&self, named: &str) {
+        if let Self::Cluster(cluster, node) = self {
+            cluster.note_moved(node, named);
         }
     }
 }

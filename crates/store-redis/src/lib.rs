@@ -9,6 +9,7 @@
 mod audit;
 mod blocking;
 mod checkpoint;
+mod cluster;
 mod connect;
 mod endpoint;
 mod erase;
@@ -18,6 +19,7 @@ mod keyspace;
 mod leader_notice;
 mod leases;
 mod marker;
+mod nodes;
 mod outbound;
 mod outbox;
 mod permissions;
@@ -41,6 +43,7 @@ pub use keyspace::{
 };
 pub use leader_notice::LeaderNotice;
 pub use leases::RedisLeases;
+pub use nodes::UnusableStream;
 pub use outbound::{RedisOutbound, StreamTarget};
 pub use outbox::{
     NewOutboxRecord, NewestEntries, OutboxAppend, OutboxEntry, OutboxField, OutboxProgress, OutboxRecord,

@@ -6,7 +6,7 @@ use ambient::Clock;
 use domain::entry::EntryId;
 use domain::outbound::OutboundEntry;
 use domain::ports::{
-    Append, FoundEntries, Leasable, OutboundInspection, ObservedStream, OutboundState, StoreError,
+    Append, FoundEntries, Leasable, ObservedStream, OutboundInspection, OutboundState, StoreError,
 };
 use domain::republish::Gap;
 use domain::route::{Channel, RouteKey};

@@ -9,7 +9,7 @@ use domain::checkpoint::{CachedCheckpoint, Checkpoint};
 use domain::entry::{EntryId, RawFields};
 use domain::outbound::OutboundEntry;
 use domain::ports::{
-    Append, AuditedPage, ChildTable, FoundEntries, Leasable, OrphanPage, ObservedStream, OutboundState,
+    Append, AuditedPage, ChildTable, FoundEntries, Leasable, ObservedStream, OrphanPage, OutboundState,
     RecordCursor, StreamEntry, Swap,
 };
 use domain::query::LeaderTerm;

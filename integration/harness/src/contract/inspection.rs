@@ -5,7 +5,7 @@ use std::time::Duration;
 use domain::entry::EntryId;
 use domain::outbound::OutboundEntry;
 use domain::ports::{
-    Append, LeaseStore, LeaseToken, Outbound, OutboundInspection, ObservedStream, OutboundState,
+    Append, LeaseStore, LeaseToken, ObservedStream, Outbound, OutboundInspection, OutboundState,
 };
 use domain::record::NotificationId;
 use domain::republish::{EntryState, Gap, entry_state};

@@ -7,7 +7,7 @@ use domain::entry::{EntryId, LargeEntry, RawEntry, RawFields};
 use domain::outbound::OutboundEntry;
 use domain::ports::{
     Append, CheckpointCache, FoundEntries, IntentProducer, IntentStream, Leasable, LeaseOutcome, LeaseStore,
-    LeaseToken, Outbound, OutboundInspection, ObservedStream, ReadLimit, ServerId, StoreError, StreamRead,
+    LeaseToken, ObservedStream, Outbound, OutboundInspection, ReadLimit, ServerId, StoreError, StreamRead,
     Swap,
 };
 use domain::route::{Channel, RouteKey};
