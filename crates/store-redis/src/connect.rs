@@ -178,7 +178,7 @@ impl RedisClient {
     }
 
     async fn open(&self, operation: &'static str, deadline: Instant) -> Result<Connection, StoreError> {
-        match timeout_at(deadline, self.inner.endpoint.connect()).await {
+        match timeout_at(deadline, self.inner.endpoint.connect(deadline)).await {
             Ok(Ok(connection)) => Ok(connection),
             Ok(Err(error)) => Err(unavailable(operation, error)),
             Err(_) => Err(unavailable(operation, TimedOut(self.inner.timeout))),

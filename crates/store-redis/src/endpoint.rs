@@ -1,7 +1,9 @@
 //! The servers of a topology, and a connection to the one that takes writes.
 
 use domain::ports::BoxError;
+use tokio::time::Instant;
 
+use crate::sentinel::Sentinels;
 use crate::settings::{RedisSettings, Topology};
 use crate::socket::{Connection, Connector, ServerAddr};
 
@@ -18,6 +20,8 @@ pub struct InvalidSettings {
 pub(crate) enum Endpoint {
     /// Always the same server.
     Single(Connector, ServerAddr),
+    /// The primary that Sentinels name.
+    Sentinel(Sentinels),
     /// A Cluster.
     Cluster,
 }
@@ -28,21 +32,44 @@ impl Endpoint {
             let addr = addr.to_owned();
             |source| InvalidSettings { addr, source }
         };
+        let connector = |tls, password| Connector::new(tls, password, settings);
         match &settings.topology {
             Topology::Single(addr) => {
                 let (server, tls) = ServerAddr::parse(addr).map_err(invalid(addr))?;
-                let connector = Connector::new(tls, settings.password.as_ref(), settings);
-                Ok(Self::Single(connector.map_err(invalid(addr))?.with_db(settings.db), server))
+                let connector = connector(tls, settings.password.as_ref()).map_err(invalid(addr))?;
+                Ok(Self::Single(connector.with_db(settings.db), server))
             }
-            Topology::Sentinel { .. } | Topology::Cluster { .. } => Ok(Self::Cluster),
+            Topology::Sentinel { addrs, master, password } => {
+                let (addrs, tls) = parse_all(addrs)?;
+                let to = |password| connector(tls, password).map_err(invalid(master));
+                let to_server = to(settings.password.as_ref())?.with_db(settings.db);
+                Ok(Self::Sentinel(Sentinels::new(addrs, master.clone(), to(password.as_ref())?, to_server)))
+            }
+            Topology::Cluster { .. } => Ok(Self::Cluster),
         }
     }
 
-    /// Opens a connection to the server that takes writes, and logs in.
-    pub(crate) async fn connect(&self) -> Result<Connection, BoxError> {
+    /// Opens a connection to the server that takes writes, and logs in. The caller ends it at the deadline;
+    /// an error that it returns until then names the cause.
+    pub(crate) async fn connect(&self, deadline: Instant) -> Result<Connection, BoxError> {
         match self {
             Self::Single(connector, server) => connector.connect(server).await,
+            Self::Sentinel(sentinels) => sentinels.connect(deadline).await,
             Self::Cluster => Err("a Redis Cluster is not supported yet".into()),
         }
     }
+}
+
+/// Parses the addresses of a list; true if all of them use TLS.
+fn parse_all(addrs: &[String]) -> Result<(Vec<ServerAddr>, bool), InvalidSettings> {
+    let parse = |addr: &String| {
+        ServerAddr::parse(addr).map_err(|source| InvalidSettings { addr: addr.clone(), source })
+    };
+    let parsed: Vec<(ServerAddr, bool)> = addrs.iter().map(parse).collect::<Result<_, _>>()?;
+    let tls = parsed.iter().all(|(_, tls)| *tls);
+    if let Some((server, _)) = parsed.iter().find(|(_, of_server)| *of_server != tls) {
+        let source = "some servers use TLS, and others do not".into();
+        return Err(InvalidSettings { addr: server.to_string(), source });
+    }
+    Ok((parsed.into_iter().map(|(server, _)| server).collect(), tls))
 }
