@@ -84,26 +84,25 @@ impl RedisClient {
     /// their slot.
     #[must_use]
     pub fn for_key(&self, key: &str) -> Self {
-        let Some(of_slots) = &self.of_slots else { return self.clone() };
+        let (Some(of_slots), Some((_, at))) = (&self.of_slots, self.cluster()) else { return self.clone() };
         let slot = Slot::for_key(key);
         let mut clients = of_slots.lock().unwrap_or_else(PoisonError::into_inner);
-        let of_slot = clients.entry(slot).or_insert_with(|| self.at(Node::OfSlot(slot)).inner);
+        let of_slot = clients.entry(slot).or_insert_with(|| at(Node::OfSlot(slot)).inner);
         Self { inner: Arc::clone(of_slot), of_slots: self.of_slots.clone() }
     }
 
-    /// A client for this node of the Cluster.
-    pub(crate) fn at(&self, node: Node) -> Self {
-        let ClientState { topology, endpoint, timeout, .. } = &*self.inner;
-        let inner = ClientState::new(topology.clone(), endpoint.at(node), *timeout);
-        Self { inner: Arc::new(inner), of_slots: self.of_slots.clone() }
-    }
-
-    /// The nodes; `None` except in a Cluster.
-    pub(crate) fn cluster(&self) -> Option<&Cluster> {
-        match &self.inner.endpoint {
-            Endpoint::Cluster(cluster, _) => Some(cluster),
-            Endpoint::Single(..) | Endpoint::Sentinel => None,
-        }
+    /// The nodes, and a client for each; `None` except in a Cluster.
+    pub(crate) fn cluster(&self) -> Option<(Arc<Cluster>, impl Fn(Node) -> Self)> {
+        let (cluster, _) = self.inner.endpoint.cluster()?;
+        let at = {
+            let (this, cluster) = (self.clone(), Arc::clone(cluster));
+            move |node| {
+                let endpoint = Endpoint::Cluster(Arc::clone(&cluster), node);
+                let inner = ClientState::new(this.inner.topology.clone(), endpoint, this.inner.timeout);
+                Self { inner: Arc::new(inner), of_slots: this.of_slots.clone() }
+            }
+        };
+        Some((Arc::clone(cluster), at))
     }
 
     /// True in a Cluster: the keys of one script have one slot.
@@ -225,7 +224,7 @@ impl RedisClient {
     }
 
     async fn open(&self, operation: &'static str, deadline: Instant) -> Result<Connection, StoreError> {
-        match timeout_at(deadline, self.inner.endpoint.connect()).await {
+        match timeout_at(deadline, self.inner.endpoint.connect(deadline)).await {
             Ok(Ok(connection)) => Ok(connection),
             Ok(Err(error)) => Err(unavailable(operation, error)),
             Err(_) => Err(unavailable(operation, TimedOut(self.inner.timeout))),
@@ -233,10 +232,12 @@ impl RedisClient {
     }
 
     /// Lets the next connection lead to the node that `error` names as the one that has the slot.
-    pub(crate) fn note_moved(&self, error: &RedisError) {
+    fn note_moved(&self, error: &RedisError) {
         let is_moved = error.kind() == ErrorKind::Server(ServerErrorKind::Moved);
-        if let (true, Some((named, _))) = (is_moved, error.redirect_node()) {
-            self.inner.endpoint.note_moved(named);
+        if let (true, Some((named, _)), Some((cluster, node))) =
+            (is_moved, error.redirect_node(), self.inner.endpoint.cluster())
+        {
+            cluster.note_moved(node, named);
         }
     }
 

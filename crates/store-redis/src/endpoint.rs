@@ -3,8 +3,10 @@
 use std::sync::Arc;
 
 use domain::ports::BoxError;
+use tokio::time::Instant;
 
 use crate::cluster::{Cluster, Node};
+use crate::sentinel::Sentinels;
 use crate::settings::{RedisSettings, Topology};
 use crate::socket::{Connection, Connector, ServerAddr};
 
@@ -21,8 +23,8 @@ pub struct InvalidSettings {
 pub(crate) enum Endpoint {
     /// Always the same server.
     Single(Connector, ServerAddr),
-    /// Sentinels.
-    Sentinel,
+    /// The primary that Sentinels name.
+    Sentinel(Sentinels),
     /// A node of a Cluster.
     Cluster(Arc<Cluster>, Node),
 }
@@ -33,47 +35,57 @@ impl Endpoint {
             let addr = addr.to_owned();
             |source| InvalidSettings { addr, source }
         };
+        let connector = |tls, password| Connector::new(tls, password, settings);
         match &settings.topology {
             Topology::Single(addr) => {
                 let (server, tls) = ServerAddr::parse(addr).map_err(invalid(addr))?;
-                let connector = Connector::new(tls, settings.password.as_ref(), settings);
-                Ok(Self::Single(connector.map_err(invalid(addr))?.with_db(settings.db), server))
+                let connector = connector(tls, settings.password.as_ref()).map_err(invalid(addr))?;
+                Ok(Self::Single(connector.with_db(settings.db), server))
             }
-            Topology::Sentinel { .. } => Ok(Self::Sentinel),
+            Topology::Sentinel { addrs, master, password } => {
+                let (addrs, tls) = parse_all(addrs)?;
+                let to = |password| connector(tls, password).map_err(invalid(master));
+                let to_server = to(settings.password.as_ref())?.with_db(settings.db);
+                Ok(Self::Sentinel(Sentinels::new(addrs, master.clone(), to(password.as_ref())?, to_server)))
+            }
             Topology::Cluster { addrs } => {
-                let parse = |addr: &String| ServerAddr::parse(addr).map_err(invalid(addr));
-                let seeds: Vec<(ServerAddr, bool)> = addrs.iter().map(parse).collect::<Result<_, _>>()?;
-                let tls = seeds.iter().any(|(_, tls)| *tls);
-                let all = || invalid(&settings.topology.to_string());
-                let connector = Connector::new(tls, settings.password.as_ref(), settings).map_err(all())?;
-                let seeds = seeds.into_iter().map(|(addr, _)| addr).collect();
+                let (seeds, tls) = parse_all(addrs)?;
+                let connector = connector(tls, settings.password.as_ref());
+                let connector = connector.map_err(invalid(&settings.topology.to_string()))?;
                 Ok(Self::Cluster(Arc::new(Cluster::new(connector, seeds)), Node::Any))
             }
         }
     }
 
-    /// Opens a connection to the server that takes writes, and logs in.
-    pub(crate) async fn connect(&self) -> Result<Connection, BoxError> {
+    /// Opens a connection to the server that takes writes, and logs in. The caller ends it at the deadline;
+    /// an error that it returns until then names the cause.
+    pub(crate) async fn connect(&self, deadline: Instant) -> Result<Connection, BoxError> {
         match self {
             Self::Single(connector, server) => connector.connect(server).await,
-            Self::Sentinel => Err("Sentinels are not supported yet".into()),
+            Self::Sentinel(sentinels) => sentinels.connect(deadline).await,
             Self::Cluster(cluster, node) => cluster.connect(node).await,
         }
     }
 
-    /// Another node of a Cluster; the same server otherwise.
-    pub(crate) fn at(&self, node: Node) -> Self {
+    /// The Cluster, and the node of it; `None` if the server is not part of one.
+    pub(crate) fn cluster(&self) -> Option<(&Arc<Cluster>, &Node)> {
         match self {
-            Self::Single(connector, server) => Self::Single(connector.clone(), server.clone()),
-            Self::Sentinel => Self::Sentinel,
-            Self::Cluster(cluster, _) => Self::Cluster(Arc::clone(cluster), node),
+            Self::Cluster(cluster, node) => Some((cluster, node)),
+            Self::Single(..) | Self::Sentinel(_) => None,
         }
     }
+}
 
-    /// Remembers the node of a Cluster that was named as the one that has the slot.
-    pub(crate) fn note_moved(&self, named: &str) {
-        if let Self::Cluster(cluster, node) = self {
-            cluster.note_moved(node, named);
-        }
+/// Parses the addresses of a list; true if all of them use TLS.
+fn parse_all(addrs: &[String]) -> Result<(Vec<ServerAddr>, bool), InvalidSettings> {
+    let parse = |addr: &String| {
+        ServerAddr::parse(addr).map_err(|source| InvalidSettings { addr: addr.clone(), source })
+    };
+    let parsed: Vec<(ServerAddr, bool)> = addrs.iter().map(parse).collect::<Result<_, _>>()?;
+    let tls = parsed.iter().all(|(_, tls)| *tls);
+    if let Some((server, _)) = parsed.iter().find(|(_, of_server)| *of_server != tls) {
+        let source = "some servers use TLS, and others do not".into();
+        return Err(InvalidSettings { addr: server.to_string(), source });
     }
+    Ok((parsed.into_iter().map(|(server, _)| server).collect(), tls))
 }

@@ -24,6 +24,7 @@ mod outbound;
 mod outbox;
 mod permissions;
 mod producer;
+mod sentinel;
 mod server;
 mod settings;
 mod socket;

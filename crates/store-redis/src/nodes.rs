@@ -51,9 +51,9 @@ impl RedisClient {
     /// The primaries of a Cluster that have slots, each with its address; none outside a Cluster, or if no
     /// node responds.
     pub async fn primaries(&self) -> Vec<(String, Self)> {
-        let Some(cluster) = self.cluster() else { return Vec::new() };
+        let Some((cluster, at)) = self.cluster() else { return Vec::new() };
         let primaries = timeout_at(Instant::now() + self.operation_timeout(), cluster.primaries()).await;
-        let client = |addr: ServerAddr| (addr.to_string(), self.at(Node::At(addr)));
+        let client = |addr: ServerAddr| (addr.to_string(), at(Node::At(addr)));
         primaries.ok().and_then(Result::ok).unwrap_or_default().into_iter().map(client).collect()
     }
 }
