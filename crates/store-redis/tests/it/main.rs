@@ -2,6 +2,7 @@
 
 mod audit;
 mod checkpoint;
+mod cluster;
 mod connect;
 mod contract;
 mod inspection;
