@@ -18,6 +18,7 @@ mod asyncapi;
 mod audit;
 mod bad_input;
 mod cancel;
+mod cluster;
 mod commands_dead_letters;
 mod commands_leader;
 mod commands_reading;
