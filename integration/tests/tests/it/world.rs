@@ -6,8 +6,8 @@ use std::time::Duration;
 use domain::entry::RawFields;
 use domain::intent::IntentDraft;
 use harness::{
-    Postgres, PostgresOptions, Redis, RedisCluster, RedisClusterOptions, SentinelGroup, SentinelOptions, Service, ServiceBuilder,
-    StandInDirectory, TestDatabase, private_redis, turn_ready, wait_for,
+    Postgres, PostgresOptions, Redis, RedisCluster, RedisClusterOptions, SentinelGroup, SentinelOptions,
+    Service, ServiceBuilder, StandInDirectory, TestDatabase, private_redis, turn_ready, wait_for,
 };
 use redis::aio::MultiplexedConnection;
 use redis::streams::StreamRangeReply;
