@@ -4,23 +4,30 @@
 //! whose peer does not respond. Here a call that fails or times out removes the connection from its slot, and
 //! the next call opens another. So a restarted server or a broken socket costs one deadline at most.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use domain::ports::StoreError;
 use redis::aio::MultiplexedConnection;
+use redis::cluster_routing::Slot;
 use redis::{Cmd, ErrorKind, RedisError, Script, ServerErrorKind, ToRedisArgs, Value};
 use tokio::time::{Instant, timeout_at};
 
+use crate::cluster::{Cluster, Node};
 use crate::endpoint::{Endpoint, InvalidSettings};
+use crate::keyspace::OldKey;
 use crate::settings::{RedisSettings, Topology};
 use crate::socket::Connection;
 
-/// The shared client. Clones use the same connection.
+/// The shared client. Clones use the same connection. In a Cluster, each slot has a client of its own
+/// ([`RedisClient::for_key`]).
 #[derive(Clone)]
 pub struct RedisClient {
     inner: Arc<ClientState>,
+    /// The clients of slots; `None` except in a Cluster.
+    of_slots: Option<Arc<Mutex<HashMap<Slot, Arc<ClientState>>>>>,
 }
 
 struct ClientState {
@@ -34,6 +41,11 @@ struct ClientState {
 }
 
 impl ClientState {
+    fn new(topology: Topology, endpoint: Endpoint, timeout: Duration) -> Self {
+        let (slot, connecting) = (Mutex::default(), tokio::sync::Mutex::default());
+        Self { topology, endpoint, timeout, slot, connecting }
+    }
+
     /// Locks the slot. Ignores poisoning: no code panics while it holds the lock.
     fn slot(&self) -> MutexGuard<'_, ConnectionSlot> {
         self.slot.lock().unwrap_or_else(PoisonError::into_inner)
@@ -62,14 +74,49 @@ impl fmt::Debug for RedisClient {
 impl RedisClient {
     /// Creates a client; the first call connects.
     pub fn new(settings: RedisSettings) -> Result<Self, InvalidSettings> {
-        let inner = ClientState {
-            endpoint: Endpoint::new(&settings)?,
-            timeout: settings.operation_timeout,
-            topology: settings.topology,
-            slot: Mutex::default(),
-            connecting: tokio::sync::Mutex::default(),
-        };
-        Ok(Self { inner: Arc::new(inner) })
+        let endpoint = Endpoint::new(&settings)?;
+        let of_slots = matches!(endpoint, Endpoint::Cluster(..)).then(Arc::default);
+        let inner = ClientState::new(settings.topology, endpoint, settings.operation_timeout);
+        Ok(Self { inner: Arc::new(inner), of_slots })
+    }
+
+    /// The client for `key` and for the keys that have its hash tag: in a Cluster, that of the node that has
+    /// their slot.
+    #[must_use]
+    pub fn for_key(&self, key: &str) -> Self {
+        let Some(of_slots) = &self.of_slots else { return self.clone() };
+        let slot = Slot::for_key(key);
+        let mut clients = of_slots.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_slot = clients.entry(slot).or_insert_with(|| self.at(Node::OfSlot(slot)).inner);
+        Self { inner: Arc::clone(of_slot), of_slots: self.of_slots.clone() }
+    }
+
+    /// A client for this node of the Cluster.
+    pub(crate) fn at(&self, node: Node) -> Self {
+        let ClientState { topology, endpoint, timeout, .. } = &*self.inner;
+        let inner = ClientState::new(topology.clone(), endpoint.at(node), *timeout);
+        Self { inner: Arc::new(inner), of_slots: self.of_slots.clone() }
+    }
+
+    /// The nodes; `None` except in a Cluster.
+    pub(crate) fn cluster(&self) -> Option<&Cluster> {
+        match &self.inner.endpoint {
+            Endpoint::Cluster(cluster, _) => Some(cluster),
+            Endpoint::Single(..) | Endpoint::Sentinel(_) => None,
+        }
+    }
+
+    /// True in a Cluster: the keys of one script have one slot.
+    pub(crate) fn is_cluster(&self) -> bool {
+        self.of_slots.is_some()
+    }
+
+    /// The names of a key that a script uses: in a Cluster only the present one.
+    pub(crate) fn names(&self, key: OldKey) -> Vec<String> {
+        match self.is_cluster() {
+            true => vec![key.key],
+            false => vec![key.key, key.old],
+        }
     }
 
     /// Checks that Redis is reachable and serves.
@@ -185,12 +232,23 @@ impl RedisClient {
         }
     }
 
+    /// Lets the next connection lead to the node that `error` names as the one that has the slot.
+    pub(crate) fn note_moved(&self, error: &RedisError) {
+        let is_moved = error.kind() == ErrorKind::Server(ServerErrorKind::Moved);
+        if let (true, Some((named, _))) = (is_moved, error.redirect_node()) {
+            self.inner.endpoint.note_moved(named);
+        }
+    }
+
     fn judge(
         &self,
         operation: &'static str,
         generation: u64,
         answer: Result<Result<Value, RedisError>, tokio::time::error::Elapsed>,
     ) -> Result<Value, StoreError> {
+        if let Ok(Err(error)) = &answer {
+            self.note_moved(error);
+        }
         let error = match answer {
             Ok(Ok(value)) => return Ok(value),
             Ok(Err(error)) if leaves_connection_usable(&error) => return Err(redis_error(operation, error)),
@@ -248,7 +306,7 @@ pub(crate) const MAX_COPY_TIME: Duration = Duration::from_secs(30);
 pub(crate) struct TimedOut(pub(crate) Duration);
 
 /// The error codes with which Redis reports that it cannot serve any command at present.
-const OUTAGES: [&str; 13] = [
+const OUTAGES: [&str; 15] = [
     "OOM",
     "READONLY",
     "LOADING",
@@ -257,6 +315,8 @@ const OUTAGES: [&str; 13] = [
     "MASTERDOWN",
     "BUSY",
     "TRYAGAIN",
+    "MOVED",
+    "ASK",
     "CLUSTERDOWN",
     "NOAUTH",
     "WRONGPASS",
@@ -279,10 +339,16 @@ const MISSING_PERMISSIONS: [&str; 8] = [
     "Protocol error: unauthenticated",
 ];
 
+/// The beginning of the error texts with which a node of a Cluster reports inside a script that it may not use
+/// a key at present.
+const NOT_OF_THIS_NODE: &str = "Script attempted to ";
+
 /// True if an error text of Redis is about its own state or the connection's permissions, and not about the
 /// command.
 fn is_outage(text: &str) -> bool {
-    codes(text).any(|code| OUTAGES.contains(&code)) || is_missing_permission(text)
+    codes(text).any(|code| OUTAGES.contains(&code))
+        || text.contains(NOT_OF_THIS_NODE)
+        || is_missing_permission(text)
 }
 
 /// True if an error text of Redis reports that this connection may not use a command or a key.
@@ -318,14 +384,14 @@ pub(crate) fn without_script(text: &str) -> String {
     text[begin..].trim().to_owned()
 }
 
-/// True if the connection is usable after this error: any error that the server returned except `READONLY`,
-/// after which the server is no longer the primary.
+/// True if the connection is usable after this error: any error that the server returned except those after
+/// which the server is no longer the primary, or not that of these keys.
 fn leaves_connection_usable(error: &RedisError) -> bool {
     said(error).is_some_and(|text| !is_demotion(&text))
 }
 
 fn is_demotion(text: &str) -> bool {
-    codes(text).any(|code| code == "READONLY")
+    codes(text).any(|code| ["READONLY", "MOVED", "CLUSTERDOWN"].contains(&code))
 }
 
 /// True if the server rejected the command, so that nothing was carried out: it is full, for example.
@@ -336,7 +402,11 @@ pub fn is_rejected(error: &StoreError) -> bool {
 pub(crate) fn redis_error(operation: &'static str, error: RedisError) -> StoreError {
     let answered = matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension);
     let Some(text) = said(&error) else { return unavailable(operation, error) };
-    let source = Answered(without_script(&text));
+    let is_moving = codes(&text).any(|code| ["ASK", "TRYAGAIN"].contains(&code));
+    let source = match is_moving {
+        true => Answered(format!("the slot of these keys is being moved to another node: {text}")),
+        false => Answered(without_script(&text)),
+    };
     if answered && !is_outage(&text) {
         return StoreError::Refused { operation, source: source.into() };
     }

@@ -1,8 +1,11 @@
 //! The servers of a topology, and a connection to the one that takes writes.
 
+use std::sync::Arc;
+
 use domain::ports::BoxError;
 use tokio::time::Instant;
 
+use crate::cluster::{Cluster, Node};
 use crate::sentinel::Sentinels;
 use crate::settings::{RedisSettings, Topology};
 use crate::socket::{Connection, Connector, ServerAddr};
@@ -21,9 +24,9 @@ pub(crate) enum Endpoint {
     /// Always the same server.
     Single(Connector, ServerAddr),
     /// The primary that Sentinels name.
-    Sentinel(Sentinels),
-    /// A Cluster.
-    Cluster,
+    Sentinel(Arc<Sentinels>),
+    /// A node of a Cluster.
+    Cluster(Arc<Cluster>, Node),
 }
 
 impl Endpoint {
@@ -32,20 +35,28 @@ impl Endpoint {
             let addr = addr.to_owned();
             |source| InvalidSettings { addr, source }
         };
-        let connector = |tls, password| Connector::new(tls, password, settings);
+        let connector = |tls, password| {
+            let all = settings.topology.to_string();
+            Connector::new(tls, password, settings).map_err(invalid(&all))
+        };
         match &settings.topology {
             Topology::Single(addr) => {
                 let (server, tls) = ServerAddr::parse(addr).map_err(invalid(addr))?;
-                let connector = connector(tls, settings.password.as_ref()).map_err(invalid(addr))?;
+                let connector = connector(tls, settings.password.as_ref())?;
                 Ok(Self::Single(connector.with_db(settings.db), server))
             }
             Topology::Sentinel { addrs, master, password } => {
                 let (addrs, tls) = parse_all(addrs)?;
-                let to = |password| connector(tls, password).map_err(invalid(master));
-                let to_server = to(settings.password.as_ref())?.with_db(settings.db);
-                Ok(Self::Sentinel(Sentinels::new(addrs, master.clone(), to(password.as_ref())?, to_server)))
+                let to_sentinel = connector(tls, password.as_ref())?;
+                let to_server = connector(tls, settings.password.as_ref())?.with_db(settings.db);
+                let sentinels = Sentinels::new(addrs, master.clone(), to_sentinel, to_server);
+                Ok(Self::Sentinel(Arc::new(sentinels)))
             }
-            Topology::Cluster { .. } => Ok(Self::Cluster),
+            Topology::Cluster { addrs } => {
+                let (seeds, tls) = parse_all(addrs)?;
+                let connector = connector(tls, settings.password.as_ref())?;
+                Ok(Self::Cluster(Arc::new(Cluster::new(connector, seeds)), Node::Any))
+            }
         }
     }
 
@@ -55,7 +66,23 @@ impl Endpoint {
         match self {
             Self::Single(connector, server) => connector.connect(server).await,
             Self::Sentinel(sentinels) => sentinels.connect(deadline).await,
-            Self::Cluster => Err("a Redis Cluster is not supported yet".into()),
+            Self::Cluster(cluster, node) => cluster.connect(node).await,
+        }
+    }
+
+    /// Another node of a Cluster; the same server otherwise.
+    pub(crate) fn at(&self, node: Node) -> Self {
+        match self {
+            Self::Single(connector, server) => Self::Single(connector.clone(), server.clone()),
+            Self::Sentinel(sentinels) => Self::Sentinel(Arc::clone(sentinels)),
+            Self::Cluster(cluster, _) => Self::Cluster(Arc::clone(cluster), node),
+        }
+    }
+
+    /// Remembers the node of a Cluster that was named as the one that has the slot.
+    pub(crate) fn note_moved(&self, named: &str) {
+        if let Self::Cluster(cluster, node) = self {
+            cluster.note_moved(node, named);
         }
     }
 }

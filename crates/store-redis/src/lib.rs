@@ -9,6 +9,7 @@
 mod audit;
 mod blocking;
 mod checkpoint;
+mod cluster;
 mod connect;
 mod endpoint;
 mod erase;
@@ -18,6 +19,7 @@ mod keyspace;
 mod leader_notice;
 mod leases;
 mod marker;
+mod nodes;
 mod outbound;
 mod outbox;
 mod permissions;
@@ -37,10 +39,12 @@ pub use erase::RedisEntryDeletion;
 pub use installation::claim_stream;
 pub use intents::RedisIntentStream;
 pub use keyspace::{
-    Keyspace, OWN_KEYS, checkpoint_key, installation as installation_key, outbox_marker, server_changes,
+    Keyspace, OWN_KEYS, OldKey, checkpoint_key, hash_tag, installation as installation_key, outbox_marker,
+    server_changes,
 };
 pub use leader_notice::LeaderNotice;
 pub use leases::RedisLeases;
+pub use nodes::UnusableStream;
 pub use outbound::{RedisOutbound, StreamTarget};
 pub use outbox::{
     NewOutboxRecord, NewestEntries, OutboxAppend, OutboxEntry, OutboxField, OutboxProgress, OutboxRecord,

@@ -89,8 +89,8 @@ type Stores = AuditStores<
 
 fn stores(config: &AuditConfig, tables: &Tables, redis: &RedisClient) -> anyhow::Result<Stores> {
     let target = |stream: &OutboundStream| StreamTarget { key: stream.key.clone(), max_len: stream.max_len };
-    let keyspace = Keyspace::of(&config.tables.intents_stream);
     let outbound = &config.outbound;
+    let keyspace = Keyspace::new(&config.tables.intents_stream, &outbound.gateway.key, &outbound.mail.key);
     Ok(AuditStores {
         tables: tables.queries.clone(),
         streams: RedisStreamReader::new(redis),

@@ -9,6 +9,7 @@ mod installation;
 mod intents;
 mod leader_notice;
 mod leases;
+mod old_names;
 mod outbound;
 mod outbox;
 mod permissions;
@@ -104,7 +105,7 @@ impl World {
 
 /// The key of a lease of an installation on the default stream.
 fn route_lease(key: &RouteKey) -> String {
-    Keyspace::default().route_lease(key)
+    Keyspace::default().route_lease(key).key
 }
 
 fn client_of(addr: &str, operation_timeout: Duration) -> RedisClient {

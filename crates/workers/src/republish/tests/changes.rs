@@ -268,8 +268,8 @@ async fn a_stream_that_is_new_because_of_a_new_name_is_reported_if_redis_changed
         store.save_outbound_streams(&[(former, None)]).await.expect("it is there");
         let used = [(Channel::Push, "under the former name"), (Channel::Push, "push")];
         store.touch_outbound_names(&used).await.expect("it is there");
-        let seen = seen_streams(&fixture.world.publishing.observe().await.expect("it is there"));
-        let renamed = replica.republisher.renamed_during_a_change(&seen, &[]).await;
+        let seen = fixture.world.publishing.observe(Channel::Push).await.expect("it is there");
+        let renamed = replica.republisher.renamed_during_a_change(&[seen.into()], &[]).await;
         renamed.expect("it is there").len()
     };
     assert_eq!(names(&fixture).await, 0, "it is the same server");
