@@ -207,12 +207,8 @@ impl Redis {
         self.child.as_ref().map(Child::id)
     }
 
-    /// Opens a connection, without TLS.
-    pub async fn connection(&self) -> Result<MultiplexedConnection, RedisError> {
-        self.connect(RESPONSE_TIMEOUT).await
-    }
-
-    async fn connect(&self, timeout: Duration) -> Result<MultiplexedConnection, RedisError> {
+    /// Opens a connection, without TLS, that waits this long for each response.
+    pub async fn connect(&self, timeout: Duration) -> Result<MultiplexedConnection, RedisError> {
         let mut login = redis::RedisConnectionInfo::default();
         if let Some(password) = &self.options.password {
             login = login.set_password(password);
@@ -228,7 +224,7 @@ impl Redis {
     /// Runs a command on a connection of its own.
     pub async fn ask<T: FromRedisValue>(&self, words: &[&str]) -> Result<T, RedisError> {
         let mut command = redis::Cmd::new();
-        command.arg(words).query_async(&mut self.connection().await?).await
+        command.arg(words).query_async(&mut self.connect(RESPONSE_TIMEOUT).await?).await
     }
 
     /// Returns true if the process `pid` responds and has finished loading. The process is compared because

@@ -106,6 +106,10 @@ impl RedisClient {
         }
     }
 
+    pub(crate) fn endpoint(&self) -> &Endpoint {
+        &self.inner.endpoint
+    }
+
     /// True in a Cluster: the keys of one script have one slot.
     pub(crate) fn is_cluster(&self) -> bool {
         self.of_slots.is_some()
@@ -385,13 +389,13 @@ pub(crate) fn without_script(text: &str) -> String {
 }
 
 /// True if the connection is usable after this error: any error that the server returned except those after
-/// which the server is no longer the primary, or not that of these keys.
+/// which the server may no longer be the primary, or not that of these keys.
 fn leaves_connection_usable(error: &RedisError) -> bool {
     said(error).is_some_and(|text| !is_demotion(&text))
 }
 
 fn is_demotion(text: &str) -> bool {
-    codes(text).any(|code| ["READONLY", "MOVED", "CLUSTERDOWN"].contains(&code))
+    codes(text).any(|code| ["READONLY", "MOVED", "CLUSTERDOWN", "NOREPLICAS", "MASTERDOWN"].contains(&code))
 }
 
 /// True if the server rejected the command, so that nothing was carried out: it is full, for example.

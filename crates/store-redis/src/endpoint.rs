@@ -70,6 +70,15 @@ impl Endpoint {
         }
     }
 
+    /// The server that it leads to; with Sentinels, the last primary.
+    pub(crate) fn server(&self) -> Option<ServerAddr> {
+        match self {
+            Self::Single(_, server) => Some(server.clone()),
+            Self::Sentinel(sentinels) => sentinels.primary(),
+            Self::Cluster(..) => None,
+        }
+    }
+
     /// Another node of a Cluster; the same server otherwise.
     pub(crate) fn at(&self, node: Node) -> Self {
         match self {

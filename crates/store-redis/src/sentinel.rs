@@ -167,6 +167,11 @@ impl Sentinels {
         }
     }
 
+    /// The last primary that was connected to.
+    pub(crate) fn primary(&self) -> Option<ServerAddr> {
+        self.primary.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// Logs the address of the primary if it is another one than before.
     fn found(&self, server: ServerAddr) {
         let mut primary = self.primary.lock().unwrap_or_else(PoisonError::into_inner);

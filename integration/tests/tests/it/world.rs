@@ -6,8 +6,8 @@ use std::time::Duration;
 use domain::entry::RawFields;
 use domain::intent::IntentDraft;
 use harness::{
-    Postgres, PostgresOptions, Redis, Service, ServiceBuilder, StandInDirectory, TestDatabase, private_redis,
-    turn_ready, wait_for,
+    Postgres, PostgresOptions, Redis, SentinelGroup, SentinelOptions, Service, ServiceBuilder,
+    StandInDirectory, TestDatabase, private_redis, turn_ready, wait_for,
 };
 use redis::aio::MultiplexedConnection;
 use redis::streams::StreamRangeReply;
@@ -45,6 +45,8 @@ pub(crate) fn unhurried(service: ServiceBuilder) -> ServiceBuilder {
 pub(crate) struct World {
     pub(crate) database: TestDatabase,
     pub(crate) redis: Redis,
+    /// The servers that are used instead of `redis`, with their Sentinels.
+    pub(crate) sentinels: Option<SentinelGroup>,
     pub(crate) directory: StandInDirectory,
     /// Set if the test stops PostgreSQL itself.
     pub(crate) postgres: Option<Postgres>,
@@ -65,12 +67,27 @@ impl World {
 
     pub(crate) async fn with(database: TestDatabase, postgres: Option<Postgres>) -> Self {
         let directory = StandInDirectory::start().await.expect("a stand-in directory starts");
-        Self { database, redis: private_redis().await, directory, postgres }
+        Self { database, redis: private_redis().await, sentinels: None, directory, postgres }
+    }
+
+    /// A world whose Redis has replicas and Sentinels.
+    pub(crate) async fn with_sentinels(options: SentinelOptions) -> Self {
+        let group = SentinelGroup::start(options).await.expect("servers with Sentinels start");
+        Self { sentinels: Some(group), ..Self::new().await }
     }
 
     /// A service on these servers, with times that suit a test.
     pub(crate) fn service(&self) -> ServiceBuilder {
-        self.service_via(self.redis.port(), self.database.port())
+        self.on_redis(self.service_via(self.redis.port(), self.database.port()))
+    }
+
+    /// Names the Sentinels instead of the one server, if there are Sentinels.
+    pub(crate) fn on_redis(&self, process: ServiceBuilder) -> ServiceBuilder {
+        let Some(group) = &self.sentinels else { return process };
+        process
+            .env("NOTIFICATION_REDIS_MASTER_ADDR", "")
+            .env("NOTIFICATION_REDIS_SENTINEL_ADDRS", group.addrs())
+            .env("NOTIFICATION_REDIS_SENTINEL_MASTER", &group.master)
     }
 
     /// A service that connects through proxies.
@@ -87,11 +104,14 @@ impl World {
             .env("NOTIFICATION_ADMIN_EMAILS_GEO_REVIEW_RECOMMENDED", "ops@example.com")
     }
 
+    /// A connection to the server, with Sentinels to the primary.
     pub(crate) async fn redis(&self) -> MultiplexedConnection {
-        let client = redis::Client::open(format!("redis://{}", self.redis.addr())).expect("an address");
-        // The library allows half a second for a reply; a busy machine may need more for a whole stream.
-        let config = redis::AsyncConnectionConfig::new().set_response_timeout(Some(BOUND));
-        client.get_multiplexed_async_connection_with_config(&config).await.expect("Redis is there")
+        let server = match &self.sentinels {
+            None => &self.redis,
+            Some(group) => &group.servers[group.primary().await.expect("a Sentinel responds")],
+        };
+        // A busy machine may need long for a whole stream.
+        server.connect(BOUND).await.expect("Redis is there")
     }
 
     /// Sends intents `range`, for two users each: four routes.
