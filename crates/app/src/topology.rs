@@ -35,8 +35,8 @@ pub(crate) fn check_mode(topology: &Topology, version: Option<&RedisVersion>) ->
     }
 }
 
-/// Warns if the server has other replicas than the configured ones. Nothing configured is no statement about
-/// them. With Sentinels, all servers may be listed: any of them may become the primary.
+/// Warns if the server has other replicas than the configured ones; compares nothing if none are configured.
+/// With Sentinels, all servers may be listed: any of them may become the primary.
 pub(crate) async fn compare_replicas(redis: &RedisClient, configured: &[RedisAddr]) {
     if configured.is_empty() {
         return;

@@ -495,4 +495,16 @@ mod tests {
             assert!(!is_outage(text), "{text}");
         }
     }
+
+    #[test]
+    fn a_server_that_may_no_longer_be_the_primary_is_not_called_again_on_this_connection() {
+        for text in [
+            "READONLY You can't write against a read only replica. script: 1f, on @user_script:5.",
+            "NOREPLICAS Not enough good replicas to write.",
+            "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
+        ] {
+            assert!(is_demotion(text) && is_outage(text), "{text}");
+        }
+        assert!(!is_demotion("OOM command not allowed when used memory > 'maxmemory'."));
+    }
 }
