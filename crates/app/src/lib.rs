@@ -14,6 +14,7 @@ pub mod shutdown;
 mod start;
 pub mod supervisor;
 pub mod telemetry;
+mod topology;
 mod versions;
 pub mod wiring;
 

@@ -17,7 +17,7 @@ use store_redis::{KeyUse, RedisClient};
 use tokio::time::{Instant, timeout_at};
 
 use crate::config::{Config, Redis, RelayConfig, RelayMode};
-use crate::{installation, migrations, versions, wiring};
+use crate::{installation, migrations, topology, versions, wiring};
 
 /// The time for Redis to respond at the start.
 const REDIS_START_TIMEOUT: Duration = Duration::from_secs(10);
@@ -122,8 +122,11 @@ pub(crate) async fn connect_redis(config: &Redis, streams: &[(KeyUse, &str)]) ->
         let node = redis.for_key(stream);
         start.until_answered(|| node.ping()).await.with_context(does_not_serve)?;
         let version = start.until_answered(|| node.server_version()).await;
-        versions::check_redis(version.with_context(does_not_serve)?.as_ref()).with_context(cannot_be_used)?;
+        let version = version.with_context(does_not_serve)?;
+        topology::check_mode(&config.topology, version.as_ref()).with_context(cannot_be_used)?;
+        versions::check_redis(version.as_ref()).with_context(cannot_be_used)?;
     }
+    topology::compare_replicas(&redis, &config.replicas).await;
     for (name, node) in redis.primaries().await {
         match node.server_version().await {
             Ok(version) => versions::check_redis(version.as_ref())

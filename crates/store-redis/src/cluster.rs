@@ -37,7 +37,7 @@ pub(crate) struct Cluster {
     view: Mutex<View>,
 }
 
-/// What the nodes told last.
+/// The view of the Cluster that a node gave last.
 #[derive(Default)]
 struct View {
     nodes: Vec<ServerAddr>,
@@ -155,8 +155,8 @@ impl Cluster {
     }
 }
 
-/// Parses the reply of `asked` to `CLUSTER SLOTS`. A node without a host has that of `asked`; one whose host is
-/// unknown is left out.
+/// Parses the reply of `asked` to `CLUSTER SLOTS`. A node without a host has that of `asked`; one whose host
+/// is unknown is left out.
 fn parse(reply: &Value, asked: &ServerAddr) -> Option<Vec<SlotRange>> {
     let Value::Array(ranges) = reply else { return None };
     let node = |node: &Value| {

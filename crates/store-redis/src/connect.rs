@@ -105,6 +105,10 @@ impl RedisClient {
         Some((Arc::clone(cluster), at))
     }
 
+    pub(crate) fn endpoint(&self) -> &Endpoint {
+        &self.inner.endpoint
+    }
+
     /// True in a Cluster: the keys of one script have one slot.
     pub(crate) fn is_cluster(&self) -> bool {
         self.of_slots.is_some()
@@ -340,8 +344,8 @@ const MISSING_PERMISSIONS: [&str; 8] = [
     "Protocol error: unauthenticated",
 ];
 
-/// The beginning of the error texts with which a node of a Cluster reports inside a script that it may not use
-/// a key at present.
+/// The beginning of the error texts with which a node of a Cluster reports inside a script that it may not
+/// use a key at present.
 const NOT_OF_THIS_NODE: &str = "Script attempted to ";
 
 /// True if an error text of Redis is about its own state or the connection's permissions, and not about the
@@ -386,13 +390,13 @@ pub(crate) fn without_script(text: &str) -> String {
 }
 
 /// True if the connection is usable after this error: any error that the server returned except those after
-/// which the server is no longer the primary, or not that of these keys.
+/// which the server may no longer be the primary, or not that of these keys.
 fn leaves_connection_usable(error: &RedisError) -> bool {
     said(error).is_some_and(|text| !is_demotion(&text))
 }
 
 fn is_demotion(text: &str) -> bool {
-    codes(text).any(|code| ["READONLY", "MOVED", "CLUSTERDOWN"].contains(&code))
+    codes(text).any(|code| ["READONLY", "MOVED", "CLUSTERDOWN", "NOREPLICAS", "MASTERDOWN"].contains(&code))
 }
 
 /// True if the server rejected the command, so that nothing was carried out: it is full, for example.
@@ -491,5 +495,17 @@ mod tests {
         ] {
             assert!(!is_outage(text), "{text}");
         }
+    }
+
+    #[test]
+    fn a_server_that_may_no_longer_be_the_primary_is_not_called_again_on_this_connection() {
+        for text in [
+            "READONLY You can't write against a read only replica. script: 1f, on @user_script:5.",
+            "NOREPLICAS Not enough good replicas to write.",
+            "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
+        ] {
+            assert!(is_demotion(text) && is_outage(text), "{text}");
+        }
+        assert!(!is_demotion("OOM command not allowed when used memory > 'maxmemory'."));
     }
 }

@@ -24,7 +24,7 @@ pub(crate) enum Endpoint {
     /// Always the same server.
     Single(Connector, ServerAddr),
     /// The primary that Sentinels name.
-    Sentinel(Sentinels),
+    Sentinel(Arc<Sentinels>),
     /// A node of a Cluster.
     Cluster(Arc<Cluster>, Node),
 }
@@ -35,23 +35,26 @@ impl Endpoint {
             let addr = addr.to_owned();
             |source| InvalidSettings { addr, source }
         };
-        let connector = |tls, password| Connector::new(tls, password, settings);
+        let connector = |tls, password| {
+            let all = settings.topology.to_string();
+            Connector::new(tls, password, settings).map_err(invalid(&all))
+        };
         match &settings.topology {
             Topology::Single(addr) => {
                 let (server, tls) = ServerAddr::parse(addr).map_err(invalid(addr))?;
-                let connector = connector(tls, settings.password.as_ref()).map_err(invalid(addr))?;
+                let connector = connector(tls, settings.password.as_ref())?;
                 Ok(Self::Single(connector.with_db(settings.db), server))
             }
             Topology::Sentinel { addrs, master, password } => {
                 let (addrs, tls) = parse_all(addrs)?;
-                let to = |password| connector(tls, password).map_err(invalid(master));
-                let to_server = to(settings.password.as_ref())?.with_db(settings.db);
-                Ok(Self::Sentinel(Sentinels::new(addrs, master.clone(), to(password.as_ref())?, to_server)))
+                let to_sentinel = connector(tls, password.as_ref())?;
+                let to_server = connector(tls, settings.password.as_ref())?.with_db(settings.db);
+                let sentinels = Sentinels::new(addrs, master.clone(), to_sentinel, to_server);
+                Ok(Self::Sentinel(Arc::new(sentinels)))
             }
             Topology::Cluster { addrs } => {
                 let (seeds, tls) = parse_all(addrs)?;
-                let connector = connector(tls, settings.password.as_ref());
-                let connector = connector.map_err(invalid(&settings.topology.to_string()))?;
+                let connector = connector(tls, settings.password.as_ref())?;
                 Ok(Self::Cluster(Arc::new(Cluster::new(connector, seeds)), Node::Any))
             }
         }
@@ -64,6 +67,15 @@ impl Endpoint {
             Self::Single(connector, server) => connector.connect(server).await,
             Self::Sentinel(sentinels) => sentinels.connect(deadline).await,
             Self::Cluster(cluster, node) => cluster.connect(node).await,
+        }
+    }
+
+    /// The server that it leads to; with Sentinels, the last primary.
+    pub(crate) fn server(&self) -> Option<ServerAddr> {
+        match self {
+            Self::Single(_, server) => Some(server.clone()),
+            Self::Sentinel(sentinels) => sentinels.primary(),
+            Self::Cluster(..) => None,
         }
     }
 

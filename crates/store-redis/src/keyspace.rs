@@ -8,12 +8,12 @@
 //! - `notification:server_changes:{<outbound tag>}:<outbound stream>`: string, permanent, written by
 //!   publishers; the servers that the stream was on, and the ids that each of them never had.
 //! - `notification:stream_offsets:{<intents tag>}:<stream>`: string, permanent, written by the intake.
-//! - `notification:scan_locks:{<outbound tag>}:[<stream>:]<channel>`: string, written by publishers; lives for
-//!   at most a second, during a due scan.
+//! - `notification:scan_locks:{<outbound tag>}:[<stream>:]<channel>`: string, written by publishers; lives
+//!   for at most a second, during a due scan.
 //! - `notification:leader_changes:{<intents tag>}:<leadership>`: list, written by a leader that steps down;
 //!   lives for five seconds. The key of an intake's leadership ends in the stream.
-//! - `notification:installations:{<intents tag>}:<stream>`: string, permanent, written by the first start on a
-//!   schema.
+//! - `notification:installations:{<intents tag>}:<stream>`: string, permanent, written by the first start on
+//!   a schema.
 //! - `notification:outbox_receipts:{<target tag>}:<stream>:<producer>:<event_id>`: string, written by relays;
 //!   lives as an entry id for the dedupe TTL, and the republish window if there is one. It has no producer
 //!   where events go to streams unchanged.

@@ -30,8 +30,8 @@ pub struct RedisLeases {
 }
 
 impl RedisLeases {
-    /// Leases on the shared connection of `client`, under the keys of `keyspace`. In a Cluster, each channel has
-    /// a connection of its own.
+    /// Leases on the shared connection of `client`, under the keys of `keyspace`. In a Cluster, each channel
+    /// has a connection of its own.
     pub fn new(client: &RedisClient, keyspace: &Keyspace) -> Self {
         Self {
             client: client.clone(),

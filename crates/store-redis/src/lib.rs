@@ -53,4 +53,4 @@ pub use outbox::{
 pub use permissions::KeyUse;
 pub use producer::{RedisIntentProducer, append_command};
 pub use settings::{Password, RedisSettings, Topology};
-pub use version::RedisVersion;
+pub use version::{RedisVersion, ServerMode};

@@ -83,8 +83,8 @@ struct ClockReading {
 }
 
 impl RedisOutboxStreams {
-    /// Creates the streams, of which `stream` is the first one by name: in a Cluster, the others have the same
-    /// hash tag. Markers live for `marker_ttl` after their event was appended or found.
+    /// Creates the streams, of which `stream` is the first one by name: in a Cluster, the others have the
+    /// same hash tag. Markers live for `marker_ttl` after their event was appended or found.
     pub fn new(client: &RedisClient, stream: &str, marker_ttl: Duration) -> Self {
         Self {
             client: client.for_key(stream),
@@ -115,9 +115,14 @@ impl RedisOutboxStreams {
         let reading = match known {
             Some(reading) => reading,
             None => {
-                // With a key, so that only the node that has its slot responds.
-                let call = ScriptCall::new(&self.time, [&*self.stream].into_iter());
-                let answer = self.client.script(OPERATION, &call).await?;
+                let answer = match self.client.is_cluster() {
+                    // With a key, so that only the node that has its slot responds.
+                    true => {
+                        let call = ScriptCall::new(&self.time, [&*self.stream].into_iter());
+                        self.client.script(OPERATION, &call).await?
+                    }
+                    false => self.client.command(OPERATION, &redis::cmd("TIME")).await?,
+                };
                 self.read_clock(unix_ms(&answer).ok_or_else(|| unexpected(OPERATION, &answer))?)
             }
         };

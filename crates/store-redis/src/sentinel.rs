@@ -5,7 +5,6 @@
 //! at once, and the first server that they name and that calls itself the primary is used (ADR 0066). Nothing
 //! is subscribed to: a call that fails drops its connection, and the next one asks again.
 
-use std::fmt;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -33,21 +32,12 @@ pub(crate) struct Sentinels {
     primary: Mutex<Option<ServerAddr>>,
 }
 
-/// No primary was found; the reasons, by server.
+/// No primary was found, with a reason for each Sentinel and each server that they named.
 #[derive(Debug, thiserror::Error)]
-#[error("no Sentinel led to the primary {master}: {}", Reasons(.reasons))]
+#[error("no Sentinel led to the primary {master}: {reasons}")]
 struct NoPrimary {
     master: String,
-    reasons: Vec<(ServerAddr, String)>,
-}
-
-struct Reasons<'a>(&'a [(ServerAddr, String)]);
-
-impl fmt::Display for Reasons<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let reasons = self.0.iter().map(|(server, reason)| format!("{server}: {reason}"));
-        f.write_str(&reasons.collect::<Vec<_>>().join("; "))
-    }
+    reasons: String,
 }
 
 /// A server is not the primary, although a Sentinel said so: the failover is not over.
@@ -70,14 +60,18 @@ impl Search {
         self.reasons.push((server, error_chain(&**error)));
     }
 
-    /// The reasons, also of the servers that have not responded within `limit`.
-    fn into_reasons(mut self, limit: Duration) -> Vec<(ServerAddr, String)> {
+    /// The reasons as text, also of what has not responded within `limit`.
+    fn describe(mut self, sentinels: &[ServerAddr], limit: Duration) -> String {
         for server in self.asked {
             if self.reasons.iter().all(|(known, _)| *known != server) {
                 self.reasons.push((server, TimedOut(limit).to_string()));
             }
         }
-        self.reasons
+        let reasons = self.reasons.iter().map(|(server, reason)| {
+            let kind = if sentinels.contains(server) { "Sentinel" } else { "server" };
+            format!("{kind} {server}: {reason}")
+        });
+        reasons.collect::<Vec<_>>().join("; ")
     }
 }
 
@@ -103,7 +97,7 @@ impl Sentinels {
                 return Ok(connection);
             }
             if found.is_err() || !search.is_early || Instant::now() + ASK_INTERVAL >= deadline {
-                let reasons = search.into_reasons(begun.elapsed());
+                let reasons = search.describe(&self.addrs, begun.elapsed());
                 return Err(NoPrimary { master: self.master.clone(), reasons }.into());
             }
             sleep(ASK_INTERVAL).await;
@@ -165,6 +159,11 @@ impl Sentinels {
             true => Ok(connection),
             false => Err(NotPrimary.into()),
         }
+    }
+
+    /// The last primary that was connected to.
+    pub(crate) fn primary(&self) -> Option<ServerAddr> {
+        self.primary.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Logs the address of the primary if it is another one than before.

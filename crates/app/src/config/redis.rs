@@ -71,61 +71,61 @@ struct Given {
 impl Given {
     /// Notes what does not fit together; returns false if something does not.
     fn check(&self, reader: &mut Reader, db: u16) -> bool {
-        let mut problems = Vec::new();
-        let mut note = |knob: &Knob, text: &str| problems.push((knob.name, text.to_owned()));
-        let of_sentinel = self.master.is_some() || self.password.expose().is_some();
-        let chosen: Vec<&Knob> = [
+        let problems = [
+            self.check_choice(),
+            self.check_sentinels(),
+            check_tls(&NOTIFICATION_REDIS_SENTINEL_ADDRS, &self.sentinels),
+            check_tls(&NOTIFICATION_REDIS_CLUSTER_ADDRS, &self.nodes),
+            (db != 0 && !self.nodes.is_empty()).then(|| {
+                let text = "and NOTIFICATION_REDIS_CLUSTER_ADDRS is set: a Cluster has database 0 only";
+                (&NOTIFICATION_REDIS_DB, format!("is {db}, {text}"))
+            }),
+        ];
+        let fits = problems.iter().all(Option::is_none);
+        for (knob, text) in problems.into_iter().flatten() {
+            reader.problem(knob.name, text);
+        }
+        fits
+    }
+
+    /// True if a variable is set that is about the Sentinels and does not name them.
+    fn is_of_sentinels(&self) -> bool {
+        self.master.is_some() || self.password.expose().is_some()
+    }
+
+    /// Checks that one variable names servers.
+    fn check_choice(&self) -> Option<(&'static Knob, String)> {
+        let named = [
             (self.single.is_some(), &NOTIFICATION_REDIS_MASTER_ADDR),
             (!self.sentinels.is_empty(), &NOTIFICATION_REDIS_SENTINEL_ADDRS),
             (!self.nodes.is_empty(), &NOTIFICATION_REDIS_CLUSTER_ADDRS),
-        ]
-        .into_iter()
-        .filter_map(|(is_set, knob)| is_set.then_some(knob))
-        .collect();
-        match chosen.as_slice() {
-            [] if of_sentinel => {}
-            [] => note(&NOTIFICATION_REDIS_MASTER_ADDR, NO_SERVER),
-            [_] => {}
+        ];
+        let named: Vec<&Knob> =
+            named.into_iter().filter(|(is_set, _)| *is_set).map(|(_, knob)| knob).collect();
+        match named.as_slice() {
+            // The problem is that the Sentinels are not named.
+            [] if self.is_of_sentinels() => None,
+            [] => Some((&NOTIFICATION_REDIS_MASTER_ADDR, NO_SERVER.to_owned())),
+            [_] => None,
             [first, others @ ..] => {
                 let others: Vec<&str> = others.iter().map(|knob| knob.name).collect();
-                note(first, &format!("is set, and so is {}: set one of them", others.join(" and ")));
+                Some((first, format!("is set, and so is {}: set one of them", others.join(" and "))))
             }
         }
-        if self.sentinels.is_empty() && of_sentinel {
-            let knob = if self.master.is_some() {
-                &NOTIFICATION_REDIS_SENTINEL_MASTER
-            } else {
-                &NOTIFICATION_REDIS_SENTINEL_PASSWORD
-            };
-            note(knob, "is set, and NOTIFICATION_REDIS_SENTINEL_ADDRS is not: set both or none");
-        }
-        if !self.sentinels.is_empty() && self.master.is_none() {
-            note(
-                &NOTIFICATION_REDIS_SENTINEL_ADDRS,
-                "is set, and NOTIFICATION_REDIS_SENTINEL_MASTER is not: set both or none",
-            );
-        }
-        for (addrs, knob) in [
-            (&self.sentinels, &NOTIFICATION_REDIS_SENTINEL_ADDRS),
-            (&self.nodes, &NOTIFICATION_REDIS_CLUSTER_ADDRS),
-        ] {
-            if addrs.iter().any(|addr| addr.tls) && addrs.iter().any(|addr| !addr.tls) {
-                note(knob, "has addresses with and without rediss://: all servers use TLS, or none");
+    }
+
+    /// Checks that the Sentinels and the name of their primary are both set, or nothing about them.
+    fn check_sentinels(&self) -> Option<(&'static Knob, String)> {
+        let (set, absent) = match (self.sentinels.is_empty(), &self.master) {
+            (false, Some(_)) => return None,
+            (false, None) => (&NOTIFICATION_REDIS_SENTINEL_ADDRS, NOTIFICATION_REDIS_SENTINEL_MASTER.name),
+            (true, Some(_)) => (&NOTIFICATION_REDIS_SENTINEL_MASTER, NOTIFICATION_REDIS_SENTINEL_ADDRS.name),
+            (true, None) if self.is_of_sentinels() => {
+                (&NOTIFICATION_REDIS_SENTINEL_PASSWORD, NOTIFICATION_REDIS_SENTINEL_ADDRS.name)
             }
-        }
-        if db != 0 && !self.nodes.is_empty() {
-            note(
-                &NOTIFICATION_REDIS_DB,
-                &format!(
-                    "is {db}, and NOTIFICATION_REDIS_CLUSTER_ADDRS is set: a Cluster has database 0 only"
-                ),
-            );
-        }
-        let fits = problems.is_empty();
-        for (variable, text) in problems {
-            reader.problem(variable, text);
-        }
-        fits
+            (true, None) => return None,
+        };
+        Some((set, format!("is set, and {absent} is not")))
     }
 
     fn topology(self) -> Option<Topology> {
@@ -140,6 +140,14 @@ impl Given {
             (None, None) => Topology::Cluster { addrs: texts(&self.nodes) },
         })
     }
+}
+
+/// Checks that all servers of a list use TLS, or none.
+fn check_tls(knob: &'static Knob, addrs: &[RedisAddr]) -> Option<(&'static Knob, String)> {
+    let tls = addrs.iter().filter(|addr| addr.tls).count();
+    let is_mixed = tls > 0 && tls < addrs.len();
+    is_mixed
+        .then(|| (knob, "has addresses with and without rediss://: all servers use TLS, or none".to_owned()))
 }
 
 /// The problem that no variable names a server.

@@ -1,5 +1,5 @@
-//! Keys of versions before hash tags, beside the present ones: a replica of such a version is played by leases
-//! and markers under their old names.
+//! Keys of versions before hash tags, beside the present ones: a replica of such a version is played by
+//! leases and markers under their old names.
 
 use domain::checkpoint::{CachedCheckpoint, Checkpoint};
 use domain::ports::{Append, CheckpointCache, LeaseOutcome, LeaseStore, Outbound, OutboundInspection};

@@ -96,8 +96,8 @@ impl Loaded {
         .await;
     }
 
-    /// Stops the producers, and checks that nothing is lost and nothing exists twice. A producer of the stream
-    /// sends again what a node may have lost after its reply.
+    /// Stops the producers, and checks that nothing is lost and nothing exists twice. A producer of the
+    /// stream sends again what a node may have lost after its reply.
     async fn check(self) {
         self.stop.store(true, Ordering::SeqCst);
         let sent = self.by_stream.await.expect("no panic");

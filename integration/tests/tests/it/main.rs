@@ -74,6 +74,7 @@ mod retention;
 mod roles;
 mod schemas;
 mod search;
+mod sentinel;
 mod start;
 mod state;
 mod state_memory;

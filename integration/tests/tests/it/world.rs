@@ -117,7 +117,8 @@ impl World {
             .env("NOTIFICATION_ADMIN_EMAILS_GEO_REVIEW_RECOMMENDED", "ops@example.com")
     }
 
-    /// A connection to the server, with Sentinels to the primary, and in a Cluster to the node of the intents.
+    /// A connection to the server, with Sentinels to the primary, and in a Cluster to the node of the
+    /// intents.
     pub(crate) async fn redis(&self) -> MultiplexedConnection {
         self.redis_of(INTENTS).await
     }
