@@ -187,7 +187,7 @@ const SEND_EXAMPLES: &str = r#"Examples:
      "payload": {"game_id": "game-123", "game_name": "Nova", "turn_number": 54}}
     ("admin": true instead of users; occurred_at_ms, request_id and trace_id may be added)
 
-It needs NOTIFICATION_REDIS_MASTER_ADDR, prints the id of the entry, and sends nothing that is malformed: then the
+It needs NOTIFICATION_REDIS_MASTER_ADDR or what else names Redis, prints the id of the entry, and sends nothing that is malformed: then the
 exit code is 2 and the failure code is on standard error."#;
 
 const RELAY_EXAMPLES: &str = "\

@@ -44,7 +44,7 @@ pub(crate) fn check_claim(ours: &Installation, serving: &str) -> anyhow::Result<
         bail!(
             "another installation ({serving}; this schema is {id}) serves the stream {stream} on this Redis; \
              if it is gone, delete the key {} in Redis and start again",
-            installation_key(stream),
+            installation_key(stream).key,
         );
     }
     tracing::info!(installation = id, stream, "this installation serves the stream");

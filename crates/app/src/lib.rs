@@ -19,6 +19,7 @@ pub mod shutdown;
 mod start;
 pub mod supervisor;
 pub mod telemetry;
+mod topology;
 mod versions;
 pub mod wiring;
 

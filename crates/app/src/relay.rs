@@ -21,7 +21,6 @@ use outbox::{
 use pg::RawTimestamp;
 use store_redis::{
     NewOutboxRecord, OutboxAppend, OutboxEntry, OutboxProgress, OutboxRecord, RedisOutboxStreams,
-    outbox_marker,
 };
 use uuid::Uuid;
 
@@ -107,14 +106,16 @@ impl<M: Mapping> StreamPublisher<M> {
     /// Returns true for each event that has a published marker. An event without a stream counts as one that
     /// has a marker.
     async fn find_markers(&self, events: &[DeliveredEvent]) -> Result<Vec<bool>, StoreError> {
-        let marker = |event: &DeliveredEvent| {
+        let appended = |event: &DeliveredEvent| {
             let stream = self.mapping.stream(&event.event_type)?;
-            Some(outbox_marker(stream, self.mapping.producer(), &event.event_id.to_string()))
+            Some((stream.to_owned(), event.event_id.to_string()))
         };
-        let markers: Vec<Option<String>> = events.iter().map(marker).collect();
-        let asked: Vec<String> = markers.iter().flatten().cloned().collect();
-        let mut found = self.streams.find_markers(&asked).await?.into_iter();
-        Ok(markers.iter().map(|marker| marker.is_none() || found.next().unwrap_or(false)).collect())
+        let appended: Vec<Option<(String, String)>> = events.iter().map(appended).collect();
+        let asked: Vec<(&str, String)> =
+            appended.iter().flatten().map(|(stream, id)| (stream.as_str(), id.clone())).collect();
+        let found = self.streams.find_markers(self.mapping.producer(), &asked).await?;
+        let mut found = found.into_iter();
+        Ok(appended.iter().map(|event| event.is_none() || found.next().unwrap_or(false)).collect())
     }
 }
 

@@ -17,7 +17,7 @@ use store_redis::{KeyUse, RedisClient};
 use tokio::time::{Instant, timeout_at};
 
 use crate::config::{Config, Redis, RelayConfig, RelayMode};
-use crate::{installation, migrations, versions, wiring};
+use crate::{installation, migrations, topology, versions, wiring};
 
 /// The time for Redis to respond at the start.
 const REDIS_START_TIMEOUT: Duration = Duration::from_secs(10);
@@ -63,16 +63,18 @@ pub(crate) struct Backends {
 /// Runs the start sequence.
 pub(crate) async fn connect(config: &Config) -> anyhow::Result<Backends> {
     let mut checks = DependencyStart::begin("PostgreSQL", START_TIMEOUT);
-    let redis = connect_redis(&config.redis).await?;
     let mut streams = vec![
         (KeyUse::Intents, config.intents.stream.as_str()),
         (KeyUse::Outbound, config.outbound.gateway.key.as_str()),
         (KeyUse::Outbound, config.outbound.mail.key.as_str()),
     ];
     streams.extend(config.relay.iter().flat_map(relayed_streams));
+    let redis = connect_redis(&config.redis, &streams).await?;
     check_permissions(&redis, &config.redis, KeyUse::Own, &streams).await?;
-    check_value_limit(&redis).await;
-    check_eviction(&redis).await;
+    for (_, stream) in redis.by_node(&streams) {
+        check_value_limit(&redis.for_key(stream)).await;
+        check_eviction(&redis.for_key(stream)).await;
+    }
     let pool = open_pool(&config.postgres.dsn, pool_settings(config)).await?;
     let migrating = Instant::now();
     migrate(&config.postgres.dsn).await?;
@@ -108,16 +110,34 @@ async fn claim_stream(
     installation::check_claim(&ours, &serving.context("the stream cannot be claimed")?)
 }
 
-/// Creates a Redis client, and waits until Redis responds.
-pub(crate) async fn connect_redis(config: &Redis) -> anyhow::Result<RedisClient> {
+/// Creates a Redis client, and waits until Redis responds: in a Cluster, the node of each of these streams.
+pub(crate) async fn connect_redis(config: &Redis, streams: &[(KeyUse, &str)]) -> anyhow::Result<RedisClient> {
     let redis =
         RedisClient::new(wiring::redis_settings(config)).context("Redis cannot be used as configured")?;
     let start = DependencyStart::begin("Redis", REDIS_START_TIMEOUT);
-    let does_not_serve = || format!("Redis at {} does not serve", config.addr);
-    start.until_answered(|| redis.ping()).await.with_context(does_not_serve)?;
-    let version = start.until_answered(|| redis.server_version()).await;
-    versions::check_redis(version.with_context(does_not_serve)?.as_ref())
-        .with_context(|| format!("Redis at {} cannot be used", config.addr))?;
+    let does_not_serve = || format!("Redis at {} does not serve", config.topology);
+    let cannot_be_used = || format!("Redis at {} cannot be used", config.topology);
+    redis.check_streams(streams).with_context(cannot_be_used)?;
+    for (_, stream) in redis.by_node(streams) {
+        let node = redis.for_key(stream);
+        start.until_answered(|| node.ping()).await.with_context(does_not_serve)?;
+        let version = start.until_answered(|| node.server_version()).await;
+        let version = version.with_context(does_not_serve)?;
+        topology::check_mode(&config.topology, version.as_ref()).with_context(cannot_be_used)?;
+        versions::check_redis(version.as_ref()).with_context(cannot_be_used)?;
+    }
+    topology::compare_replicas(&redis, &config.replicas).await;
+    for (name, node) in redis.primaries().await {
+        match node.server_version().await {
+            Ok(version) => versions::check_redis(version.as_ref())
+                .with_context(|| format!("the node {name} of the Cluster cannot be used"))?,
+            Err(error) => tracing::warn!(
+                node = name,
+                error = domain::ports::error_chain(&error),
+                "a node of the Cluster does not respond; its version is not checked"
+            ),
+        }
+    }
     Ok(redis)
 }
 
@@ -140,11 +160,11 @@ pub(crate) async fn check_permissions(
 ) -> anyhow::Result<()> {
     let start = DependencyStart::begin("Redis", REDIS_START_TIMEOUT);
     let missing = start.until_answered(|| redis.missing_permissions(own, streams)).await;
-    let missing = missing.with_context(|| format!("Redis at {} does not serve", config.addr))?;
+    let missing = missing.with_context(|| format!("Redis at {} does not serve", config.topology))?;
     anyhow::ensure!(
         missing.is_empty(),
         "the user at Redis {} lacks permissions: {}; docs/operations.md has a complete ACL line",
-        config.addr,
+        config.topology,
         missing.join(", ")
     );
     Ok(())

@@ -123,6 +123,8 @@ fn warn(dependency: &'static str, version: &str, tested: &str) {
 
 #[cfg(test)]
 mod tests {
+    use store_redis::ServerMode;
+
     use super::*;
 
     #[test]
@@ -147,6 +149,7 @@ mod tests {
         let version = |redis: &str, other: Option<&str>| RedisVersion {
             redis: redis.to_owned(),
             other: other.map(str::to_owned),
+            mode: ServerMode::Standalone,
         };
         for (redis, other, support) in [
             ("6.2.14", None, Support::TooOld),

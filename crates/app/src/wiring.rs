@@ -42,22 +42,27 @@ pub struct StoppedProcess {
 /// The settings of a client for the configured Redis.
 pub(crate) fn redis_settings(config: &Redis) -> RedisSettings {
     RedisSettings {
-        addr: config.addr.to_string(),
-        password: config.password.expose().map(str::to_owned),
+        topology: config.topology.clone(),
+        password: config.client_password(),
         db: config.db.into(),
         operation_timeout: config.operation_timeout,
     }
 }
 
-/// The changes of operators, under the leases of the service that reads `intents_stream`.
+/// The keys of the service that reads `intents_stream` and publishes to these streams, for a process that
+/// starts now.
+pub(crate) fn keyspace(intents_stream: &str, outbound: &Outbound, dedupe_ttl: Duration) -> Keyspace {
+    Keyspace::new(intents_stream, &outbound.gateway.key, &outbound.mail.key).with_old_names(dedupe_ttl)
+}
+
+/// The changes of operators, under the leases of the service that has these keys.
 pub(crate) fn leased_changes(
     store: &PgStore,
     redis: &RedisClient,
-    intents_stream: &str,
+    keyspace: &Keyspace,
     times: LeaseTimes,
 ) -> LeasedChanges<PgStore, RedisLeases> {
-    let leases = RedisLeases::new(redis, &Keyspace::of(intents_stream));
-    LeasedChanges { store: store.clone(), leases, times }
+    LeasedChanges { store: store.clone(), leases: RedisLeases::new(redis, keyspace), times }
 }
 
 /// The search by any id.

@@ -51,7 +51,7 @@ pub use queries::{LeaderLookup, Queries, StreamQueries};
 pub use receipts::ReceiptStore;
 pub use replicas::{Activity, ActivityQueries, BlockedReport, ReplicaReport, ReplicaStore, WorkerReport};
 pub use republish::{
-    FoundEntries, MAX_FOUND_ENTRIES, OutboundInspection, OutboundServer, PublishedEntry, PublishedPage,
+    FoundEntries, MAX_FOUND_ENTRIES, ObservedStream, OutboundInspection, PublishedEntry, PublishedPage,
     RepublishStore, SavedStream,
 };
 pub use resubmit::{ResubmitStore, Resubmitter};

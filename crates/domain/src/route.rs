@@ -151,6 +151,13 @@ pub struct RouteKey {
 }
 
 impl RouteKey {
+    /// The channel with which the route id begins; push if it begins with none, which no route of the service
+    /// does.
+    pub fn channel(&self) -> Channel {
+        let name = self.route_id.split_once(':').map_or("", |(name, _)| name);
+        name.parse().unwrap_or(Channel::Push)
+    }
+
     /// The route id in a form that may be logged: an administrator's address in it is masked. Together with
     /// the notification id it still identifies the row.
     pub fn loggable_route_id(&self) -> &str {

@@ -7,15 +7,19 @@
 //! the package to install.
 
 mod binaries;
+mod cluster;
 mod directory;
 mod pgbouncer;
 mod postgres;
 mod process;
 mod redis;
+mod sentinel;
 
 pub use binaries::{MissingBinary, postgres as postgres_program};
+pub use cluster::{ClusterNode, RedisCluster, RedisClusterOptions};
 pub use directory::{DirectoryLoad, StandInDirectory, UserFault};
 pub use pgbouncer::{PgBouncer, PgBouncerOptions};
 pub use postgres::{Postgres, PostgresOptions};
 pub use process::{StartError, free_port};
-pub use redis::{Redis, RedisOptions};
+pub use redis::{Redis, RedisOptions, RedisTls};
+pub use sentinel::{SentinelGroup, SentinelOptions};

@@ -52,6 +52,15 @@ pub enum StartError {
         #[source]
         source: tokio_postgres::Error,
     },
+    /// A Redis runs but rejects a command, or a group of them did not become what it should.
+    #[error("could not {doing}")]
+    Redis {
+        /// The operation.
+        doing: &'static str,
+        /// The cause.
+        #[source]
+        source: redis::RedisError,
+    },
 }
 
 pub(crate) fn io_error(doing: &'static str) -> impl FnOnce(io::Error) -> StartError {
@@ -123,6 +132,18 @@ impl Home {
             command.uid(uid).gid(gid);
         }
         Ok(command)
+    }
+
+    /// Writes a file that the server's user owns.
+    pub(crate) fn write(&self, name: &str, content: &[u8]) -> Result<(), StartError> {
+        let file = self.path().join(name);
+        fs::write(&file, content).map_err(io_error("write a file"))?;
+        match self.user {
+            Some((uid, gid)) => {
+                chown(&file, Some(uid), Some(gid)).map_err(io_error("give a file to an unprivileged user"))
+            }
+            None => Ok(()),
+        }
     }
 
     pub(crate) fn spawn(&self, mut command: Command) -> Result<Child, StartError> {

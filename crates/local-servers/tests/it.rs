@@ -7,7 +7,10 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use harness::wait_for;
-use local_servers::{Postgres, PostgresOptions, Redis, RedisOptions, StandInDirectory, UserFault};
+use local_servers::{
+    Postgres, PostgresOptions, Redis, RedisCluster, RedisClusterOptions, RedisOptions, RedisTls,
+    SentinelGroup, SentinelOptions, StandInDirectory, UserFault,
+};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -325,4 +328,62 @@ async fn servers_started_at_once_have_ports_and_folders_of_their_own() {
     ports.sort_unstable();
     assert!(ports[0] != ports[1] && ports[1] != ports[2], "{ports:?}");
     assert!(TcpListener::bind(("127.0.0.1", one.port())).is_err(), "no process listens");
+}
+
+/// The certificate of the integration tests.
+fn certificate() -> RedisTls {
+    let file = |name: &str| {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../integration/tests/testdata");
+        folder.join(name)
+    };
+    RedisTls { certificate: file("localhost.pem"), key: file("localhost.key"), authority: file("root.pem") }
+}
+
+#[tokio::test]
+async fn a_replica_of_a_cluster_takes_the_slots_of_its_killed_primary() {
+    for (password, tls) in [(None, None), (Some("pass word".to_owned()), Some(certificate()))] {
+        let node = RedisOptions { password, tls, appendonly: true, ..RedisOptions::default() };
+        let options = RedisClusterOptions { node, ..RedisClusterOptions::default() };
+        let mut cluster = RedisCluster::start(options).await.expect("a private Cluster starts");
+        let before = cluster.primary_of("a").await.expect("it responds").expect("every slot has a node");
+        assert!(before < 3, "the first nodes are the primaries");
+        cluster.nodes[before].ask::<()>(&["SET", "a", "7"]).await.expect("the slot is its own");
+        wait_for("the replica has the key", BOUND, async || {
+            let replica = &cluster.nodes[before + 3];
+            let keys: i64 = replica.ask(&["DBSIZE"]).await.expect("it responds");
+            (keys == 1).then_some(())
+        })
+        .await;
+        cluster.nodes[before].kill().await;
+        let after = wait_for("another node has the slot", BOUND, async || {
+            cluster.primary_of("a").await.ok().flatten().filter(|now| *now != before)
+        })
+        .await;
+        assert_eq!(after, before + 3);
+        assert_eq!(cluster.nodes[after].ask::<String>(&["GET", "a"]).await.expect("it responds"), "7");
+        cluster.nodes[before].start_again().await.expect("it starts again");
+        cluster.complete(3).await.expect("every primary has its replica again");
+    }
+}
+
+#[tokio::test]
+async fn sentinels_promote_a_replica_of_a_killed_primary() {
+    for (password, tls) in [(None, None), (Some("servers".to_owned()), Some(certificate()))] {
+        let sentinel_password = password.as_ref().map(|_| "sentinels".to_owned());
+        let server = RedisOptions { password, tls, appendonly: true, ..RedisOptions::default() };
+        let options = SentinelOptions { server, sentinel_password, ..SentinelOptions::default() };
+        let mut group = SentinelGroup::start(options).await.expect("a private group starts");
+        assert_eq!(group.primary().await.expect("they respond"), 0);
+        group.servers[0].kill().await;
+        let primary = wait_for("another server is the primary", BOUND, async || {
+            group.primary().await.ok().filter(|primary| *primary != 0)
+        })
+        .await;
+        wait_for("it takes writes", BOUND, async || {
+            group.servers[primary].ask::<()>(&["SET", "a", "7"]).await.ok()
+        })
+        .await;
+        group.servers[0].start_again().await.expect("it starts again");
+        group.replicated().await.expect("it is a replica");
+    }
 }

@@ -3,8 +3,8 @@
 //! The entries are read with `XRANGE` on a connection of its own that accepts no more bytes than the read
 //! allows, as intake does: a script would block Redis while it copies payloads.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use domain::entry::{EntryId, Unread};
@@ -26,7 +26,8 @@ const OBSERVE: &str = "return redis.call('TYPE', KEYS[1]).ok == 'stream' and sta
 #[derive(Clone)]
 pub struct RedisStreamReader {
     client: RedisClient,
-    reader: BlockingConnection,
+    /// The reader of the last stream that was read. In a Cluster, another stream may be on another node.
+    reader: Arc<Mutex<Option<(String, BlockingConnection)>>>,
     /// The number of entries that the last successful read requested; the next one requests twice as many.
     /// Zero after an entry that did not fit into a read alone.
     fitted: Arc<AtomicUsize>,
@@ -45,10 +46,23 @@ impl RedisStreamReader {
     pub fn new(client: &RedisClient) -> Self {
         Self {
             client: client.clone(),
-            reader: BlockingConnection::new(client),
+            reader: Arc::default(),
             fitted: Arc::new(AtomicUsize::new(usize::MAX / 2)),
             first_in_range: Script::new(FIRST_IN_RANGE),
             observe: stream_state::script(OBSERVE),
+        }
+    }
+
+    /// The reader of `stream`. Ignores poisoning: no code panics while it holds the lock.
+    fn reader(&self, stream: &str) -> BlockingConnection {
+        let mut reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*reader {
+            Some((of, reader)) if of == stream || !self.client.is_cluster() => reader.clone(),
+            _ => {
+                let opened = BlockingConnection::new(&self.client.for_key(stream));
+                *reader = Some((stream.to_owned(), opened.clone()));
+                opened
+            }
         }
     }
 
@@ -66,7 +80,7 @@ impl RedisStreamReader {
         self.fitted.store(0, Ordering::Relaxed);
         let mut call = ScriptCall::new(&self.first_in_range, [stream].into_iter());
         call.arg(format!("({after}"));
-        let id = match self.client.script_within(OPERATION, &call, MAX_COPY_TIME).await? {
+        let id = match self.client.for_key(stream).script_within(OPERATION, &call, MAX_COPY_TIME).await? {
             Value::Nil => return Ok(Vec::new()),
             id => entry_id(&id).ok_or_else(|| unexpected(OPERATION, &id))?,
         };
@@ -89,11 +103,12 @@ impl StreamReader for RedisStreamReader {
         if after >= until {
             return Ok(Vec::new());
         }
+        let reader = self.reader(stream);
         let mut count = self.fitted.load(Ordering::Relaxed).saturating_mul(2).clamp(1, limit.entries.max(1));
         loop {
             let mut command = cmd("XRANGE");
             command.arg(stream).arg(format!("({after}")).arg(until.to_string()).arg("COUNT").arg(count);
-            match self.reader.ask(OPERATION, &command, MAX_READ_TIME, limit.bytes).await {
+            match reader.ask(OPERATION, &command, MAX_READ_TIME, limit.bytes).await {
                 Ok(Some(answer)) => {
                     self.fitted.store(count, Ordering::Relaxed);
                     let whole = |entry: domain::entry::RawEntry| StreamEntry {
@@ -119,13 +134,13 @@ impl StreamReader for RedisStreamReader {
     async fn inspect_stream(&self, stream: &str) -> Result<Option<OutboundState>, StoreError> {
         const OPERATION: &str = "inspect a stream";
         let call = ScriptCall::new(&self.observe, [stream].into_iter());
-        parse_state(OPERATION, &self.client.script(OPERATION, &call).await?)
+        parse_state(OPERATION, &self.client.for_key(stream).script(OPERATION, &call).await?)
     }
 
     async fn key_type(&self, key: &str) -> Result<Option<String>, StoreError> {
         const OPERATION: &str = "ask for the type of a key";
         let mut command = cmd("TYPE");
-        match self.client.command(OPERATION, command.arg(key)).await? {
+        match self.client.for_key(key).command(OPERATION, command.arg(key)).await? {
             Value::SimpleString(kind) => Ok(Some(kind).filter(|kind| kind != "none")),
             other => Err(unexpected(OPERATION, &other)),
         }

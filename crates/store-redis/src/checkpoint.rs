@@ -36,14 +36,14 @@ impl RedisCheckpoints {
         must_advance: bool,
     ) -> Result<Swap, StoreError> {
         let Checkpoint { fence, last_entry_id: id } = checkpoint;
-        let mut call = ScriptCall::new(&self.save, [checkpoint_key(stream)].iter());
+        let mut call = ScriptCall::new(&self.save, [checkpoint_key(stream).key].iter());
         call.arg(id.millis)
             .arg(id.sequence)
             .arg(fence)
             .arg(encode(checkpoint))
             .arg(u8::from(must_advance))
             .arg(fence.saturating_add(MAX_FENCE_LEAD));
-        match self.client.script(operation, &call).await? {
+        match self.client.for_key(stream).script(operation, &call).await? {
             Value::Int(1) => Ok(Swap::Applied),
             Value::Int(_) => Ok(Swap::Conflict),
             other => Err(unexpected(operation, &other)),
@@ -52,17 +52,16 @@ impl RedisCheckpoints {
 }
 
 impl CheckpointCache for RedisCheckpoints {
+    /// Loads the checkpoint, or that of an older version, under the old name of the key, if there is none.
     async fn load(&self, stream: &str) -> Result<CachedCheckpoint, StoreError> {
-        const OPERATION: &str = "load the cached checkpoint";
-        let command = redis::cmd("GET").arg(checkpoint_key(stream)).to_owned();
-        match self.client.command(OPERATION, &command).await {
-            Ok(Value::Nil) => Ok(CachedCheckpoint::Missing),
-            Ok(Value::BulkString(bytes)) => Ok(decode(&String::from_utf8_lossy(&bytes))),
-            Ok(other) => Err(unexpected(OPERATION, &other)),
-            // A key of another type is treated like a string that is not a checkpoint.
-            Err(StoreError::Refused { source, .. }) => Ok(CachedCheckpoint::Garbled(source.to_string())),
-            Err(error) => Err(error),
+        let client = self.client.for_key(stream);
+        for name in client.names(checkpoint_key(stream)) {
+            match load(&client, &name).await? {
+                CachedCheckpoint::Missing => {}
+                found => return Ok(found),
+            }
         }
+        Ok(CachedCheckpoint::Missing)
     }
 
     async fn save(&self, stream: &str, checkpoint: Checkpoint) -> Result<Swap, StoreError> {
@@ -71,6 +70,18 @@ impl CheckpointCache for RedisCheckpoints {
 
     async fn reset(&self, stream: &str, checkpoint: Checkpoint) -> Result<Swap, StoreError> {
         self.write("reset the cached checkpoint", stream, checkpoint, false).await
+    }
+}
+
+async fn load(client: &RedisClient, key: &str) -> Result<CachedCheckpoint, StoreError> {
+    const OPERATION: &str = "load the cached checkpoint";
+    match client.command(OPERATION, redis::cmd("GET").arg(key)).await {
+        Ok(Value::Nil) => Ok(CachedCheckpoint::Missing),
+        Ok(Value::BulkString(bytes)) => Ok(decode(&String::from_utf8_lossy(&bytes))),
+        Ok(other) => Err(unexpected(OPERATION, &other)),
+        // A key of another type is treated like a string that is not a checkpoint.
+        Err(StoreError::Refused { source, .. }) => Ok(CachedCheckpoint::Garbled(source.to_string())),
+        Err(error) => Err(error),
     }
 }
 

@@ -4,35 +4,35 @@
 //! whose peer does not respond. Here a call that fails or times out removes the connection from its slot, and
 //! the next call opens another. So a restarted server or a broken socket costs one deadline at most.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use domain::ports::{BoxError, StoreError};
+use domain::ports::StoreError;
 use redis::aio::MultiplexedConnection;
+use redis::cluster_routing::Slot;
 use redis::{Cmd, ErrorKind, RedisError, Script, ServerErrorKind, ToRedisArgs, Value};
 use tokio::time::{Instant, timeout_at};
 
-use crate::settings::RedisSettings;
-use crate::socket::{Connection, RedisEndpoint};
+use crate::cluster::{Cluster, Node};
+use crate::endpoint::{Endpoint, InvalidSettings};
+use crate::keyspace::OldKey;
+use crate::settings::{RedisSettings, Topology};
+use crate::socket::Connection;
 
-/// Settings that do not name a valid server address.
-#[derive(Debug, thiserror::Error)]
-#[error("{addr} is not an address of a Redis server")]
-pub struct InvalidSettings {
-    addr: String,
-    #[source]
-    source: BoxError,
-}
-
-/// The shared client. Clones use the same connection.
+/// The shared client. Clones use the same connection. In a Cluster, each slot has a client of its own
+/// ([`RedisClient::for_key`]).
 #[derive(Clone)]
 pub struct RedisClient {
     inner: Arc<ClientState>,
+    /// The clients of slots; `None` except in a Cluster.
+    of_slots: Option<Arc<Mutex<HashMap<Slot, Arc<ClientState>>>>>,
 }
 
 struct ClientState {
-    endpoint: RedisEndpoint,
+    topology: Topology,
+    endpoint: Endpoint,
     timeout: Duration,
     slot: Mutex<ConnectionSlot>,
     /// Held by the call that connects. Separate from the slot, so that a call that failed can clear the slot
@@ -41,6 +41,11 @@ struct ClientState {
 }
 
 impl ClientState {
+    fn new(topology: Topology, endpoint: Endpoint, timeout: Duration) -> Self {
+        let (slot, connecting) = (Mutex::default(), tokio::sync::Mutex::default());
+        Self { topology, endpoint, timeout, slot, connecting }
+    }
+
     /// Locks the slot. Ignores poisoning: no code panics while it holds the lock.
     fn slot(&self) -> MutexGuard<'_, ConnectionSlot> {
         self.slot.lock().unwrap_or_else(PoisonError::into_inner)
@@ -62,23 +67,59 @@ impl ConnectionSlot {
 
 impl fmt::Debug for RedisClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RedisClient").field("addr", &self.inner.endpoint.address()).finish_non_exhaustive()
+        f.debug_struct("RedisClient").field("topology", &self.inner.topology).finish_non_exhaustive()
     }
 }
 
 impl RedisClient {
     /// Creates a client; the first call connects.
     pub fn new(settings: RedisSettings) -> Result<Self, InvalidSettings> {
-        let endpoint = RedisEndpoint::new(&settings)
-            .map_err(|source| InvalidSettings { addr: settings.addr.clone(), source })?;
-        let timeout = settings.operation_timeout;
-        let inner = ClientState {
-            endpoint,
-            timeout,
-            slot: Mutex::default(),
-            connecting: tokio::sync::Mutex::default(),
+        let endpoint = Endpoint::new(&settings)?;
+        let of_slots = matches!(endpoint, Endpoint::Cluster(..)).then(Arc::default);
+        let inner = ClientState::new(settings.topology, endpoint, settings.operation_timeout);
+        Ok(Self { inner: Arc::new(inner), of_slots })
+    }
+
+    /// The client for `key` and for the keys that have its hash tag: in a Cluster, that of the node that has
+    /// their slot.
+    #[must_use]
+    pub fn for_key(&self, key: &str) -> Self {
+        let (Some(of_slots), Some((_, at))) = (&self.of_slots, self.cluster()) else { return self.clone() };
+        let slot = Slot::for_key(key);
+        let mut clients = of_slots.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_slot = clients.entry(slot).or_insert_with(|| at(Node::OfSlot(slot)).inner);
+        Self { inner: Arc::clone(of_slot), of_slots: self.of_slots.clone() }
+    }
+
+    /// The nodes, and a client for each; `None` except in a Cluster.
+    pub(crate) fn cluster(&self) -> Option<(Arc<Cluster>, impl Fn(Node) -> Self)> {
+        let (cluster, _) = self.inner.endpoint.cluster()?;
+        let at = {
+            let (this, cluster) = (self.clone(), Arc::clone(cluster));
+            move |node| {
+                let endpoint = Endpoint::Cluster(Arc::clone(&cluster), node);
+                let inner = ClientState::new(this.inner.topology.clone(), endpoint, this.inner.timeout);
+                Self { inner: Arc::new(inner), of_slots: this.of_slots.clone() }
+            }
         };
-        Ok(Self { inner: Arc::new(inner) })
+        Some((Arc::clone(cluster), at))
+    }
+
+    pub(crate) fn endpoint(&self) -> &Endpoint {
+        &self.inner.endpoint
+    }
+
+    /// True in a Cluster: the keys of one script have one slot.
+    pub(crate) fn is_cluster(&self) -> bool {
+        self.of_slots.is_some()
+    }
+
+    /// The names of a key that a script uses: in a Cluster only the present one.
+    pub(crate) fn names(&self, key: OldKey) -> Vec<String> {
+        match self.is_cluster() {
+            true => vec![key.key],
+            false => vec![key.key, key.old],
+        }
     }
 
     /// Checks that Redis is reachable and serves.
@@ -187,10 +228,20 @@ impl RedisClient {
     }
 
     async fn open(&self, operation: &'static str, deadline: Instant) -> Result<Connection, StoreError> {
-        match timeout_at(deadline, self.inner.endpoint.connect()).await {
+        match timeout_at(deadline, self.inner.endpoint.connect(deadline)).await {
             Ok(Ok(connection)) => Ok(connection),
             Ok(Err(error)) => Err(unavailable(operation, error)),
             Err(_) => Err(unavailable(operation, TimedOut(self.inner.timeout))),
+        }
+    }
+
+    /// Lets the next connection lead to the node that `error` names as the one that has the slot.
+    fn note_moved(&self, error: &RedisError) {
+        let is_moved = error.kind() == ErrorKind::Server(ServerErrorKind::Moved);
+        if let (true, Some((named, _)), Some((cluster, node))) =
+            (is_moved, error.redirect_node(), self.inner.endpoint.cluster())
+        {
+            cluster.note_moved(node, named);
         }
     }
 
@@ -200,6 +251,9 @@ impl RedisClient {
         generation: u64,
         answer: Result<Result<Value, RedisError>, tokio::time::error::Elapsed>,
     ) -> Result<Value, StoreError> {
+        if let Ok(Err(error)) = &answer {
+            self.note_moved(error);
+        }
         let error = match answer {
             Ok(Ok(value)) => return Ok(value),
             Ok(Err(error)) if leaves_connection_usable(&error) => return Err(redis_error(operation, error)),
@@ -257,7 +311,7 @@ pub(crate) const MAX_COPY_TIME: Duration = Duration::from_secs(30);
 pub(crate) struct TimedOut(pub(crate) Duration);
 
 /// The error codes with which Redis reports that it cannot serve any command at present.
-const OUTAGES: [&str; 13] = [
+const OUTAGES: [&str; 15] = [
     "OOM",
     "READONLY",
     "LOADING",
@@ -266,6 +320,8 @@ const OUTAGES: [&str; 13] = [
     "MASTERDOWN",
     "BUSY",
     "TRYAGAIN",
+    "MOVED",
+    "ASK",
     "CLUSTERDOWN",
     "NOAUTH",
     "WRONGPASS",
@@ -288,10 +344,16 @@ const MISSING_PERMISSIONS: [&str; 8] = [
     "Protocol error: unauthenticated",
 ];
 
+/// The beginning of the error texts with which a node of a Cluster reports inside a script that it may not
+/// use a key at present.
+const NOT_OF_THIS_NODE: &str = "Script attempted to ";
+
 /// True if an error text of Redis is about its own state or the connection's permissions, and not about the
 /// command.
 fn is_outage(text: &str) -> bool {
-    codes(text).any(|code| OUTAGES.contains(&code)) || is_missing_permission(text)
+    codes(text).any(|code| OUTAGES.contains(&code))
+        || text.contains(NOT_OF_THIS_NODE)
+        || is_missing_permission(text)
 }
 
 /// True if an error text of Redis reports that this connection may not use a command or a key.
@@ -327,14 +389,14 @@ pub(crate) fn without_script(text: &str) -> String {
     text[begin..].trim().to_owned()
 }
 
-/// True if the connection is usable after this error: any error that the server returned except `READONLY`,
-/// after which the server is no longer the primary.
+/// True if the connection is usable after this error: any error that the server returned except those after
+/// which the server may no longer be the primary, or not that of these keys.
 fn leaves_connection_usable(error: &RedisError) -> bool {
     said(error).is_some_and(|text| !is_demotion(&text))
 }
 
 fn is_demotion(text: &str) -> bool {
-    codes(text).any(|code| code == "READONLY")
+    codes(text).any(|code| ["READONLY", "MOVED", "CLUSTERDOWN", "NOREPLICAS", "MASTERDOWN"].contains(&code))
 }
 
 /// True if the server rejected the command, so that nothing was carried out: it is full, for example.
@@ -345,7 +407,11 @@ pub fn is_rejected(error: &StoreError) -> bool {
 pub(crate) fn redis_error(operation: &'static str, error: RedisError) -> StoreError {
     let answered = matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension);
     let Some(text) = said(&error) else { return unavailable(operation, error) };
-    let source = Answered(without_script(&text));
+    let is_moving = codes(&text).any(|code| ["ASK", "TRYAGAIN"].contains(&code));
+    let source = match is_moving {
+        true => Answered(format!("the slot of these keys is being moved to another node: {text}")),
+        false => Answered(without_script(&text)),
+    };
     if answered && !is_outage(&text) {
         return StoreError::Refused { operation, source: source.into() };
     }
@@ -429,5 +495,17 @@ mod tests {
         ] {
             assert!(!is_outage(text), "{text}");
         }
+    }
+
+    #[test]
+    fn a_server_that_may_no_longer_be_the_primary_is_not_called_again_on_this_connection() {
+        for text in [
+            "READONLY You can't write against a read only replica. script: 1f, on @user_script:5.",
+            "NOREPLICAS Not enough good replicas to write.",
+            "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
+        ] {
+            assert!(is_demotion(text) && is_outage(text), "{text}");
+        }
+        assert!(!is_demotion("OOM command not allowed when used memory > 'maxmemory'."));
     }
 }

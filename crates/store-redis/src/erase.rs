@@ -32,7 +32,7 @@ impl EntryDeletion for RedisEntryDeletion {
         for id in ids {
             call.arg(id.to_string());
         }
-        match self.client.script(OPERATION, &call).await? {
+        match self.client.for_key(stream).script(OPERATION, &call).await? {
             Value::Int(deleted) => Ok(deleted.unsigned_abs()),
             other => Err(unexpected(OPERATION, &other)),
         }

@@ -14,7 +14,8 @@ const CLAIM: &str = include_str!("scripts/claim_installation.lua");
 pub async fn claim_stream(client: &RedisClient, stream: &str, id: &str) -> Result<String, StoreError> {
     const OPERATION: &str = "claim the intents stream";
     let script = Script::new(CLAIM);
-    let mut call = ScriptCall::new(&script, [keyspace::installation(stream)].into_iter());
+    let client = client.for_key(stream);
+    let mut call = ScriptCall::new(&script, client.names(keyspace::installation(stream)).iter());
     call.arg(id);
     match client.script(OPERATION, &call).await? {
         Value::BulkString(held) => Ok(String::from_utf8_lossy(&held).into_owned()),

@@ -51,10 +51,11 @@ impl std::fmt::Debug for RedisIntentStream {
 impl RedisIntentStream {
     /// The stream at `key`.
     pub fn new(client: &RedisClient, key: String) -> Self {
+        let client = client.for_key(&key);
         Self {
-            client: client.clone(),
             key,
-            reader: BlockingConnection::new(client),
+            reader: BlockingConnection::new(&client),
+            client,
             first_in_range: Script::new(FIRST_IN_RANGE),
             inspect: stream_state::script(INSPECT),
             server: server::script(),
@@ -223,7 +224,7 @@ impl IntentStream for RedisIntentStream {
 
     async fn server(&self) -> Result<ServerId, StoreError> {
         const OPERATION: &str = "identify the server of the intents stream";
-        let call = ScriptCall::new(&self.server, std::iter::empty::<&str>());
+        let call = ScriptCall::new(&self.server, [&self.key].into_iter());
         let response = self.client.script(OPERATION, &call).await?;
         let Value::Array(ids) = &response else { return Err(unexpected(OPERATION, &response)) };
         server::parse(ids.get(..2).unwrap_or_default()).ok_or_else(|| unexpected(OPERATION, &response))

@@ -35,13 +35,14 @@ impl std::fmt::Debug for LeaderNotice {
 }
 
 impl LeaderNotice {
-    /// The notices of `leadership`.
-    pub fn new(client: &RedisClient, leadership: &str) -> Self {
+    /// The notices of `leadership`, whose leader reads `stream`.
+    pub fn new(client: &RedisClient, stream: &str, leadership: &str) -> Self {
+        let client = client.for_key(stream);
         Self {
-            client: client.clone(),
-            key: leader_change(leadership),
+            key: leader_change(stream, leadership),
             announce: Script::new(ANNOUNCE),
-            waiting: BlockingConnection::new(client),
+            waiting: BlockingConnection::new(&client),
+            client,
         }
     }
 

@@ -12,7 +12,7 @@ use domain::route::{Channel, RouteKey};
 use redis::{Script, Value};
 
 use crate::connect::{RedisClient, ScriptCall, millis, unexpected};
-use crate::keyspace::Keyspace;
+use crate::keyspace::{Keyspace, OldKey};
 use crate::{marker, server};
 
 const ACQUIRE: &str = include_str!("scripts/acquire_leases.lua");
@@ -30,7 +30,8 @@ pub struct RedisLeases {
 }
 
 impl RedisLeases {
-    /// Leases on the shared connection of `client`, under the keys of `keyspace`.
+    /// Leases on the shared connection of `client`, under the keys of `keyspace`. In a Cluster, each channel
+    /// has a connection of its own.
     pub fn new(client: &RedisClient, keyspace: &Keyspace) -> Self {
         Self {
             client: client.clone(),
@@ -41,24 +42,23 @@ impl RedisLeases {
         }
     }
 
+    /// Acquires leases of one channel, each given with the entry that is replaced.
     async fn acquire<'a>(
         &self,
         operation: &'static str,
-        keys: impl ExactSizeIterator<Item = String>,
-        replaced: impl Iterator<Item = &'a str>,
+        channel: Channel,
+        (keys, replaced): (Vec<OldKey>, impl Iterator<Item = &'a str>),
         token: &LeaseToken,
         ttl: Duration,
     ) -> Result<Vec<LeaseOutcome>, StoreError> {
         let count = keys.len();
-        if count == 0 {
-            return Ok(Vec::new());
-        }
-        let mut call = ScriptCall::new(&self.acquire, keys);
+        let (client, keys) = self.on(channel, keys);
+        let mut call = ScriptCall::new(&self.acquire, keys.iter());
         call.arg(&token.0).arg(millis(ttl));
         for entry_id in replaced {
             call.arg(entry_id);
         }
-        let mut answers = match self.client.script(operation, &call).await? {
+        let mut answers = match client.script(operation, &call).await? {
             Value::Array(answers) if answers.len() >= count => answers,
             other => return Err(unexpected(operation, &other)),
         };
@@ -69,19 +69,21 @@ impl RedisLeases {
     async fn release(
         &self,
         operation: &'static str,
-        keys: impl ExactSizeIterator<Item = String>,
+        channel: Channel,
+        keys: Vec<OldKey>,
         token: &LeaseToken,
     ) -> Result<(), StoreError> {
-        if keys.len() == 0 {
-            return Ok(());
-        }
-        let mut call = ScriptCall::new(&self.release, keys);
+        let (client, keys) = self.on(channel, keys);
+        let mut call = ScriptCall::new(&self.release, keys.iter());
         call.arg(&token.0);
-        self.client.script(operation, &call).await.map(drop)
+        client.script(operation, &call).await.map(drop)
     }
 
-    fn lease_keys(&self, keys: &[&RouteKey]) -> impl ExactSizeIterator<Item = String> {
-        keys.iter().map(|key| self.keyspace.route_lease(key))
+    /// The client of a channel's keys, and the names of these keys: old names follow the present ones.
+    fn on(&self, channel: Channel, keys: Vec<OldKey>) -> (RedisClient, Vec<String>) {
+        let client = self.client.for_key(self.keyspace.outbound(channel));
+        let names = self.keyspace.names(&client, keys);
+        (client, names)
     }
 }
 
@@ -92,13 +94,24 @@ impl LeaseStore for RedisLeases {
         token: &LeaseToken,
         ttl: Duration,
     ) -> Result<Vec<LeaseOutcome>, StoreError> {
-        let keys = routes.iter().map(|route| self.keyspace.route_lease(route.key()));
-        let replaced = routes.iter().map(|route| route.replaces().unwrap_or_default());
-        self.acquire("acquire route leases", keys, replaced, token, ttl).await
+        let mut outcomes = vec![None; routes.len()];
+        for (channel, places) in by_channel(routes.iter().map(|route| route.key())) {
+            let of_channel = || places.iter().map(|place| routes[*place]);
+            let keys = of_channel().map(|route| self.keyspace.route_lease(route.key())).collect();
+            let replaced = of_channel().map(|route| route.replaces().unwrap_or_default());
+            let won = self.acquire("acquire route leases", channel, (keys, replaced), token, ttl).await?;
+            places.iter().zip(won).for_each(|(place, outcome)| outcomes[*place] = Some(outcome));
+        }
+        // Each route is of one channel, so each has an outcome.
+        Ok(outcomes.into_iter().flatten().collect())
     }
 
     async fn release_leases(&self, keys: &[&RouteKey], token: &LeaseToken) -> Result<(), StoreError> {
-        self.release("release route leases", self.lease_keys(keys), token).await
+        for (channel, places) in by_channel(keys.iter().copied()) {
+            let keys = places.iter().map(|place| self.keyspace.route_lease(keys[*place])).collect();
+            self.release("release route leases", channel, keys, token).await?;
+        }
+        Ok(())
     }
 
     async fn acquire_scan_lock(
@@ -107,13 +120,12 @@ impl LeaseStore for RedisLeases {
         token: &LeaseToken,
         ttl: Duration,
     ) -> Result<bool, StoreError> {
-        let key = [self.keyspace.scan_lock(channel)].into_iter();
-        Ok(self.acquire("acquire the scan lock", key, [""].into_iter(), token, ttl).await?
-            == [LeaseOutcome::Won])
+        let key = (vec![self.keyspace.scan_lock(channel)], [""].into_iter());
+        Ok(self.acquire("acquire the scan lock", channel, key, token, ttl).await? == [LeaseOutcome::Won])
     }
 
     async fn release_scan_lock(&self, channel: Channel, token: &LeaseToken) -> Result<(), StoreError> {
-        self.release("release the scan lock", [self.keyspace.scan_lock(channel)].into_iter(), token).await
+        self.release("release the scan lock", channel, vec![self.keyspace.scan_lock(channel)], token).await
     }
 
     async fn extend_markers(
@@ -122,17 +134,30 @@ impl LeaseStore for RedisLeases {
         markers: &[(&RouteKey, &str)],
         ttl: Duration,
     ) -> Result<bool, StoreError> {
-        if markers.is_empty() {
-            return Ok(true);
+        let mut is_same = true;
+        for (channel, places) in by_channel(markers.iter().map(|(key, _)| *key)) {
+            let keys = places.iter().map(|place| self.keyspace.route_lease(markers[*place].0)).collect();
+            let (client, keys) = self.on(channel, keys);
+            let mut call = ScriptCall::new(&self.extend, keys.iter());
+            call.arg(&*server.run_id).arg(&*server.replication_id).arg(millis(ttl));
+            for place in &places {
+                call.arg(markers[*place].1);
+            }
+            is_same &= client.script("extend markers", &call).await? == Value::Int(1);
         }
-        let mut call =
-            ScriptCall::new(&self.extend, markers.iter().map(|(key, _)| self.keyspace.route_lease(key)));
-        call.arg(&*server.run_id).arg(&*server.replication_id).arg(millis(ttl));
-        for (_, entry_id) in markers {
-            call.arg(*entry_id);
-        }
-        Ok(self.client.script("extend markers", &call).await? == Value::Int(1))
+        Ok(is_same)
     }
+}
+
+/// The channels of these routes, each with the places of its routes. A chunk of a publisher has one channel.
+fn by_channel<'a>(
+    keys: impl Iterator<Item = &'a RouteKey> + Clone,
+) -> impl Iterator<Item = (Channel, Vec<usize>)> {
+    Channel::ALL.into_iter().filter_map(move |channel| {
+        let of_channel = keys.clone().enumerate().filter(|(_, key)| key.channel() == channel);
+        let places: Vec<usize> = of_channel.map(|(place, _)| place).collect();
+        (!places.is_empty()).then_some((channel, places))
+    })
 }
 
 fn lease(

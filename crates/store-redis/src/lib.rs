@@ -10,7 +10,9 @@
 mod audit;
 mod blocking;
 mod checkpoint;
+mod cluster;
 mod connect;
+mod endpoint;
 mod erase;
 mod installation;
 mod intents;
@@ -18,10 +20,12 @@ mod keyspace;
 mod leader_notice;
 mod leases;
 mod marker;
+mod nodes;
 mod outbound;
 mod outbox;
 mod permissions;
 mod producer;
+mod sentinel;
 mod server;
 mod settings;
 mod socket;
@@ -30,15 +34,18 @@ mod version;
 
 pub use audit::RedisStreamReader;
 pub use checkpoint::RedisCheckpoints;
-pub use connect::{InvalidSettings, RedisClient, is_rejected};
+pub use connect::{RedisClient, is_rejected};
+pub use endpoint::InvalidSettings;
 pub use erase::RedisEntryDeletion;
 pub use installation::claim_stream;
 pub use intents::RedisIntentStream;
 pub use keyspace::{
-    Keyspace, OWN_KEYS, checkpoint_key, installation as installation_key, outbox_marker, server_changes,
+    Keyspace, OWN_KEYS, OldKey, checkpoint_key, hash_tag, installation as installation_key, outbox_marker,
+    server_changes,
 };
 pub use leader_notice::LeaderNotice;
 pub use leases::RedisLeases;
+pub use nodes::UnusableStream;
 pub use outbound::{RedisOutbound, StreamTarget};
 pub use outbox::{
     NewOutboxRecord, NewestEntries, OutboxAppend, OutboxEntry, OutboxField, OutboxProgress, OutboxRecord,
@@ -46,5 +53,5 @@ pub use outbox::{
 };
 pub use permissions::KeyUse;
 pub use producer::{RedisIntentProducer, append_command};
-pub use settings::RedisSettings;
-pub use version::RedisVersion;
+pub use settings::{Password, RedisSettings, Topology};
+pub use version::{RedisVersion, ServerMode};

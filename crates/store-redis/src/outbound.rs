@@ -2,6 +2,7 @@
 
 mod inspection;
 
+use std::iter;
 use std::time::Duration;
 
 use domain::outbound::OutboundEntry;
@@ -10,7 +11,7 @@ use domain::route::{Channel, RouteKey};
 use redis::{Script, Value};
 
 use crate::connect::{RedisClient, ScriptCall, millis, unavailable, unexpected, without_script};
-use crate::keyspace::{Keyspace, server_changes};
+use crate::keyspace::{Keyspace, OldKey, server_changes};
 use crate::{marker, server, stream_state};
 use inspection::InspectionScripts;
 
@@ -69,63 +70,28 @@ impl RedisOutbound {
         }
     }
 
-    /// The keys of an append: the stream, its server changes, then the lease of each entry.
+    /// The client of a channel's stream.
+    fn client(&self, channel: Channel) -> RedisClient {
+        self.client.for_key(&self.target(channel).key)
+    }
+
+    /// The keys of an append.
     fn append_keys<R: Leasable>(
         &self,
         channel: Channel,
         entries: &[(&R, &OutboundEntry<'_>)],
     ) -> Vec<String> {
-        let mut keys = Vec::with_capacity(entries.len() + 2);
-        keys.extend(self.stream_keys(channel));
-        keys.extend(entries.iter().map(|(route, _)| self.keyspace.route_lease(route.key())));
+        let leases = entries.iter().map(|(route, _)| self.keyspace.route_lease(route.key()));
+        self.stream_keys(&self.target(channel).key, leases)
+    }
+
+    /// The keys of a stream, of its server changes and of `leases`; then, if they are used, the old names of
+    /// these keys without the stream.
+    fn stream_keys(&self, stream: &str, leases: impl Iterator<Item = OldKey>) -> Vec<String> {
+        let named = iter::once(server_changes(stream)).chain(leases).collect();
+        let mut keys = vec![stream.to_owned()];
+        keys.extend(self.keyspace.names(&self.client, named));
         keys
-    }
-
-    fn stream_keys(&self, channel: Channel) -> [String; 2] {
-        stream_keys(&self.target(channel).key)
-    }
-
-    /// Parses the response of a script that appends `count` entries: the server, then the result of each.
-    fn appended(
-        &self,
-        operation: &'static str,
-        response: Value,
-        count: usize,
-    ) -> Result<Vec<Append>, StoreError> {
-        let mut ids = match response {
-            Value::Array(values) if values.len() == count + 2 => values,
-            other => return Err(unexpected(operation, &other)),
-        };
-        let results = ids.split_off(2);
-        let server = server::parse(&ids).ok_or_else(|| unavailable(operation, "Redis gave no server id"))?;
-        results.into_iter().map(|result| self.appended_one(operation, result, &server)).collect()
-    }
-
-    fn appended_one(
-        &self,
-        operation: &'static str,
-        result: Value,
-        server: &ServerId,
-    ) -> Result<Append, StoreError> {
-        match result {
-            Value::BulkString(id) => Ok(Append::Done(Acknowledged {
-                entry_id: String::from_utf8_lossy(&id).into_owned(),
-                server: server.clone(),
-            })),
-            Value::Int(_) => Ok(Append::LeaseLost),
-            Value::Array(refusal) => match refusal.first() {
-                Some(Value::BulkString(error)) => {
-                    let error = String::from_utf8_lossy(error).into_owned();
-                    Ok(if self.client.is_outage(&error) {
-                        Append::Outage(without_script(&error))
-                    } else {
-                        Append::Refused(without_script(&error))
-                    })
-                }
-                _ => Err(unavailable(operation, "Redis returned a reply without an error")),
-            },
-            other => Err(unexpected(operation, &other)),
-        }
     }
 
     fn target(&self, channel: Channel) -> &StreamTarget {
@@ -149,15 +115,55 @@ impl Outbound for RedisOutbound {
             return Ok(Vec::new());
         }
         let mut call = ScriptCall::new(&self.append, self.append_keys(channel, entries).iter());
-        call.arg(&token.0).arg(millis(dedupe_ttl)).arg(self.target(channel).max_len.unwrap_or(0));
+        let max_len = self.target(channel).max_len.unwrap_or(0);
+        call.arg(&token.0).arg(millis(dedupe_ttl)).arg(max_len).arg(entries.len());
         add_entries(&mut call, entries);
-        self.appended(OPERATION, self.client.script(OPERATION, &call).await?, entries.len())
+        let client = self.client(channel);
+        appended(&client, OPERATION, client.script(OPERATION, &call).await?, entries.len())
     }
 }
 
-/// The keys of a stream and of its server changes.
-fn stream_keys(stream: &str) -> [String; 2] {
-    [stream.to_owned(), server_changes(stream)]
+/// Parses the response of a script that appends `count` entries: the server, then the result of each.
+fn appended(
+    client: &RedisClient,
+    operation: &'static str,
+    response: Value,
+    count: usize,
+) -> Result<Vec<Append>, StoreError> {
+    let mut ids = match response {
+        Value::Array(values) if values.len() == count + 2 => values,
+        other => return Err(unexpected(operation, &other)),
+    };
+    let results = ids.split_off(2);
+    let server = server::parse(&ids).ok_or_else(|| unavailable(operation, "Redis gave no server id"))?;
+    results.into_iter().map(|result| appended_one(client, operation, result, &server)).collect()
+}
+
+fn appended_one(
+    client: &RedisClient,
+    operation: &'static str,
+    result: Value,
+    server: &ServerId,
+) -> Result<Append, StoreError> {
+    match result {
+        Value::BulkString(id) => Ok(Append::Done(Acknowledged {
+            entry_id: String::from_utf8_lossy(&id).into_owned(),
+            server: server.clone(),
+        })),
+        Value::Int(_) => Ok(Append::LeaseLost),
+        Value::Array(refusal) => match refusal.first() {
+            Some(Value::BulkString(error)) => {
+                let error = String::from_utf8_lossy(error).into_owned();
+                Ok(if client.is_outage(&error) {
+                    Append::Outage(without_script(&error))
+                } else {
+                    Append::Refused(without_script(&error))
+                })
+            }
+            _ => Err(unavailable(operation, "Redis returned a reply without an error")),
+        },
+        other => Err(unexpected(operation, &other)),
+    }
 }
 
 /// Adds to the call, for each entry, the number of its names and values, then these.

@@ -22,6 +22,7 @@ use tokio::time::Instant;
 
 use self::server::{Watch, other_server};
 use crate::connect::{RedisClient, ScriptCall, millis, unavailable, unexpected};
+use crate::keyspace::{OldKey, outbox_marker};
 
 /// The maximum age of a reading of Redis's clock. It also bounds how long an unavailable Redis goes unnoticed
 /// before a claim.
@@ -35,8 +36,11 @@ pub type OutboxField<'a> = (Cow<'a, [u8]>, Cow<'a, [u8]>);
 pub struct OutboxEntry<'a> {
     /// The key of the stream.
     pub stream: &'a str,
-    /// The key of the marker, see [`crate::outbox_marker`].
-    pub marker: String,
+    /// The producer of the entry, which is empty for entries without one. Together with stream and event it
+    /// identifies the marker.
+    pub producer: &'a str,
+    /// The id of the event.
+    pub event_id: String,
     /// After an event is rejected, later ones with the same partition key are withheld; empty for none.
     pub partition_key: &'a str,
     /// The names and values.
@@ -59,8 +63,13 @@ pub enum OutboxAppend {
 #[derive(Clone, Debug)]
 pub struct RedisOutboxStreams {
     client: RedisClient,
+    /// The stream whose slot the keys of the relay itself have.
+    stream: Arc<str>,
     marker_ttl: Duration,
+    /// The time until which a marker of an older version may exist.
+    old_names_until: Instant,
     script: Script,
+    time: Script,
     clock: Arc<Mutex<Option<ClockReading>>>,
     /// `None` if any server may append.
     watch: Option<Watch>,
@@ -74,10 +83,28 @@ struct ClockReading {
 }
 
 impl RedisOutboxStreams {
-    /// Creates the streams. Markers live for `marker_ttl` after their event was appended or found.
-    pub fn new(client: &RedisClient, marker_ttl: Duration) -> Self {
-        let script = server::script(include_str!("scripts/append_outbox_events.lua"));
-        Self { client: client.clone(), marker_ttl, script, clock: Arc::default(), watch: None }
+    /// Creates the streams, of which `stream` is the first one by name: in a Cluster, the others have the
+    /// same hash tag. Markers live for `marker_ttl` after their event was appended or found.
+    pub fn new(client: &RedisClient, stream: &str, marker_ttl: Duration) -> Self {
+        Self {
+            client: client.for_key(stream),
+            stream: stream.into(),
+            marker_ttl,
+            old_names_until: Instant::now() + marker_ttl,
+            script: server::script(include_str!("scripts/append_outbox_events.lua")),
+            time: Script::new("return redis.call('TIME')"),
+            clock: Arc::default(),
+            watch: None,
+        }
+    }
+
+    /// The names of these markers: the markers, then, if they are used, their old names.
+    fn marker_names(&self, markers: impl Iterator<Item = OldKey>) -> Vec<String> {
+        let (mut names, old): (Vec<String>, Vec<String>) = markers.map(|key| (key.key, key.old)).unzip();
+        if Instant::now() < self.old_names_until && !self.client.is_cluster() {
+            names.extend(old);
+        }
+        names
     }
 
     /// A time by Redis's clock in Unix milliseconds, at most `after` from now: the travel time of the reply
@@ -88,7 +115,14 @@ impl RedisOutboxStreams {
         let reading = match known {
             Some(reading) => reading,
             None => {
-                let answer = self.client.command(OPERATION, &redis::cmd("TIME")).await?;
+                let answer = match self.client.is_cluster() {
+                    // With a key, so that only the node that has its slot responds.
+                    true => {
+                        let call = ScriptCall::new(&self.time, [&*self.stream].into_iter());
+                        self.client.script(OPERATION, &call).await?
+                    }
+                    false => self.client.command(OPERATION, &redis::cmd("TIME")).await?,
+                };
                 self.read_clock(unix_ms(&answer).ok_or_else(|| unexpected(OPERATION, &answer))?)
             }
         };
@@ -145,10 +179,13 @@ impl RedisOutboxStreams {
                 (streams.number(entry.stream), group)
             })
             .collect();
-        let markers = entries.iter().map(|entry| entry.marker.as_str());
-        let keys: Vec<&str> = streams.names.iter().copied().chain(markers).collect();
+        let marker = |entry: &OutboxEntry<'_>| outbox_marker(entry.stream, entry.producer, &entry.event_id);
+        let markers = self.marker_names(entries.iter().map(marker));
+        let keys: Vec<&str> =
+            streams.names.iter().copied().chain(markers.iter().map(String::as_str)).collect();
         let mut call = ScriptCall::new(&self.script, keys.into_iter());
-        call.arg(identity).arg(deadline).arg(millis(self.marker_ttl)).arg(streams.names.len());
+        call.arg(identity).arg(deadline).arg(millis(self.marker_ttl));
+        call.arg(streams.names.len()).arg(entries.len());
         for (entry, (stream, group)) in entries.iter().zip(numbers) {
             call.arg(stream).arg(group).arg(entry.fields.len() * 2);
             for (name, value) in &entry.fields {

@@ -8,12 +8,9 @@ use domain::ports::StoreError;
 use redis::{Script, Value};
 
 use crate::connect::{RedisClient, ScriptCall, is_missing_permission, unexpected};
-use crate::keyspace::server_changes;
+use crate::keyspace::permission_check;
 
 const TRY: &str = include_str!("scripts/try_commands.lua");
-/// The placeholder for a stream in the key that only this check uses. The other keys of the service begin
-/// with `notification:` as well.
-const CHECKED: &str = "permission_check";
 
 /// The purpose of the commands on a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -88,14 +85,19 @@ impl RedisClient {
         own: KeyUse,
         streams: &[(KeyUse, &str)],
     ) -> Result<Vec<String>, StoreError> {
-        let own_key = server_changes(CHECKED);
-        let keys = [(own, own_key.as_str())].into_iter().chain(streams.iter().copied());
         let mut missing = Vec::new();
-        for (purpose, key) in keys {
-            for found in self.try_commands(key, purpose.commands()).await? {
-                // Commands without a key are tried with each key.
-                if !missing.contains(&found) {
-                    missing.push(found);
+        for (at, (purpose, stream)) in streams.iter().enumerate() {
+            // In a Cluster each stream may be on another node, together with the keys of its slot. The other
+            // keys of the service begin with `notification:`, as this one does.
+            let client = self.for_key(stream);
+            let own_key = permission_check(stream);
+            let own = Some((own, own_key.as_str())).filter(|_| at == 0 || self.is_cluster());
+            for (purpose, key) in own.into_iter().chain([(*purpose, *stream)]) {
+                for found in client.try_commands(key, purpose.commands()).await? {
+                    // Commands without a key are tried with each key.
+                    if !missing.contains(&found) {
+                        missing.push(found);
+                    }
                 }
             }
         }

@@ -17,7 +17,7 @@ pub struct RedisIntentProducer {
 impl RedisIntentProducer {
     /// A producer for the stream at `key`.
     pub fn new(client: &RedisClient, key: String) -> Self {
-        Self { client: client.clone(), key }
+        Self { client: client.for_key(&key), key }
     }
 }
 

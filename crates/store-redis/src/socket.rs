@@ -4,6 +4,7 @@
 //! the entries that producers append. So the socket is opened here and counts the received bytes: a reply
 //! that exceeds the limit of its reader closes the connection while it arrives.
 
+use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -25,7 +26,7 @@ use tokio::net::{TcpStream, lookup_host};
 use tokio_rustls::TlsConnector;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::settings::RedisSettings;
+use crate::settings::{Password, RedisSettings};
 
 /// The idle time of a connection before the kernel sends a keepalive probe.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
@@ -34,11 +35,28 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 /// The shortest time after which unacknowledged data breaks the connection (`TCP_USER_TIMEOUT`).
 const TCP_USER_TIMEOUT_MIN: Duration = Duration::from_secs(5);
 
-/// The address of Redis, and how to connect and log in.
-pub(crate) struct RedisEndpoint {
-    host: String,
-    port: u16,
-    tls: Option<(TlsConnector, ServerName<'static>)>,
+/// The address of one server.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct ServerAddr {
+    /// A host name or an IP address.
+    pub(crate) host: String,
+    /// The port.
+    pub(crate) port: u16,
+}
+
+impl fmt::Display for ServerAddr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.host.contains(':') {
+            true => write!(f, "[{}]:{}", self.host, self.port),
+            false => write!(f, "{}:{}", self.host, self.port),
+        }
+    }
+}
+
+/// Opens connections to the servers that share a login and the use of TLS.
+#[derive(Clone)]
+pub(crate) struct Connector {
+    tls: Option<TlsConnector>,
     user_timeout: Duration,
     login: RedisConnectionInfo,
 }
@@ -53,46 +71,60 @@ pub(crate) struct Connection {
     _driver: Arc<AbortOnDropHandle<()>>,
 }
 
-impl RedisEndpoint {
-    pub(crate) fn new(settings: &RedisSettings) -> Result<Self, BoxError> {
-        let url = match settings.addr.starts_with("rediss://") {
-            true => settings.addr.clone(),
-            false => format!("redis://{}", settings.addr),
+impl ServerAddr {
+    /// Parses `host:port` or `rediss://host:port`; true if it begins with `rediss://`.
+    pub(crate) fn parse(text: &str) -> Result<(Self, bool), BoxError> {
+        let url = match text.starts_with("rediss://") {
+            true => text.to_owned(),
+            false => format!("redis://{text}"),
         };
         let info = url.into_connection_info()?;
         let (host, port, tls) = match info.addr() {
-            ConnectionAddr::Tcp(host, port) => (host.clone(), *port, None),
-            ConnectionAddr::TcpTls { host, port, insecure: false, .. } => {
-                let connector = TlsConnector::from(Arc::new(ClientConfig::with_platform_verifier()?));
-                (host.clone(), *port, Some((connector, ServerName::try_from(host.clone())?)))
-            }
+            ConnectionAddr::Tcp(host, port) => (host, port, false),
+            ConnectionAddr::TcpTls { host, port, insecure: false, .. } => (host, port, true),
             _ => return Err("only host:port and rediss://host:port are supported".into()),
         };
-        let mut login = info.redis_settings().clone().set_db(settings.db);
-        if let Some(password) = &settings.password {
-            login = login.set_password(password);
+        if tls {
+            ServerName::try_from(host.as_str())?;
         }
+        Ok((Self { host: host.clone(), port: *port }, tls))
+    }
+}
+
+impl Connector {
+    /// Opens connections with TLS if `tls`, and logs in as the default user with this password.
+    pub(crate) fn new(
+        tls: bool,
+        password: Option<&Password>,
+        settings: &RedisSettings,
+    ) -> Result<Self, BoxError> {
+        let config =
+            || ClientConfig::with_platform_verifier().map(|config| TlsConnector::from(Arc::new(config)));
+        let login = password.map(|password| RedisConnectionInfo::default().set_password(&password.0));
         Ok(Self {
-            host,
-            port,
-            tls,
+            tls: if tls { Some(config()?) } else { None },
             user_timeout: settings.operation_timeout.max(TCP_USER_TIMEOUT_MIN),
-            login,
+            login: login.unwrap_or_default(),
         })
     }
 
-    /// `host:port`.
-    pub(crate) fn address(&self) -> String {
-        format!("{}:{}", self.host, self.port)
+    /// Selects the database with this number on each connection.
+    pub(crate) fn with_db(mut self, db: i64) -> Self {
+        self.login = self.login.set_db(db);
+        self
     }
 
     /// Connects to the first address of the host that responds, and logs in.
-    pub(crate) async fn connect(&self) -> Result<Connection, BoxError> {
-        let addresses: Vec<_> = lookup_host((self.host.as_str(), self.port)).await?.collect();
+    pub(crate) async fn connect(&self, server: &ServerAddr) -> Result<Connection, BoxError> {
+        let tls = match &self.tls {
+            None => None,
+            Some(connector) => Some((connector, ServerName::try_from(server.host.clone())?)),
+        };
+        let addresses: Vec<_> = lookup_host((server.host.as_str(), server.port)).await?.collect();
         if addresses.is_empty() {
             return Err("the host name has no address".into());
         }
-        let attempts = addresses.into_iter().map(|address| Box::pin(self.connect_to(address)));
+        let attempts = addresses.into_iter().map(|address| Box::pin(self.connect_to(address, tls.as_ref())));
         let (stream, _) = select_ok(attempts).await?;
         let meter = Arc::new(Meter::default());
         let stream = Metered { stream, meter: Arc::clone(&meter) };
@@ -101,14 +133,18 @@ impl RedisEndpoint {
         Ok(Connection { commands, meter, _driver: Arc::new(AbortOnDropHandle::new(tokio::spawn(driver))) })
     }
 
-    async fn connect_to(&self, address: SocketAddr) -> io::Result<SocketStream> {
+    async fn connect_to(
+        &self,
+        address: SocketAddr,
+        tls: Option<&(&TlsConnector, ServerName<'static>)>,
+    ) -> io::Result<SocketStream> {
         let stream = TcpStream::connect(address).await?;
         let socket = SockRef::from(&stream);
         let keepalive = TcpKeepalive::new().with_time(KEEPALIVE_IDLE).with_interval(KEEPALIVE_INTERVAL);
         socket.set_tcp_nodelay(true)?;
         socket.set_tcp_keepalive(&keepalive)?;
         socket.set_tcp_user_timeout(Some(self.user_timeout))?;
-        Ok(match &self.tls {
+        Ok(match tls {
             None => Box::pin(stream),
             Some((connector, name)) => Box::pin(connector.connect(name.clone(), stream).await?),
         })

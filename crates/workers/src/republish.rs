@@ -32,7 +32,7 @@ use std::time::Duration;
 use ambient::{Clock, Timestamp};
 use domain::entry::EntryId;
 use domain::ports::{
-    Election, OutboundInspection, OutboundServer, RepublishStore, SavedStream, StoreError, error_chain,
+    Election, ObservedStream, OutboundInspection, RepublishStore, SavedStream, StoreError, error_chain,
 };
 use domain::republish::{Gap, SeenStream};
 use domain::route::Channel;
@@ -96,6 +96,14 @@ struct Observed {
     gaps: Vec<Gap>,
 }
 
+impl From<ObservedStream> for Observed {
+    fn from(ObservedStream { channel, stream, server, state }: ObservedStream) -> Self {
+        let (last_generated, gaps) =
+            state.map_or((EntryId::ZERO, Vec::new()), |state| (state.last_generated, state.gaps));
+        Self { channel, seen: SeenStream { stream, server, last_generated }, gaps }
+    }
+}
+
 impl Observed {
     fn may_have_lost(&self, former: &SeenStream) -> bool {
         self.seen.may_have_lost(former, &self.gaps)
@@ -126,17 +134,41 @@ where
         run_passes(&self.health, &stop, OBSERVE_INTERVAL, passes).await;
     }
 
-    /// Observes once, and compares or saves if necessary.
-    async fn run_once(&self, watch: &mut Watch, stop: &CancellationToken) -> Result<(), StoreError> {
-        let server = self.outbound.observe().await?;
-        let seen = seen_streams(&server);
-        if watch.saved.is_none() {
-            let saved = self.load(&seen).await?;
-            watch.known = saved.iter().map(|saved| saved.seen.clone()).collect();
-            watch.note_repeat(&saved, REPEAT_DELAY + TAKEOVER_DELAY);
-            watch.saved = Some(saved);
+    /// Observes once, and compares or saves if necessary. If a stream could not be observed, the others are,
+    /// and its error is returned. In a Cluster each stream may be on another node.
+    async fn run_once(
+        &self,
+        watch: &mut Watch,
+        stop: &CancellationToken,
+    ) -> Result<Option<StoreError>, StoreError> {
+        let (mut seen, mut failure) = (Vec::new(), None);
+        for channel in Channel::ALL {
+            match self.outbound.observe(channel).await {
+                Ok(stream) => seen.push(Observed::from(stream)),
+                Err(error) => failure = Some(error),
+            }
         }
-        self.touch_names(&seen, watch).await?;
+        match failure {
+            Some(error) if seen.is_empty() => return Err(error),
+            _ => self.run_on(&seen, watch, stop).await?,
+        }
+        Ok(failure)
+    }
+
+    /// Compares or saves these streams if necessary.
+    async fn run_on(
+        &self,
+        seen: &[Observed],
+        watch: &mut Watch,
+        stop: &CancellationToken,
+    ) -> Result<(), StoreError> {
+        watch.forget_unseen(seen);
+        let new: Vec<Observed> = seen.iter().filter(|now| !watch.has_loaded(now)).cloned().collect();
+        if !new.is_empty() {
+            let saved = self.load(&new).await?;
+            watch.add_loaded(&new, saved);
+        }
+        self.touch_names(seen, watch).await?;
         let lost =
             |now: &Observed| find(&watch.known, &now.seen).filter(|known| now.may_have_lost(known)).cloned();
         let suspected: Vec<SeenStream> = seen.iter().filter_map(lost).collect();
@@ -147,21 +179,21 @@ where
         }
         if !suspected.is_empty() || has_fallen {
             // PostgreSQL must also have responded since the change.
-            let saved = self.load(&seen).await?;
-            return match watch.is_settled(&server.server, suspected, &saved) {
-                true => self.reconcile_if_elected(watch, &seen, stop).await,
+            let saved = self.load(seen).await?;
+            return match watch.is_settled(seen, suspected, &saved) {
+                true => self.reconcile_if_elected(watch, seen, stop).await,
                 false => Ok(()),
             };
         }
         watch.change = None;
-        watch.known = seen.iter().map(|now| now.seen.clone()).collect();
-        let is_saved = |now: &SeenStream| watch.saved.iter().flatten().any(|saved| saved.seen == *now);
+        watch.note_known(seen);
+        let is_saved = |now: &SeenStream| watch.saved.iter().any(|saved| saved.seen == *now);
         let is_early = watch.saved_at.is_some_and(|at| at.elapsed() < SAVE_INTERVAL);
         let is_unchanged = is_early || seen.iter().all(|now| is_saved(&now.seen));
         if is_unchanged && watch.repeat_at.is_none_or(|at| Instant::now() < at) {
             return Ok(());
         }
-        self.reconcile_if_elected(watch, &seen, stop).await
+        self.reconcile_if_elected(watch, seen, stop).await
     }
 
     async fn load(&self, seen: &[Observed]) -> Result<Vec<SavedStream>, StoreError> {
@@ -238,8 +270,8 @@ where
         // Reported first: after a crash in between it is reported again.
         renamed.iter().chain(&renamed_meanwhile).for_each(report_renamed);
         self.store.save_outbound_streams(&saves).await?;
-        watch.known = seen.iter().map(|now| now.seen.clone()).collect();
-        watch.change = None;
+        watch.note_known(seen);
+        watch.note_compared(seen);
         let saved = self.load(seen).await?;
         let delay = match suspects.is_empty() {
             true => REPEAT_DELAY + TAKEOVER_DELAY,
@@ -249,7 +281,8 @@ where
             }
         };
         watch.note_repeat(&saved, delay);
-        (watch.saved, watch.saved_at) = (Some(saved), Some(Instant::now()));
+        watch.note_saved(saved);
+        watch.saved_at = Some(Instant::now());
         Ok(())
     }
 }
@@ -297,26 +330,15 @@ where
                 Err(error)
             }
             // A successful observation does not show that the comparison would succeed.
-            Ok(()) => Ok(match watch.change.as_ref().and_then(|change| change.failure.clone()) {
-                Some(cause) => Pass::Blocked(cause),
-                None => Pass::PauseFor(OBSERVE_INTERVAL),
-            }),
+            Ok(unobserved) => {
+                let cause = watch.change.as_ref().and_then(|change| change.failure.clone());
+                Ok(match cause.or_else(|| unobserved.map(|error| error_chain(&error))) {
+                    Some(cause) => Pass::Blocked(cause),
+                    None => Pass::PauseFor(OBSERVE_INTERVAL),
+                })
+            }
         }
     }
-}
-
-/// Returns the observation of each channel's stream.
-fn seen_streams(server: &OutboundServer) -> Vec<Observed> {
-    let seen = server.streams.iter().map(|(channel, stream, state)| {
-        let seen = SeenStream {
-            stream: stream.clone(),
-            server: server.server.clone(),
-            last_generated: state.as_ref().map_or(EntryId::ZERO, |state| state.last_generated),
-        };
-        let gaps = state.as_ref().map(|state| state.gaps.clone()).unwrap_or_default();
-        Observed { channel: *channel, seen, gaps }
-    });
-    seen.collect()
 }
 
 fn find<'a>(streams: &'a [SeenStream], like: &SeenStream) -> Option<&'a SeenStream> {

@@ -16,8 +16,9 @@ pub use browser::{Browser, Theme, keys};
 pub use database::TestDatabase;
 pub use intents::turn_ready;
 pub use local_servers::{
-    DirectoryLoad, PgBouncer, PgBouncerOptions, Postgres, PostgresOptions, Redis, RedisOptions,
-    StandInDirectory, UserFault, postgres_program,
+    ClusterNode, DirectoryLoad, PgBouncer, PgBouncerOptions, Postgres, PostgresOptions, Redis, RedisCluster,
+    RedisClusterOptions, RedisOptions, RedisTls, SentinelGroup, SentinelOptions, StandInDirectory, UserFault,
+    postgres_program,
 };
 pub use poll::wait_for;
 pub use proxy::{Proxy, Trigger};

@@ -6,7 +6,7 @@ use ambient::Clock;
 use domain::entry::EntryId;
 use domain::outbound::OutboundEntry;
 use domain::ports::{
-    Append, FoundEntries, Leasable, OutboundInspection, OutboundServer, OutboundState, StoreError,
+    Append, FoundEntries, Leasable, ObservedStream, OutboundInspection, OutboundState, StoreError,
 };
 use domain::republish::Gap;
 use domain::route::{Channel, RouteKey};
@@ -102,13 +102,11 @@ impl PublishingState {
 }
 
 impl OutboundInspection for MemoryPublishing {
-    async fn observe(&self) -> Result<OutboundServer, StoreError> {
+    async fn observe(&self, channel: Channel) -> Result<ObservedStream, StoreError> {
         let mut state = lock(&self.state);
-        for channel in Channel::ALL {
-            state.note_changes(channel);
-        }
-        let stream = |channel: Channel| (channel, channel.as_str().to_owned(), state.outbound(channel));
-        Ok(OutboundServer { server: state.server(), streams: Channel::ALL.into_iter().map(stream).collect() })
+        state.note_changes(channel);
+        let (server, stream) = (state.server(), channel.as_str().to_owned());
+        Ok(ObservedStream { channel, stream, server, state: state.outbound(channel) })
     }
 
     async fn find_entries(

@@ -46,7 +46,7 @@ pub async fn run(args: &AuditArgs, vars: Vars, out: &mut impl Write) -> Result<(
     let config: AuditConfig = load(vars)?;
     let redis = open_redis(&config.redis)?;
     let tables = Tables::open(config.tables.clone()).await?;
-    let addr = &config.redis.addr;
+    let addr = &config.redis.topology;
     redis.ping().await.with_context(|| format!("Redis at {addr} cannot be used"))?;
     // Ages are measured by the database's clock, as retention does: the clock of an operator's machine may be
     // wrong.
@@ -89,8 +89,8 @@ type Stores = AuditStores<
 
 fn stores(config: &AuditConfig, tables: &Tables, redis: &RedisClient) -> anyhow::Result<Stores> {
     let target = |stream: &OutboundStream| StreamTarget { key: stream.key.clone(), max_len: stream.max_len };
-    let keyspace = Keyspace::of(&config.tables.intents_stream);
     let outbound = &config.outbound;
+    let keyspace = Keyspace::new(&config.tables.intents_stream, &outbound.gateway.key, &outbound.mail.key);
     Ok(AuditStores {
         tables: tables.queries.clone(),
         streams: RedisStreamReader::new(redis),

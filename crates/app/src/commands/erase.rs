@@ -56,7 +56,7 @@ pub async fn run(args: EraseArgs, vars: Vars, out: &mut (impl Write + Send)) -> 
     let config: EraseConfig = load(vars)?;
     let redis = open_redis(&config.redis)?;
     let tables = Tables::open(config.tables.clone()).await?;
-    let addr = &config.redis.addr;
+    let addr = &config.redis.topology;
     redis.ping().await.with_context(|| format!("Redis at {addr} cannot be used"))?;
     let settings = ErasureConfig {
         intents_stream: &config.tables.intents_stream,

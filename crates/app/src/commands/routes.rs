@@ -17,8 +17,8 @@ use super::changes::{ChangeArgs, Command, Words, action};
 use super::dead_letters::channel_parser;
 use super::operators::{StoreClock, Tables, TimeRange, open_redis, parse_text};
 use super::{Failure, Vars, load};
-use crate::config::{OperatorConfig, Redis};
-use crate::wiring::leased_changes;
+use crate::config::{OperatorConfig, Outbound, Redis};
+use crate::wiring::{keyspace, leased_changes};
 
 /// The routes to change.
 #[derive(Args, Debug)]
@@ -168,11 +168,11 @@ const CANCEL_WORDS: Words = Words {
 pub async fn cancel(args: CancelArgs, vars: Vars, out: &mut (impl Write + Send)) -> Result<(), Failure> {
     let CancelArgs { selection, change } = args;
     let actor = selection.change.actor.actor(&vars);
-    let (config, (redis, times)): (OperatorConfig, (Redis, LeaseTimes)) = load(vars)?;
+    let (config, (redis, (outbound, times))): (OperatorConfig, (Redis, (Outbound, LeaseTimes))) = load(vars)?;
     let client = open_redis(&redis)?;
-    let stream = config.intents_stream.clone();
+    let keyspace = keyspace(&config.intents_stream, &outbound, times.dedupe_ttl);
     let tables = Tables::open(config).await?;
-    let operations = leased_changes(&tables.store()?, &client, &stream, times);
+    let operations = leased_changes(&tables.store()?, &client, &keyspace, times);
     let words = CANCEL_WORDS;
     command(tables, operations, &selection, actor, (change, words)).await?.run(false, out).await
 }

@@ -140,7 +140,7 @@ fn draft(args: SendArgs, now_ms: i64) -> IntentDraft {
 /// Appends the entry and returns its id. `repeat` is the advice to add to the error if the entry may or may
 /// not have been appended.
 async fn append(redis: &Redis, stream: &str, fields: &RawFields, repeat: &str) -> anyhow::Result<EntryId> {
-    let said = || format!("could not append to {stream} on Redis at {}", redis.addr);
+    let said = || format!("could not append to {stream} on Redis at {}", redis.topology);
     let client = RedisClient::new(wiring::redis_settings(redis)).with_context(said)?;
     // After a successful PING, only the reply to the append can still be lost.
     client.ping().await.with_context(said)?;

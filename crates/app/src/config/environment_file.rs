@@ -7,11 +7,11 @@ use super::knobs::{ADMIN_EMAILS_PREFIX, AUDIENCE, KNOBS};
 const HEAD: &str = "\
 # The environment of notification.service: every variable, commented, with its default.
 #
-# Remove the # in front of what differs. Required are NOTIFICATION_REDIS_MASTER_ADDR, NOTIFICATION_POSTGRES_PRIMARY_DSN and a user
-# directory: NOTIFICATION_USER_SERVICE_BASE_URL, or NOTIFICATION_USER_DIRECTORY=state. Write a value with other characters than letters,
-# digits and : / . , _ - within single quotes; systemd and shells read it alike then. Secrets may be in files of their own, which the
-# group notification may read. docs/config.md, below /usr/share/doc/notification, explains more; docs/deployment.md beside it has
-# the command that checks this file.
+# Remove the # in front of what differs. Required are NOTIFICATION_REDIS_MASTER_ADDR (or the variables of Sentinels or of a Cluster in
+# its place), NOTIFICATION_POSTGRES_PRIMARY_DSN and a user directory: NOTIFICATION_USER_SERVICE_BASE_URL, or
+# NOTIFICATION_USER_DIRECTORY=state. Write a value with other characters than letters, digits and : / . , _ - within single quotes;
+# systemd and shells read it alike then. Secrets may be in files of their own, which the group notification may read. docs/config.md,
+# below /usr/share/doc/notification, explains more; docs/deployment.md beside it has the command that checks this file.
 ";
 
 /// The maximum length of a comment line, in characters. A longer word exceeds it.

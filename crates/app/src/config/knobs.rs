@@ -106,14 +106,22 @@ macro_rules! knobs {
 
 knobs! {
     "Redis" => {
-        NOTIFICATION_REDIS_MASTER_ADDR = required(REDIS_ADDR,
-            "The Redis with the streams, the leases and the cached checkpoint.");
+        NOTIFICATION_REDIS_MASTER_ADDR = optional("", REDIS_ADDR,
+            "The Redis with the streams, the leases and the cached checkpoint, if it is one server. One of this, NOTIFICATION_REDIS_SENTINEL_ADDRS and NOTIFICATION_REDIS_CLUSTER_ADDRS is required.");
+        NOTIFICATION_REDIS_SENTINEL_ADDRS = optional("", REDIS_ADDRS,
+            "The Sentinels that say which server is the primary. With rediss:// the Sentinels and the servers use TLS.");
+        NOTIFICATION_REDIS_SENTINEL_MASTER = optional("", Takes::Text("the name of a primary in the configuration of the Sentinels"),
+            "The name under which the Sentinels know the primary.");
+        NOTIFICATION_REDIS_SENTINEL_PASSWORD = secret(optional("", Takes::Text("a password"),
+            "The password of the Sentinels' default user; empty for none. That of the servers is NOTIFICATION_REDIS_PASSWORD."));
+        NOTIFICATION_REDIS_CLUSTER_ADDRS = optional("", REDIS_ADDRS,
+            "Nodes of a Redis Cluster, from which the others are found. With rediss:// all nodes use TLS.");
         NOTIFICATION_REDIS_PASSWORD = secret(optional("", Takes::Text("a password"),
             "The password of the default user; empty for none."));
         NOTIFICATION_REDIS_DB = optional("0", Takes::Number(0, 1023),
-            "The number of the logical database.");
+            "The number of the logical database; 0 with a Cluster.");
         NOTIFICATION_REDIS_REPLICA_ADDRS = optional("", REDIS_ADDRS,
-            "Replicas. Only their form is checked; nothing is read from them.");
+            "The replicas. Nothing is read from them; a start warns if they are not those that the primary knows.");
         NOTIFICATION_REDIS_OPERATION_TIMEOUT = time("1s", MS, MINUTE,
             "How long one call to Redis may take.");
     }

@@ -40,6 +40,8 @@ one signal (`OTEL_EXPORTER_OTLP_TRACES_HEADERS`). Compression is not built in.
 
 const OTHERS: &str = "\
 * The three streams have three different names.
+* Exactly one of `NOTIFICATION_REDIS_MASTER_ADDR`, `NOTIFICATION_REDIS_SENTINEL_ADDRS` and `NOTIFICATION_REDIS_CLUSTER_ADDRS` is set. `NOTIFICATION_REDIS_SENTINEL_ADDRS` and `NOTIFICATION_REDIS_SENTINEL_MASTER` are
+  set together or not at all. `rediss://` is before each address of a list, or before none. With `NOTIFICATION_REDIS_CLUSTER_ADDRS`, `NOTIFICATION_REDIS_DB` is 0.
 * `NOTIFICATION_API_TLS_CERT_FILE` and `NOTIFICATION_API_TLS_KEY_FILE` are set together or not at all.
 * With `NOTIFICATION_API_HTTP_ADDR`, which differs from `NOTIFICATION_INTERNAL_HTTP_ADDR`, `NOTIFICATION_API_TOKENS_FILE` is required. The
   files are read by `check-config` too.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use domain::catalog::Catalog;
 use domain::intent::OutboxEvent;
 use outbox::Event;
-use store_redis::{OutboxEntry, outbox_marker};
+use store_redis::OutboxEntry;
 
 use super::{Mapping, headers, whole};
 
@@ -63,7 +63,8 @@ impl Mapping for IntentMapping {
             intent.to_entry(&self.producer, &self.catalog).map_err(|rejection| rejection.to_string())?;
         Ok(OutboxEntry {
             stream: &self.stream,
-            marker: outbox_marker(&self.stream, &self.producer, &event_id),
+            producer: &self.producer,
+            event_id,
             partition_key: &event.partition_key,
             fields: entry.0.into_iter().map(|(name, value)| (Cow::Owned(name), Cow::Owned(value))).collect(),
         })

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use outbox::Event;
-use store_redis::{OutboxEntry, OutboxField, outbox_marker};
+use store_redis::{OutboxEntry, OutboxField};
 
 use super::{Mapping, headers, whole};
 
@@ -57,7 +57,8 @@ impl Mapping for StreamMapping {
         }
         Ok(OutboxEntry {
             stream: &event.event_type,
-            marker: outbox_marker(&event.event_type, "", &event_id),
+            producer: "",
+            event_id,
             partition_key: &event.partition_key,
             fields,
         })

@@ -136,6 +136,7 @@ pub(super) async fn prepare(
         dedupe_ttl: config.publish.dedupe_ttl,
         time_limit: Some(api.limits.timeouts.request / 2),
     };
+    let keyspace = super::keyspace(&config.intents.stream, &config.outbound, config.publish.dedupe_ttl);
     let leader = LockLookup::new(stores.locks.clone(), &config.intents.stream);
     let search = super::search(
         queries.clone(),
@@ -153,7 +154,7 @@ pub(super) async fn prepare(
         keys: guarded(config, &api.limits, keys)?,
         erasures: eraser(&erasure, stores.postgres.clone(), queries.clone(), &stores.redis),
         queries,
-        operations: leased_changes(&stores.postgres, &stores.redis, &config.intents.stream, times),
+        operations: leased_changes(&stores.postgres, &stores.redis, &keyspace, times),
         stream: RedisIntentStream::new(&stores.redis, config.intents.stream.clone()),
         leader,
         search,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ambient::{RandomTokens, SystemClock};
 use store_postgres::{PgQueries, PgStore};
-use store_redis::{Keyspace, RedisClient, RedisEntryDeletion, RedisLeases, RedisStreamReader};
+use store_redis::{RedisClient, RedisEntryDeletion, RedisLeases, RedisStreamReader};
 use user_directory::USERS_PREFIX;
 use workers::{Eraser, ErasureSettings, ErasureStores};
 
@@ -32,13 +32,14 @@ pub(crate) fn eraser(
     redis: &RedisClient,
 ) -> ServiceEraser {
     let outbound = config.outbound;
+    let keyspace = super::keyspace(config.intents_stream, outbound, config.dedupe_ttl);
     Eraser {
         stores: ErasureStores {
             tables,
             audited: queries,
             streams: RedisStreamReader::new(redis),
             deletion: RedisEntryDeletion::new(redis),
-            leases: RedisLeases::new(redis, &Keyspace::of(config.intents_stream)),
+            leases: RedisLeases::new(redis, &keyspace),
         },
         settings: ErasureSettings {
             intents_stream: config.intents_stream.to_owned(),

@@ -86,8 +86,8 @@ pub async fn run(
 
 /// Runs the start sequence: Redis responds, the database responds, the table can be used.
 async fn connect(config: &RelayProcessConfig, relay_id: RelayId) -> anyhow::Result<WiredRelay> {
-    let redis = start::connect_redis(&config.redis).await?;
     let streams = start::relayed_streams(&config.relay);
+    let redis = start::connect_redis(&config.redis, &streams).await?;
     start::check_permissions(&redis, &config.redis, KeyUse::OwnOfRelay, &streams).await?;
     let pool = start::open_pool(&config.relay.outbox.dsn, pool_settings(&config.relay)).await?;
     let relay = WiredRelay::new(&config.relay, relay_id, &redis, &pool)?;
@@ -287,9 +287,13 @@ impl WiredRelay {
 /// The streams to which a relay appends. If events are compared, the client watches which server
 /// acknowledges, and markers live for the whole window of the comparison.
 fn streams(config: &RelayConfig, redis: &RedisClient) -> RedisOutboxStreams {
+    let named = start::relayed_streams(config).into_iter().map(|(_, stream)| stream);
+    let first = named.min().unwrap_or_default();
     match config.republish_window.is_zero() {
-        true => RedisOutboxStreams::new(redis, config.dedupe_ttl),
-        false => RedisOutboxStreams::new(redis, config.republish_window + config.dedupe_ttl).watching(),
+        true => RedisOutboxStreams::new(redis, first, config.dedupe_ttl),
+        false => {
+            RedisOutboxStreams::new(redis, first, config.republish_window + config.dedupe_ttl).watching()
+        }
     }
 }
 

@@ -204,7 +204,7 @@ impl WorkerWiring<'_> {
         let health = self.add_worker("intake");
         self.ready.add_leader(&health);
         let leadership = intake_leadership(&config.intents.stream);
-        let notice = RedisNotice(LeaderNotice::new(&self.stores.redis, &leadership));
+        let notice = RedisNotice(LeaderNotice::new(&self.stores.redis, &config.intents.stream, &leadership));
         let election = self.election(&leadership, notice);
         let requests = self.stores.postgres.clone();
         let intake: Intake<WorkerPorts> = Intake {
@@ -359,7 +359,7 @@ impl WorkerWiring<'_> {
     }
 
     fn keyspace(&self) -> Keyspace {
-        Keyspace::of(&self.config.intents.stream)
+        super::keyspace(&self.config.intents.stream, &self.config.outbound, self.config.publish.dedupe_ttl)
     }
 
     fn outbound(&self) -> RedisOutbound {

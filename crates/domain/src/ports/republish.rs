@@ -12,13 +12,17 @@ use crate::record::RecordCursor;
 use crate::republish::{EntryState, OutboundState, SeenStream, ServerId, entry_state};
 use crate::route::{Channel, Published, RouteKey};
 
-/// The server of the outbound streams, and the state of the streams.
+/// An outbound stream and its server at one moment.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct OutboundServer {
-    /// The server.
+pub struct ObservedStream {
+    /// The channel of the stream.
+    pub channel: Channel,
+    /// The key of the stream.
+    pub stream: String,
+    /// The server that has the stream.
     pub server: ServerId,
-    /// The key of each channel's stream and its state; `None` if the key does not exist.
-    pub streams: Vec<(Channel, String, Option<OutboundState>)>,
+    /// The state of the stream; `None` if the key does not exist.
+    pub state: Option<OutboundState>,
 }
 
 /// The result of looking for entries in a stream.
@@ -53,9 +57,9 @@ pub const MAX_FOUND_ENTRIES: usize = 256;
 
 /// Inspects the outbound streams as a whole, and appends the entries that they lost.
 pub trait OutboundInspection: Send + Sync {
-    /// Returns the server and its streams at one moment. [`StoreError::Unavailable`] if the server is a
-    /// replica.
-    fn observe(&self) -> impl Future<Output = Result<OutboundServer, StoreError>> + Send;
+    /// Returns the stream of `channel` and its server at one moment. [`StoreError::Unavailable`] if the server
+    /// is a replica.
+    fn observe(&self, channel: Channel) -> impl Future<Output = Result<ObservedStream, StoreError>> + Send;
 
     /// Searches for these entries of these routes in the stream of `channel`.
     fn find_entries(

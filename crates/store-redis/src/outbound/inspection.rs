@@ -4,17 +4,18 @@
 //! route only if its first value is the `event_id` or `delivery_id` of the route: after a loss, a server may
 //! give the same id to another entry.
 
+use std::iter;
 use std::time::Duration;
 
 use domain::entry::EntryId;
 use domain::outbound::OutboundEntry;
 use domain::ports::{
-    Append, FoundEntries, Leasable, OutboundInspection, OutboundServer, OutboundState, StoreError,
+    Append, FoundEntries, Leasable, ObservedStream, OutboundInspection, OutboundState, StoreError,
 };
 use domain::route::{Channel, RouteKey};
 use redis::{Script, Value};
 
-use super::{RedisOutbound, add_entries, append_script, stream_keys, stream_script};
+use super::{RedisOutbound, add_entries, append_script, appended, stream_script};
 use crate::connect::{ScriptCall, millis, unavailable, unexpected};
 use crate::server;
 use crate::stream_state::parse_state;
@@ -52,31 +53,25 @@ fn outbound_state(operation: &'static str, value: &Value) -> Result<Option<Outbo
 }
 
 impl OutboundInspection for RedisOutbound {
-    async fn observe(&self) -> Result<OutboundServer, StoreError> {
-        const OPERATION: &str = "inspect the outbound streams";
-        let keys: Vec<String> =
-            Channel::ALL.into_iter().flat_map(|channel| self.stream_keys(channel)).collect();
+    async fn observe(&self, channel: Channel) -> Result<ObservedStream, StoreError> {
+        const OPERATION: &str = "inspect an outbound stream";
+        let stream = &self.target(channel).key;
+        let keys = self.stream_keys(stream, iter::empty());
         let call = ScriptCall::new(&self.inspection.observe, keys.iter());
-        let response = array(OPERATION, self.client.script(OPERATION, &call).await?)?;
-        let (role, ids, states) = match &response[..] {
-            [Value::BulkString(role), run_id, replication_id, states @ ..] => {
-                (role, [run_id.clone(), replication_id.clone()], states)
-            }
-            _ => return Err(unavailable(OPERATION, "Redis gave no information about itself")),
+        let response = array(OPERATION, self.client(channel).script(OPERATION, &call).await?)?;
+        let [Value::BulkString(role), run_id, replication_id, state] = &response[..] else {
+            return Err(unavailable(OPERATION, "Redis gave no information about itself"));
         };
         if &**role != b"master" {
             return Err(unavailable(OPERATION, "Redis is a replica: the master is elsewhere"));
         }
-        let streams = Channel::ALL
-            .into_iter()
-            .zip(states)
-            .map(|(channel, state)| {
-                let state = outbound_state(OPERATION, state)?;
-                Ok((channel, self.target(channel).key.clone(), state))
-            })
-            .collect::<Result<_, StoreError>>()?;
-        let server = server::parse(&ids).ok_or_else(|| unavailable(OPERATION, "Redis gave no server id"))?;
-        Ok(OutboundServer { server, streams })
+        let server = server::parse(&[run_id.clone(), replication_id.clone()]);
+        Ok(ObservedStream {
+            channel,
+            stream: stream.clone(),
+            server: server.ok_or_else(|| unavailable(OPERATION, "Redis gave no server id"))?,
+            state: outbound_state(OPERATION, state)?,
+        })
     }
 
     async fn find_entries(
@@ -93,11 +88,12 @@ impl OutboundInspection for RedisOutbound {
         entries: &[(&RouteKey, EntryId)],
     ) -> Result<FoundEntries, StoreError> {
         const OPERATION: &str = "find published entries";
-        let mut call = ScriptCall::new(&self.inspection.find, stream_keys(stream).iter());
+        let keys = self.stream_keys(stream, iter::empty());
+        let mut call = ScriptCall::new(&self.inspection.find, keys.iter());
         for (route, id) in entries {
             call.arg(id.to_string()).arg(route.to_string());
         }
-        let response = array(OPERATION, self.client.script(OPERATION, &call).await?)?;
+        let response = array(OPERATION, self.client.for_key(stream).script(OPERATION, &call).await?)?;
         match &response[..] {
             [run_id, replication_id, state, found @ ..] if found.len() == entries.len() => {
                 let server = server::parse(&[run_id.clone(), replication_id.clone()])
@@ -118,12 +114,13 @@ impl OutboundInspection for RedisOutbound {
         const OPERATION: &str = "append lost entries again";
         let mut call =
             ScriptCall::new(&self.inspection.append_again, self.append_keys(channel, entries).iter());
-        call.arg(millis(marker_ttl)).arg(self.target(channel).max_len.unwrap_or(0));
+        call.arg(millis(marker_ttl)).arg(self.target(channel).max_len.unwrap_or(0)).arg(entries.len());
         for (route, _) in entries {
             call.arg(route.replaces().unwrap_or_default());
         }
         add_entries(&mut call, entries);
-        self.appended(OPERATION, self.client.script(OPERATION, &call).await?, entries.len())
+        let client = self.client(channel);
+        appended(&client, OPERATION, client.script(OPERATION, &call).await?, entries.len())
     }
 }
 

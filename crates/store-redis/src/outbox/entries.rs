@@ -59,7 +59,7 @@ impl RedisOutboxStreams {
         with: Option<(&'static str, &str)>,
     ) -> NewestEntries {
         NewestEntries {
-            client: self.client.clone(),
+            client: self.client.for_key(stream),
             stream: stream.to_owned(),
             field,
             with: with.map(|(name, value)| (name, value.as_bytes().to_vec())),

@@ -18,7 +18,7 @@ use tokio::time::Instant;
 
 use super::RedisOutboxStreams;
 use crate::connect::{ScriptCall, unavailable, unexpected};
-use crate::keyspace::outbox_servers;
+use crate::keyspace::{outbox_marker, outbox_servers};
 
 /// The maximum age of an observation.
 const OBSERVATION_MAX_AGE: Duration = Duration::from_secs(1);
@@ -190,8 +190,8 @@ impl RedisOutboxStreams {
                 return Ok(Some(known.server()));
             }
         }
-        let key = outbox_servers(outbox);
-        let call = ScriptCall::new(&watch.observe, [key].iter());
+        let keys = self.client.names(outbox_servers(&self.stream, outbox));
+        let call = ScriptCall::new(&watch.observe, keys.iter());
         let answer = self.client.script(OPERATION, &call).await?;
         let Value::Array(parts) = &answer else { return Err(unexpected(OPERATION, &answer)) };
         let [Value::BulkString(identity), Value::BulkString(value), Value::Int(unix_ms)] = &parts[..] else {
@@ -235,8 +235,8 @@ impl RedisOutboxStreams {
         let server = identity.to_string();
         let records = with(&former, OutboxRecord { types, destination, marked_since, server, progress });
         let value = serde_json::to_vec(&records).map_err(|error| unavailable(OPERATION, error))?;
-        let key = outbox_servers(outbox);
-        let mut call = ScriptCall::new(&watch.record, [key].iter());
+        let keys = self.client.names(outbox_servers(&self.stream, outbox));
+        let mut call = ScriptCall::new(&watch.record, keys.iter());
         call.arg(&*identity).arg(seen).arg(&*value);
         let written =
             self.client.script(OPERATION, &call).await.inspect_err(|_| watch.forget())? == Value::Int(1);
@@ -248,13 +248,21 @@ impl RedisOutboxStreams {
         Ok(written)
     }
 
-    /// Returns for each of the markers whether it exists.
-    pub async fn find_markers(&self, markers: &[String]) -> Result<Vec<bool>, StoreError> {
+    /// Returns for each of the events, given as its stream and its id, whether its marker for `producer`
+    /// exists.
+    pub async fn find_markers(
+        &self,
+        producer: &str,
+        events: &[(&str, String)],
+    ) -> Result<Vec<bool>, StoreError> {
         const OPERATION: &str = "look for the markers of events";
-        let Some(watch) = &self.watch else { return Ok(vec![true; markers.len()]) };
-        let mut found = Vec::with_capacity(markers.len());
-        for chunk in markers.chunks(MAX_MARKERS_PER_CALL) {
-            let call = ScriptCall::new(&watch.find, chunk.iter());
+        let Some(watch) = &self.watch else { return Ok(vec![true; events.len()]) };
+        let mut found = Vec::with_capacity(events.len());
+        for chunk in events.chunks(MAX_MARKERS_PER_CALL) {
+            let marker = |(stream, id): &(&str, String)| outbox_marker(stream, producer, id);
+            let names = self.marker_names(chunk.iter().map(marker));
+            let mut call = ScriptCall::new(&watch.find, names.iter());
+            call.arg(chunk.len());
             match self.client.script(OPERATION, &call).await? {
                 Value::Array(values) if values.len() == chunk.len() => {
                     found.extend(values.iter().map(|value| *value == Value::Int(1)));

@@ -1,42 +1,54 @@
 -- Appends lost entries again, unless an earlier call did or a publisher holds the lease. The marker of an
 -- entry that the lost one replaced does not count.
--- KEYS: the stream, its server changes, then the lease of each entry.
--- ARGV: TTL of a marker in ms, length to keep or 0, then for each entry the id of the one that it replaced,
--- or empty, then for each entry the number of its names and values, and these.
+-- KEYS: the stream, its server changes, then the lease of each entry; then, if they are used, the old names of
+-- these keys without the stream.
+-- ARGV: TTL of a marker in ms, length to keep or 0, the number of entries, then for each entry the id of the
+-- one that it replaced, or empty, then for each entry the number of its names and values, and these.
 -- Returns run id and replication id of this server, then for each entry: its id, appended now or before on
 -- this server; 0 if a publisher holds the lease; {error} if the stream rejected it.
-local stream, ttl, max_len = KEYS[1], ARGV[1], ARGV[2]
+local stream, ttl, max_len, n = KEYS[1], ARGV[1], ARGV[2], tonumber(ARGV[3])
 local run_id, replication_id = server()
-local noted, is_new = server_changes(stream, KEYS[2], run_id, replication_id)
-local answers, at, first = {run_id, replication_id}, #KEYS + 1, nil
-for i = 3, #KEYS do
-  local n = tonumber(ARGV[at])
-  local held = redis.pcall('GET', KEYS[i])
+local noted, is_new = server_changes(stream, KEYS[2], KEYS[n + 3], run_id, replication_id)
+local answers, at, first = {run_id, replication_id}, n + 4, nil
+-- The value of a lease, and its entry id if it is a marker that counts.
+local function look(key, replaced)
+  local held = redis.pcall('GET', key)
   local published = published_entry_id(held)
-  if published == ARGV[i] then held, published = nil, nil end
+  if published == replaced then return nil, nil end
+  return held, published
+end
+for i = 3, n + 2 do
+  local count, old = tonumber(ARGV[at]), KEYS[n + i + 1]
+  local lease = KEYS[i]
+  local held, published = look(lease, ARGV[i + 1])
+  if not held and old then
+    held, published = look(old, ARGV[i + 1])
+    if held then lease = old end
+  end
   -- An id that is too large is an error: no such entry exists.
   local entry = published and redis.pcall('XRANGE', stream, published, published)[1]
   if entry and entry[2][2] == ARGV[at + 2] then
     -- Its id may be recorded much later: another transaction holds the row.
-    redis.call('PEXPIRE', KEYS[i], ttl)
+    redis.call('PEXPIRE', lease, ttl)
     answers[i] = published
   elseif published and not entry and is_of_this_server(noted, stream, published) then
     -- A consumer deleted or trimmed it.
-    redis.call('PEXPIRE', KEYS[i], ttl)
+    redis.call('PEXPIRE', lease, ttl)
     answers[i] = published
   elseif held and not published then
-    if redis.call('PTTL', KEYS[i]) == -1 then redis.call('PEXPIRE', KEYS[i], ttl) end
+    if redis.call('PTTL', lease) == -1 then redis.call('PEXPIRE', lease, ttl) end
     answers[i] = 0
   else
-    local id = add_entry(stream, max_len, at + 1, at + n)
+    local id = add_entry(stream, max_len, at + 1, at + count)
     if type(id) == 'table' then
       answers[i] = {id.err}
     else
       redis.call('SET', KEYS[i], marker(id), 'PX', ttl)
+      if old then redis.call('SET', old, marker(id), 'PX', ttl) end
       answers[i], first = id, first or id
     end
   end
-  at = at + n + 1
+  at = at + count + 1
 end
 note_changes(KEYS[2], noted, is_new, first)
 return answers

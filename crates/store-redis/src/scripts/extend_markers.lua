@@ -1,7 +1,8 @@
 -- Writes markers over any values of the keys except markers of later entries, if this is the server that
 -- acknowledged the entries: they are in the stream. Another server has a marker only if it has the entry, so
 -- there existing markers are extended and none is written.
--- KEYS: leases. ARGV: run id and replication id of that server, TTL in ms, then the entry id of each key.
+-- KEYS: leases, then, if they are used, their old names.
+-- ARGV: run id and replication id of that server, TTL in ms, then the entry id of each lease.
 -- Returns 1, or 0 if this is another server.
 local run_id, replication_id = server()
 -- True if the first id is greater.
@@ -13,10 +14,12 @@ local function is_later(one, other)
   return ms > other_ms or (ms == other_ms and seq > other_seq)
 end
 local is_same = run_id == ARGV[1] and replication_id == ARGV[2]
+local n = #ARGV - 3
 for i, key in ipairs(KEYS) do
-  local value = marker(ARGV[i + 3])
+  local id = ARGV[(i - 1) % n + 4]
+  local value = marker(id)
   local held = is_same and published_entry_id(redis.pcall('GET', key))
-  if held and is_later(held, ARGV[i + 3]) then
+  if held and is_later(held, id) then
     -- An operator had the route sent again, and the later entry is in the stream.
   elseif is_same then
     local set = redis.pcall('SET', key, value, 'PX', ARGV[3])

@@ -1,9 +1,9 @@
--- KEYS: a stream, its server changes. ARGV: id and first value of each entry.
+-- KEYS: a stream, its server changes, and their old name if it is used. ARGV: id and first value of each entry.
 -- Returns run id and replication id of this server, the state of the stream, then for each entry 1 if it is
 -- there and 0 if not. Writes nothing.
 local run_id, replication_id = server()
 local stream = stream_or_none(KEYS[1])
-local noted = server_changes(KEYS[1], KEYS[2], run_id, replication_id, stream)
+local noted = server_changes(KEYS[1], KEYS[2], KEYS[3], run_id, replication_id, stream)
 if stream then stream[5] = noted end
 local answer = {run_id, replication_id, stream}
 for i = 1, #ARGV, 2 do

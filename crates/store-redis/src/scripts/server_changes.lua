@@ -37,25 +37,30 @@ end
 -- `-`. Ids between these two never existed on that server. A stream that lost its key, or that ends before
 -- the first id of its line, begins a new line on the same server. While nothing was appended, the line of
 -- this server has the present last id, and a server on which nothing was appended leaves none. `found` is the
--- state of the stream; if it is not given, only the type of its key is checked. Returns the lines, and
--- whether they differ from the recorded ones.
-local function server_changes(stream, key, run_id, replication_id, found)
+-- state of the stream; if it is not given, only the type of its key is checked. Lines under the old name of
+-- the key, if it is given, count while the key does not exist. Returns the lines, and whether they differ
+-- from those in the key.
+local function server_changes(stream, key, old, run_id, replication_id, found)
   local server = run_id .. '/' .. replication_id
-  local noted = redis.pcall('GET', key)
+  local noted, is_old = redis.pcall('GET', key), false
+  if not noted and old then
+    noted = redis.pcall('GET', old)
+    is_old = type(noted) == 'string'
+  end
   if type(noted) ~= 'string' then noted = '' end
   local newest = string.match(noted, '^[^\n]*')
   local noted_server, first = string.match(newest, '^(%S+) %S+ (%d+%-%d+)$')
   if noted_server == server then
     local is_there = found
     if found == nil then is_there = redis.call('TYPE', stream).ok == 'stream' end
-    if is_there and not (found and not in_order(first, found[2])) then return noted, false end
+    if is_there and not (found and not in_order(first, found[2])) then return noted, is_old end
   end
   if found == nil then found = stream_or_none(stream) end
   local is_open = string.sub(newest, -2) == ' -'
   local lines = {server .. ' ' .. (found and found[2] or '0-0') .. ' -'}
   add_older(lines, is_open and string.sub(noted, #newest + 2) or noted)
   local text = table.concat(lines, '\n')
-  return text, text ~= noted
+  return text, is_old or text ~= noted
 end
 
 -- Writes the changes if they are new, or if `first`, the first id that this call appended, is the first one

@@ -40,11 +40,13 @@ impl Cache {
     }
 
     async fn put(&self, text: impl AsRef<[u8]>) {
-        self.world.ask_bytes(&[b"SET".as_slice(), checkpoint_key(STREAM).as_bytes(), text.as_ref()]).await;
+        self.world
+            .ask_bytes(&[b"SET".as_slice(), checkpoint_key(STREAM).key.as_bytes(), text.as_ref()])
+            .await;
     }
 
     async fn text(&self) -> Option<String> {
-        self.world.ask(&["GET", &checkpoint_key(STREAM)]).await
+        self.world.ask(&["GET", &checkpoint_key(STREAM).key]).await
     }
 }
 
@@ -62,7 +64,7 @@ async fn a_cached_checkpoint_is_missing_until_it_is_saved_and_then_advances() {
 async fn a_cached_checkpoint_has_no_end_and_streams_do_not_share_it() {
     let cache = Cache::new().await;
     assert_eq!(cache.save(at(0, 5, 1)).await, Swap::Applied);
-    assert_eq!(cache.world.ask::<i64>(&["PTTL", &checkpoint_key(STREAM)]).await, -1);
+    assert_eq!(cache.world.ask::<i64>(&["PTTL", &checkpoint_key(STREAM).key]).await, -1);
     assert_eq!(cache.checkpoints.load("another").await.expect("Redis is there"), CachedCheckpoint::Missing);
 }
 
@@ -163,7 +165,7 @@ async fn a_fence_more_than_a_million_above_the_writers_is_overwritten_and_one_be
 #[tokio::test]
 async fn a_cached_checkpoint_of_the_wrong_type_is_garbled_and_overwritten() {
     let cache = Cache::new().await;
-    cache.world.ask::<i64>(&["RPUSH", &checkpoint_key(STREAM), "5-1"]).await;
+    cache.world.ask::<i64>(&["RPUSH", &checkpoint_key(STREAM).key, "5-1"]).await;
     assert!(matches!(cache.load().await, CachedCheckpoint::Garbled(text) if text.contains("WRONGTYPE")));
     assert_eq!(cache.save(at(0, 1, 0)).await, Swap::Applied);
     assert_eq!(cache.load().await, CachedCheckpoint::At(at(0, 1, 0)));

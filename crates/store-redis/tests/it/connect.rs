@@ -7,7 +7,7 @@ use domain::ports::{
     CheckpointCache, IntentStream, LeaseOutcome, LeaseStore, ReadLimit, StoreError, StreamRead, Swap,
 };
 use harness::{Proxy, RedisOptions};
-use store_redis::{RedisCheckpoints, RedisIntentStream, RedisLeases};
+use store_redis::{Password, RedisCheckpoints, RedisIntentStream, RedisLeases};
 
 use crate::*;
 
@@ -207,8 +207,9 @@ async fn protected_redis(password: &str) -> Redis {
 }
 
 fn with_password(redis: &Redis, password: Option<&str>) -> RedisSettings {
-    let password = password.map(str::to_owned);
-    RedisSettings { addr: redis.addr(), password, db: 0, operation_timeout: OPERATION_TIMEOUT }
+    let password = password.map(|password| Password(password.to_owned()));
+    let topology = Topology::Single(redis.addr());
+    RedisSettings { topology, password, db: 0, operation_timeout: OPERATION_TIMEOUT }
 }
 
 #[tokio::test]
@@ -260,7 +261,7 @@ async fn no_password_where_one_is_needed_is_unavailable() {
 fn what_is_no_address_is_refused_before_any_call() {
     for addr in ["", "rediss://", "host:port", "host:99999999"] {
         let settings = RedisSettings {
-            addr: addr.to_owned(),
+            topology: Topology::Single(addr.to_owned()),
             password: None,
             db: 0,
             operation_timeout: OPERATION_TIMEOUT,

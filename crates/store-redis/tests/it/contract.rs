@@ -89,7 +89,7 @@ impl InspectionFixture for Publishing {
         let last: EntryId = newest[0].0.parse().expect("an id");
         self.world.ask::<i64>(&["DEL", stream]).await;
         if with_changes {
-            let deleted: i64 = self.world.ask(&["DEL", &server_changes(stream)]).await;
+            let deleted: i64 = self.world.ask(&["DEL", &server_changes(stream).key]).await;
             assert_eq!(deleted, 1, "it is there");
         }
         // The next id differs.
@@ -103,7 +103,10 @@ impl InspectionFixture for Publishing {
     async fn restart(&mut self) {
         self.world.redis.kill().await;
         self.world.redis.start_again().await.expect("it starts");
-        harness::wait_for("it is seen again", BOUND, async || self.outbound.observe().await.ok()).await;
+        harness::wait_for("it is seen again", BOUND, async || {
+            self.outbound.observe(Channel::Push).await.ok()
+        })
+        .await;
     }
 }
 
@@ -125,7 +128,7 @@ impl CheckpointsFixture for Checkpoints {
     }
 
     async fn garble(&self, stream: &str) {
-        self.world.ask::<()>(&["SET", &checkpoint_key(stream), "garbled"]).await;
+        self.world.ask::<()>(&["SET", &checkpoint_key(stream).key, "garbled"]).await;
     }
 }
 

@@ -44,12 +44,12 @@ async fn length(world: &World) -> i64 {
 async fn a_replica_is_not_inspected_and_its_promotion_changes_the_replication_id() {
     let world = World::new().await;
     let outbound = outbound(&world);
-    let before = outbound.observe().await.expect("Redis is there");
+    let before = outbound.observe(Channel::Push).await.expect("Redis is there");
     world.ask::<()>(&["REPLICAOF", "127.0.0.1", "1"]).await;
-    let replica = outbound.observe().await;
+    let replica = outbound.observe(Channel::Push).await;
     assert!(matches!(replica, Err(StoreError::Unavailable { .. })), "{replica:?}");
     world.ask::<()>(&["REPLICAOF", "NO", "ONE"]).await;
-    let after = outbound.observe().await.expect("it is a master");
+    let after = outbound.observe(Channel::Push).await.expect("it is a master");
     assert_eq!(after.server.run_id, before.server.run_id);
     assert_ne!(after.server.replication_id, before.server.replication_id);
 }
@@ -61,9 +61,9 @@ async fn a_key_of_another_type_is_no_stream_and_does_not_hide_the_other_stream()
     let outbound = outbound(&world);
     world.ask::<()>(&["SET", GATEWAY, "no stream"]).await;
     add(&world, MAIL, "5-1", key(0)).await;
-    let seen = outbound.observe().await.expect("Redis is there").streams;
-    let states: Vec<bool> = seen.iter().map(|(_, _, state)| state.is_some()).collect();
-    assert_eq!(states, [false, true]);
+    for (channel, is_there) in [(Channel::Push, false), (Channel::Email, true)] {
+        assert_eq!(outbound.observe(channel).await.expect("Redis is there").state.is_some(), is_there);
+    }
     let found = outbound.find_entries(Channel::Push, &[(key(0), EntryId::new(5, 1))]).await;
     let found = found.expect("Redis is there");
     assert_eq!((found.stream, found.states), (None, vec![EntryState::NoStream]));
@@ -149,7 +149,7 @@ async fn more_changes_of_server_than_are_kept_hide_no_loss_that_may_still_be_com
     const LINES: u64 = 1_000;
     let world = World::new().await;
     let outbound = outbound(&world);
-    let key = server_changes(GATEWAY);
+    let key = server_changes(GATEWAY).key;
     // A loss on the oldest server, then a restart every second.
     let now = 1_775_000_000_000_u64;
     let line = |n: u64| format!("{n:x}/r {0}-1 {0}-2", now - n * 1_000);

@@ -7,14 +7,14 @@ use tokio::time::{Instant, timeout};
 
 use crate::*;
 
-const KEY: &str = "notification:leader_changes:aW50YWtl";
+const KEY: &str = "notification:leader_changes:{in}:aW50YWtl";
 
 #[tokio::test]
 async fn a_waiting_candidate_receives_the_notice_of_another_client() {
     let world = World::new().await;
-    let candidate = LeaderNotice::new(&world.client, "intake");
+    let candidate = LeaderNotice::new(&world.client, "in", "intake");
     let other_client = client_of(&world.redis.addr(), OPERATION_TIMEOUT);
-    let leader = LeaderNotice::new(&other_client, "intake");
+    let leader = LeaderNotice::new(&other_client, "in", "intake");
     let begun = Instant::now();
     let waiting = tokio::spawn(async move { candidate.wait(BOUND).await });
     leader.announce().await.expect("Redis serves");
@@ -26,7 +26,7 @@ async fn a_waiting_candidate_receives_the_notice_of_another_client() {
 #[tokio::test]
 async fn a_notice_that_reaches_no_candidate_expires_within_five_seconds() {
     let world = World::new().await;
-    LeaderNotice::new(&world.client, "intake").announce().await.expect("Redis serves");
+    LeaderNotice::new(&world.client, "in", "intake").announce().await.expect("Redis serves");
     let ttl: i64 = world.ask(&["PTTL", KEY]).await;
     assert!((1..=5_000).contains(&ttl), "{ttl}");
 }
@@ -34,7 +34,7 @@ async fn a_notice_that_reaches_no_candidate_expires_within_five_seconds() {
 #[tokio::test]
 async fn two_announcements_leave_one_notice() {
     let world = World::new().await;
-    let leader = LeaderNotice::new(&world.client, "intake");
+    let leader = LeaderNotice::new(&world.client, "in", "intake");
     for _ in 0..2 {
         leader.announce().await.expect("Redis serves");
     }
@@ -44,7 +44,7 @@ async fn two_announcements_leave_one_notice() {
 #[tokio::test]
 async fn a_wait_without_a_notice_ends_in_time_and_one_that_was_dropped_takes_no_notice_from_the_next() {
     let world = World::new().await;
-    let notice = LeaderNotice::new(&world.client, "intake");
+    let notice = LeaderNotice::new(&world.client, "in", "intake");
     notice.wait(Duration::from_millis(20)).await.expect("no notice is no error");
     assert!(timeout(Duration::from_millis(20), notice.wait(BOUND)).await.is_err(), "it waits");
     let blocked = async || {

@@ -2,6 +2,7 @@
 
 mod audit;
 mod checkpoint;
+mod cluster;
 mod connect;
 mod contract;
 mod inspection;
@@ -9,6 +10,7 @@ mod installation;
 mod intents;
 mod leader_notice;
 mod leases;
+mod old_names;
 mod outbound;
 mod outbox;
 mod permissions;
@@ -22,7 +24,7 @@ use domain::record::NotificationId;
 use domain::route::RouteKey;
 use harness::{Redis, RedisOptions, private_redis};
 use redis::{FromRedisValue, Value, cmd, from_redis_value};
-use store_redis::{Keyspace, RedisClient, RedisSettings, StreamTarget};
+use store_redis::{Keyspace, RedisClient, RedisSettings, StreamTarget, Topology};
 
 /// Long enough for a machine that is busy with other things; a test that waits for it fails.
 const BOUND: Duration = Duration::from_secs(20);
@@ -104,11 +106,12 @@ impl World {
 
 /// The key of a lease of an installation on the default stream.
 fn route_lease(key: &RouteKey) -> String {
-    Keyspace::default().route_lease(key)
+    Keyspace::default().route_lease(key).key
 }
 
 fn client_of(addr: &str, operation_timeout: Duration) -> RedisClient {
-    let settings = RedisSettings { addr: addr.to_owned(), password: None, db: 0, operation_timeout };
+    let topology = Topology::Single(addr.to_owned());
+    let settings = RedisSettings { topology, password: None, db: 0, operation_timeout };
     RedisClient::new(settings).expect("an address")
 }
 

@@ -23,10 +23,15 @@ fn event(id: &'static str, partition_key: &'static str) -> OutboxEntry<'static> 
 fn event_of(stream: &'static str, id: &'static str, partition_key: &'static str) -> OutboxEntry<'static> {
     OutboxEntry {
         stream,
-        marker: outbox_marker(stream, "game_master", id),
+        producer: "game_master",
+        event_id: id.to_owned(),
         partition_key,
         fields: vec![(b"id".into(), id.as_bytes().into()), (b"payload".into(), b"\xff\x00".into())],
     }
+}
+
+fn marker(event: &OutboxEntry<'_>) -> String {
+    outbox_marker(event.stream, event.producer, &event.event_id).key
 }
 
 async fn append(
@@ -52,10 +57,10 @@ fn id(append: &OutboxAppend) -> String {
 #[tokio::test]
 async fn an_event_that_is_appended_again_keeps_its_entry_and_its_marker_lives_on() {
     let world = World::new().await;
-    let streams = RedisOutboxStreams::new(&world.client, DEDUPE_TTL);
+    let streams = RedisOutboxStreams::new(&world.client, STREAM, DEDUPE_TTL);
     let events = [event("e-1", ""), event("e-2", "")];
     let first = append(&streams, &events).await.expect("Redis is there");
-    let marker = events[0].marker.as_str();
+    let marker = &marker(&events[0]);
     assert_eq!(world.ask::<String>(&["GET", marker]).await, id(&first[0]));
     world.ask::<i64>(&["PEXPIRE", marker, "30000"]).await;
     let again = append(&streams, &events).await.expect("Redis is there");
@@ -67,7 +72,7 @@ async fn an_event_that_is_appended_again_keeps_its_entry_and_its_marker_lives_on
 #[tokio::test]
 async fn names_and_values_arrive_byte_for_byte() {
     let world = World::new().await;
-    let streams = RedisOutboxStreams::new(&world.client, DEDUPE_TTL);
+    let streams = RedisOutboxStreams::new(&world.client, STREAM, DEDUPE_TTL);
     let _ = append(&streams, &[event("e-1", "")]).await.expect("Redis is there");
     let entries: Vec<(String, Vec<Vec<u8>>)> = world.ask(&["XRANGE", STREAM, "-", "+"]).await;
     assert_eq!(entries[0].1, [&b"id"[..], b"e-1", b"payload", b"\xff\x00"]);
@@ -76,7 +81,7 @@ async fn names_and_values_arrive_byte_for_byte() {
 #[tokio::test]
 async fn after_the_deadline_nothing_is_appended_and_markers_are_not_looked_at() {
     let world = World::new().await;
-    let streams = RedisOutboxStreams::new(&world.client, DEDUPE_TTL);
+    let streams = RedisOutboxStreams::new(&world.client, STREAM, DEDUPE_TTL);
     let past = streams.deadline(Duration::ZERO).await.expect("Redis is there") - 1_000;
     let answers = streams.append(&[event("e-1", "")], past, 0).await.expect("Redis is there");
     assert_eq!(answers, [OutboxAppend::Withheld]);
@@ -86,7 +91,7 @@ async fn after_the_deadline_nothing_is_appended_and_markers_are_not_looked_at() 
 #[tokio::test]
 async fn a_deadline_is_no_later_than_redis_itself_would_say() {
     let world = World::new().await;
-    let streams = RedisOutboxStreams::new(&world.client, DEDUPE_TTL);
+    let streams = RedisOutboxStreams::new(&world.client, STREAM, DEDUPE_TTL);
     let (begun, mut deadlines) = (Instant::now(), BTreeSet::new());
     // The time since a reading counts.
     while deadlines.len() < 2 {
@@ -102,7 +107,7 @@ async fn a_deadline_is_no_later_than_redis_itself_would_say() {
 #[tokio::test]
 async fn after_a_refusal_the_later_events_of_its_key_are_withheld_and_no_others() {
     let world = World::new().await;
-    let streams = RedisOutboxStreams::new(&world.client, DEDUPE_TTL);
+    let streams = RedisOutboxStreams::new(&world.client, STREAM, DEDUPE_TTL);
     world.ask::<()>(&["SET", OTHER, "not a stream"]).await;
     let events = [
         event("e-1", "k"),
@@ -123,21 +128,21 @@ async fn after_a_refusal_the_later_events_of_its_key_are_withheld_and_no_others(
 #[tokio::test]
 async fn a_marker_that_is_none_is_overwritten() {
     let world = World::new().await;
-    let streams = RedisOutboxStreams::new(&world.client, DEDUPE_TTL);
+    let streams = RedisOutboxStreams::new(&world.client, STREAM, DEDUPE_TTL);
     let events = [event("e-1", ""), event("e-2", "")];
-    world.ask::<()>(&["SET", &events[0].marker, "by hand"]).await;
-    world.ask::<i64>(&["RPUSH", &events[1].marker, "a list"]).await;
+    world.ask::<()>(&["SET", &marker(&events[0]), "by hand"]).await;
+    world.ask::<i64>(&["RPUSH", &marker(&events[1]), "a list"]).await;
     let answers = append(&streams, &events).await.expect("Redis is there");
     for (event, answer) in events.iter().zip(&answers) {
-        assert_eq!(world.ask::<String>(&["GET", &event.marker]).await, id(answer));
+        assert_eq!(world.ask::<String>(&["GET", &marker(event)]).await, id(answer));
     }
 }
 
 #[tokio::test]
 async fn the_same_event_id_of_another_producer_or_stream_is_another_event() {
     let world = World::new().await;
-    let streams = RedisOutboxStreams::new(&world.client, DEDUPE_TTL);
-    let foreign = OutboxEntry { marker: outbox_marker(STREAM, "", "e-1"), ..event("e-1", "") };
+    let streams = RedisOutboxStreams::new(&world.client, STREAM, DEDUPE_TTL);
+    let foreign = OutboxEntry { producer: "", ..event("e-1", "") };
     let events = [event("e-1", ""), foreign, event_of(OTHER, "e-1", "")];
     let _ = append(&streams, &events).await.expect("Redis is there");
     assert_eq!(events_in(&world, STREAM).await, ["e-1", "e-1"]);
@@ -147,7 +152,7 @@ async fn the_same_event_id_of_another_producer_or_stream_is_another_event() {
 #[tokio::test]
 async fn a_redis_without_memory_is_an_outage_and_no_refusal() {
     let world = World::new().await;
-    let streams = RedisOutboxStreams::new(&world.client, DEDUPE_TTL);
+    let streams = RedisOutboxStreams::new(&world.client, STREAM, DEDUPE_TTL);
     world.ask::<()>(&["CONFIG", "SET", "maxmemory", "1"]).await;
     let failed = append(&streams, &[event("e-1", "")]).await;
     assert!(matches!(failed, Err(StoreError::Unavailable { .. })), "{failed:?}");
@@ -158,7 +163,7 @@ async fn a_redis_without_memory_is_an_outage_and_no_refusal() {
 
 /// Streams that watch the server.
 fn watching(world: &World) -> RedisOutboxStreams {
-    RedisOutboxStreams::new(&world.client, DEDUPE_TTL).watching()
+    RedisOutboxStreams::new(&world.client, STREAM, DEDUPE_TTL).watching()
 }
 
 #[tokio::test]
@@ -271,8 +276,11 @@ async fn markers_are_found_and_entries_are_listed_from_the_newest_down() {
     assert_eq!(newest(&streams).await, [""; 0], "there is no stream");
     let events = [event("e-1", ""), event("e-2", ""), event("e-3", "")];
     let _ = append(&streams, &events).await.expect("Redis is there");
-    let markers = [&events[0], &event("e-4", ""), &events[2]].map(|event| event.marker.clone());
-    assert_eq!(streams.find_markers(&markers).await.expect("Redis is there"), [true, false, true]);
+    let asked = [&events[0], &event("e-4", ""), &events[2]].map(|event| (STREAM, event.event_id.clone()));
+    assert_eq!(
+        streams.find_markers("game_master", &asked).await.expect("Redis is there"),
+        [true, false, true]
+    );
     assert_eq!(newest(&streams).await, ["e-3", "e-2", "e-1"]);
     let fill = "for n = 1, 1000 do redis.call('XADD', KEYS[1], '*', 'id', n) end";
     let _: () = world.ask(&["EVAL", fill, "1", STREAM]).await;

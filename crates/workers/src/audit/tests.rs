@@ -9,7 +9,7 @@ use domain::checkpoint::{CachedCheckpoint, Checkpoint};
 use domain::entry::{EntryId, RawFields};
 use domain::outbound::OutboundEntry;
 use domain::ports::{
-    Append, AuditedPage, ChildTable, FoundEntries, Leasable, OrphanPage, OutboundServer, OutboundState,
+    Append, AuditedPage, ChildTable, FoundEntries, Leasable, ObservedStream, OrphanPage, OutboundState,
     RecordCursor, StreamEntry, Swap,
 };
 use domain::query::LeaderTerm;
@@ -125,7 +125,7 @@ impl StreamReader for &Stores {
 }
 
 impl OutboundInspection for &Stores {
-    async fn observe(&self) -> Result<OutboundServer, StoreError> {
+    async fn observe(&self, _: Channel) -> Result<ObservedStream, StoreError> {
         unreachable!("an audit does not ask for it")
     }
 

@@ -238,7 +238,9 @@ impl Replica {
     }
 
     async fn look(&mut self) -> Result<(), StoreError> {
-        self.republisher.run_once(&mut self.watch, &CancellationToken::new()).await
+        let unobserved = self.republisher.run_once(&mut self.watch, &CancellationToken::new()).await?;
+        assert!(unobserved.is_none(), "{unobserved:?}");
+        Ok(())
     }
 
     /// Observes, waits for the time that completions need, and observes again.

@@ -184,7 +184,7 @@ impl RelayBaseline {
         let mut call = redis::cmd("EVALSHA");
         call.arg(&self.append).arg(events.len() + 1).arg(INTENTS);
         for event in events {
-            call.arg(outbox_marker(INTENTS, PRODUCER, event.id()));
+            call.arg(outbox_marker(INTENTS, PRODUCER, event.id()).key);
         }
         call.arg(MARKER_MILLIS).arg(16);
         for event in events {

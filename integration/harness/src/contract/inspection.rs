@@ -5,7 +5,7 @@ use std::time::Duration;
 use domain::entry::EntryId;
 use domain::outbound::OutboundEntry;
 use domain::ports::{
-    Append, LeaseStore, LeaseToken, Outbound, OutboundInspection, OutboundServer, OutboundState,
+    Append, LeaseStore, LeaseToken, ObservedStream, Outbound, OutboundInspection, OutboundState,
 };
 use domain::record::NotificationId;
 use domain::republish::{EntryState, Gap, entry_state};
@@ -88,9 +88,8 @@ fn id(append: &Append) -> EntryId {
 }
 
 async fn state(fixture: &impl InspectionFixture, channel: Channel) -> Option<OutboundState> {
-    let server = fixture.inspection().observe().await.expect("the server is there");
-    let state = server.streams.into_iter().find(|(of, ..)| *of == channel).expect("each channel has one").2;
-    state.map(|state| OutboundState { copied_bytes: 0, ..state })
+    let observed = fixture.inspection().observe(channel).await.expect("the server is there");
+    observed.state.map(|state| OutboundState { copied_bytes: 0, ..state })
 }
 
 async fn find(fixture: &impl InspectionFixture, asked: &[(&RouteKey, EntryId)]) -> Vec<bool> {
@@ -103,7 +102,7 @@ pub async fn a_stream_is_seen_with_its_first_last_and_highest_deleted_entry(fixt
     assert_eq!(state(&fixture, Channel::Push).await, None);
     let appended = append_again(&fixture, &[key(1), key(2), key(3)]).await;
     let ids: Vec<EntryId> = appended.iter().map(id).collect();
-    let server = fixture.inspection().observe().await.expect("the server is there").server;
+    let server = fixture.inspection().observe(Channel::Push).await.expect("the server is there").server;
     let gaps = vec![Gap { server, after: EntryId::ZERO, before: Some(ids[0]) }];
     let whole = OutboundState {
         first: Some(ids[0]),
@@ -122,21 +121,18 @@ pub async fn a_stream_is_seen_with_its_first_last_and_highest_deleted_entry(fixt
 
 pub async fn a_server_keeps_its_ids_until_it_is_started_again(mut fixture: impl InspectionFixture) {
     append_again(&fixture, &[key(1)]).await;
-    let first = fixture.inspection().observe().await.expect("the server is there");
-    assert_eq!(fixture.inspection().observe().await.expect("the server is there"), first);
+    let first = fixture.inspection().observe(Channel::Push).await.expect("the server is there");
+    assert_eq!(fixture.inspection().observe(Channel::Push).await.expect("the server is there"), first);
     fixture.restart().await;
-    let again = fixture.inspection().observe().await.expect("the server is there");
+    let again = fixture.inspection().observe(Channel::Push).await.expect("the server is there");
     assert_ne!(again.server.run_id, first.server.run_id);
-    let last = |server: &OutboundServer| {
-        let states = server.streams.iter().map(|(_, _, state)| Some(state.as_ref()?.last_generated));
-        states.collect::<Vec<_>>()
-    };
+    let last = |observed: &ObservedStream| observed.state.as_ref().map(|state| state.last_generated);
     assert_eq!(last(&again), last(&first));
 }
 
 // INV-13
 pub async fn a_started_server_knows_the_ids_that_it_never_had(mut fixture: impl InspectionFixture) {
-    let former = fixture.inspection().observe().await.expect("the server is there").server;
+    let former = fixture.inspection().observe(Channel::Push).await.expect("the server is there").server;
     let before = id(&append_again(&fixture, &[key(1)]).await[0]);
     fixture.restart().await;
     let lost = EntryId::new(before.millis + 1, 0);
@@ -151,10 +147,9 @@ pub async fn a_started_server_knows_the_ids_that_it_never_had(mut fixture: impl 
     let found = fixture.inspection().find_entries(Channel::Push, &[]).await.expect("the server is there");
     let filled = Gap { before: Some(after), ..open };
     assert_eq!(gap(found.stream), filled);
-    let observed = fixture.inspection().observe().await.expect("the server is there");
+    let observed = fixture.inspection().observe(Channel::Push).await.expect("the server is there");
     assert_eq!(observed.server, found.server);
-    let stream = observed.streams.into_iter().find(|(channel, ..)| *channel == Channel::Push);
-    let gaps = stream.expect("each channel has one").2.expect("it exists").gaps;
+    let gaps = observed.state.expect("it exists").gaps;
     let first = Gap { server: former, after: EntryId::ZERO, before: Some(before) };
     assert_eq!(gaps, [filled, first], "latest first");
 }

@@ -7,7 +7,7 @@ use domain::entry::{EntryId, LargeEntry, RawEntry, RawFields};
 use domain::outbound::OutboundEntry;
 use domain::ports::{
     Append, CheckpointCache, FoundEntries, IntentProducer, IntentStream, Leasable, LeaseOutcome, LeaseStore,
-    LeaseToken, Outbound, OutboundInspection, OutboundServer, ReadLimit, ServerId, StoreError, StreamRead,
+    LeaseToken, ObservedStream, Outbound, OutboundInspection, ReadLimit, ServerId, StoreError, StreamRead,
     Swap,
 };
 use domain::route::{Channel, RouteKey};
@@ -134,8 +134,8 @@ impl<S: Outbound> Outbound for Scripted<S> {
 }
 
 impl<S: OutboundInspection> OutboundInspection for Scripted<S> {
-    async fn observe(&self) -> Result<OutboundServer, StoreError> {
-        self.call("observe", Vec::new(), self.store.observe()).await
+    async fn observe(&self, channel: Channel) -> Result<ObservedStream, StoreError> {
+        self.call("observe", vec![channel.to_string()], self.store.observe(channel)).await
     }
 
     async fn find_entries(

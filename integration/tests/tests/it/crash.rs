@@ -88,7 +88,7 @@ async fn killed_with_leases_won_the_routes_move_again_within_the_lease_ttl_and_a
     // Push and e-mail may acquire leases sequentially, for two routes each.
     wait_for("leases are won", BOUND, async || {
         let keys: Vec<String> =
-            redis::cmd("KEYS").arg("notification:route_leases:*").query_async(&mut direct).await.ok()?;
+            redis::cmd("KEYS").arg("notification:route_leases:{*").query_async(&mut direct).await.ok()?;
         // Four are the markers of the first intent.
         (keys.len() >= 6).then_some(())
     })

@@ -7,8 +7,8 @@ use harness::{ServiceBuilder, TestDatabase};
 use crate::world::*;
 
 const OTHER_STREAM: &str = "other:intents";
-const OTHER_KEY: &str = "notification:installations:b3RoZXI6aW50ZW50cw";
-const DEFAULT_KEY: &str = "notification:installations:bm90aWZpY2F0aW9uOmludGVudHM";
+const OTHER_KEY: &str = "notification:installations:{other:intents}:b3RoZXI6aW50ZW50cw";
+const DEFAULT_KEY: &str = "notification:installations:{notification:intents}:bm90aWZpY2F0aW9uOmludGVudHM";
 
 /// A service with its own schema on the Redis of `world`, and with its own intents and outbound streams.
 fn other(world: &World, database: &TestDatabase) -> ServiceBuilder {

@@ -43,7 +43,7 @@ impl Outbox {
 
     /// A relay for mode `intents`, with timings that suit a test.
     pub(crate) fn relay(&self) -> ServiceBuilder {
-        self.relay_via(self.world.redis.port(), self.database.port())
+        self.world.on_redis(self.relay_via(self.world.redis.port(), self.database.port()))
     }
 
     /// A relay that connects through proxies.
@@ -123,7 +123,7 @@ impl Outbox {
 
     /// The entries of a stream.
     pub(crate) async fn entries(&self, stream: &str) -> Vec<StreamId> {
-        let mut redis = self.world.redis().await;
+        let mut redis = self.world.redis_of(stream).await;
         let range: StreamRangeReply = redis::cmd("XRANGE")
             .arg(stream)
             .arg("-")

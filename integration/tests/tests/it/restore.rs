@@ -12,7 +12,7 @@ use crate::world::*;
 /// The heading of the page above the promises.
 const SECTION: &str = "## Backup and restore";
 /// The key with the installation that serves the stream.
-const INSTALLATION: &str = "notification:installations:bm90aWZpY2F0aW9uOmludGVudHM";
+const INSTALLATION: &str = "notification:installations:{notification:intents}:bm90aWZpY2F0aW9uOmludGVudHM";
 
 fn run(program: &'static str, arguments: &[&str]) {
     let path = harness::postgres_program(program).expect("it comes with PostgreSQL");

@@ -21,6 +21,8 @@ async fn world_with(arguments: &[&str]) -> World {
     World {
         database: TestDatabase::new().await,
         redis: Redis::start(options).await.expect("a private Redis starts"),
+        sentinels: None,
+        cluster: None,
         directory: StandInDirectory::start().await.expect("a stand-in directory starts"),
         postgres: None,
     }

@@ -6,8 +6,8 @@ use std::time::Duration;
 use domain::entry::RawFields;
 use domain::intent::IntentDraft;
 use harness::{
-    Postgres, PostgresOptions, Redis, Service, ServiceBuilder, StandInDirectory, TestDatabase, private_redis,
-    turn_ready, wait_for,
+    Postgres, PostgresOptions, Redis, RedisCluster, RedisClusterOptions, SentinelGroup, SentinelOptions,
+    Service, ServiceBuilder, StandInDirectory, TestDatabase, private_redis, turn_ready, wait_for,
 };
 use redis::aio::MultiplexedConnection;
 use redis::streams::StreamRangeReply;
@@ -16,7 +16,8 @@ use store_redis::append_command;
 pub(crate) const INTENTS: &str = "notification:intents";
 pub(crate) const PUSH: &str = "gateway:client-events";
 pub(crate) const MAIL: &str = "mail:delivery_commands";
-pub(crate) const CACHED_CHECKPOINT: &str = "notification:stream_offsets:bm90aWZpY2F0aW9uOmludGVudHM";
+pub(crate) const CACHED_CHECKPOINT: &str =
+    "notification:stream_offsets:{notification:intents}:bm90aWZpY2F0aW9uOmludGVudHM";
 /// The longest wait in a test, on a machine that builds at the same time: an entry of 16 MiB took a debug
 /// build over a minute.
 pub(crate) const BOUND: Duration = Duration::from_secs(180);
@@ -45,6 +46,10 @@ pub(crate) fn unhurried(service: ServiceBuilder) -> ServiceBuilder {
 pub(crate) struct World {
     pub(crate) database: TestDatabase,
     pub(crate) redis: Redis,
+    /// The servers that are used instead of `redis`, with their Sentinels.
+    pub(crate) sentinels: Option<SentinelGroup>,
+    /// The Cluster that is used instead of `redis`.
+    pub(crate) cluster: Option<RedisCluster>,
     pub(crate) directory: StandInDirectory,
     /// Set if the test stops PostgreSQL itself.
     pub(crate) postgres: Option<Postgres>,
@@ -65,12 +70,37 @@ impl World {
 
     pub(crate) async fn with(database: TestDatabase, postgres: Option<Postgres>) -> Self {
         let directory = StandInDirectory::start().await.expect("a stand-in directory starts");
-        Self { database, redis: private_redis().await, directory, postgres }
+        Self { database, redis: private_redis().await, sentinels: None, cluster: None, directory, postgres }
+    }
+
+    /// A world whose Redis has replicas and Sentinels.
+    pub(crate) async fn with_sentinels(options: SentinelOptions) -> Self {
+        let group = SentinelGroup::start(options).await.expect("servers with Sentinels start");
+        Self { sentinels: Some(group), ..Self::new().await }
+    }
+
+    /// A world whose Redis is a Cluster.
+    pub(crate) async fn with_cluster(options: RedisClusterOptions) -> Self {
+        let cluster = RedisCluster::start(options).await.expect("a private Cluster starts");
+        Self { cluster: Some(cluster), ..Self::new().await }
     }
 
     /// A service on these servers, with times that suit a test.
     pub(crate) fn service(&self) -> ServiceBuilder {
-        self.service_via(self.redis.port(), self.database.port())
+        self.on_redis(self.service_via(self.redis.port(), self.database.port()))
+    }
+
+    /// Names the Sentinels or the Cluster instead of the one server, if there are any.
+    pub(crate) fn on_redis(&self, process: ServiceBuilder) -> ServiceBuilder {
+        if let Some(cluster) = &self.cluster {
+            let process = process.env("NOTIFICATION_REDIS_MASTER_ADDR", "");
+            return process.env("NOTIFICATION_REDIS_CLUSTER_ADDRS", cluster.addrs());
+        }
+        let Some(group) = &self.sentinels else { return process };
+        process
+            .env("NOTIFICATION_REDIS_MASTER_ADDR", "")
+            .env("NOTIFICATION_REDIS_SENTINEL_ADDRS", group.addrs())
+            .env("NOTIFICATION_REDIS_SENTINEL_MASTER", &group.master)
     }
 
     /// A service that connects through proxies.
@@ -87,11 +117,25 @@ impl World {
             .env("NOTIFICATION_ADMIN_EMAILS_GEO_REVIEW_RECOMMENDED", "ops@example.com")
     }
 
+    /// A connection to the server, with Sentinels to the primary, and in a Cluster to the node of the
+    /// intents.
     pub(crate) async fn redis(&self) -> MultiplexedConnection {
-        let client = redis::Client::open(format!("redis://{}", self.redis.addr())).expect("an address");
-        // The library allows half a second for a reply; a busy machine may need more for a whole stream.
-        let config = redis::AsyncConnectionConfig::new().set_response_timeout(Some(BOUND));
-        client.get_multiplexed_async_connection_with_config(&config).await.expect("Redis is there")
+        self.redis_of(INTENTS).await
+    }
+
+    /// A connection to the server that has `key`.
+    pub(crate) async fn redis_of(&self, key: &str) -> MultiplexedConnection {
+        let server = match (&self.sentinels, &self.cluster) {
+            (Some(group), _) => &group.servers[group.primary().await.expect("a Sentinel responds")],
+            (None, Some(cluster)) => {
+                let primary =
+                    wait_for("the slot has a node", BOUND, async || cluster.primary_of(key).await.ok()?);
+                &cluster.nodes[primary.await]
+            }
+            (None, None) => &self.redis,
+        };
+        // A busy machine may need long for a whole stream.
+        server.connect(BOUND).await.expect("Redis is there")
     }
 
     /// Sends intents `range`, for two users each: four routes.
@@ -162,9 +206,9 @@ impl World {
 
     /// The ids by which consumers deduplicate, with the stream ids of all entries that carry them.
     pub(crate) async fn outbound(&self) -> BTreeMap<String, Vec<String>> {
-        let mut redis = self.redis().await;
         let mut seen: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for (stream, field) in [(PUSH, "event_id"), (MAIL, "delivery_id")] {
+            let mut redis = self.redis_of(stream).await;
             let range: StreamRangeReply = redis::cmd("XRANGE")
                 .arg(stream)
                 .arg("-")
@@ -201,7 +245,11 @@ impl World {
 
     /// Checks that nothing is lost and nothing exists twice, also if routes were sent again.
     pub(crate) async fn check_sent(&self, sent: impl IntoIterator<Item = u32>) {
-        let sent: BTreeSet<String> = sent.into_iter().map(key).collect();
+        self.check_keys(sent.into_iter().map(key).collect()).await;
+    }
+
+    /// Checks like [`World::check_sent`], given the keys of all intents, of which each has four routes.
+    pub(crate) async fn check_keys(&self, sent: BTreeSet<String>) {
         let accepted: BTreeSet<String> =
             self.column("SELECT idempotency_key FROM records").await.into_iter().collect();
         assert_eq!(accepted, sent, "every intent is one record");

@@ -156,7 +156,7 @@ async fn a_lease_that_is_never_released_blocks_its_channel() {
     let route =
         RouteKey { notification_id: NotificationId::from(id.clone()), route_id: "push:user:u-1".to_owned() };
     let mut redis = world.redis().await;
-    let lease = Keyspace::of(INTENTS).route_lease(&route);
+    let lease = Keyspace::default().route_lease(&route).key;
     redis::cmd("SET")
         .arg(lease)
         .arg("another-publisher")

@@ -268,11 +268,37 @@ async fn a_stream_that_is_new_because_of_a_new_name_is_reported_if_redis_changed
         store.save_outbound_streams(&[(former, None)]).await.expect("it is there");
         let used = [(Channel::Push, "under the former name"), (Channel::Push, "push")];
         store.touch_outbound_names(&used).await.expect("it is there");
-        let seen = seen_streams(&fixture.world.publishing.observe().await.expect("it is there"));
-        let renamed = replica.republisher.renamed_during_a_change(&seen, &[]).await;
+        let seen = fixture.world.publishing.observe(Channel::Push).await.expect("it is there");
+        let renamed = replica.republisher.renamed_during_a_change(&[seen.into()], &[]).await;
         renamed.expect("it is there").len()
     };
     assert_eq!(names(&fixture).await, 0, "it is the same server");
     fixture.world.publishing.restart();
     assert_eq!(names(&fixture).await, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_cannot_be_observed_does_not_delay_the_comparison_of_the_other() {
+    let (fixture, mut replica) = published().await;
+    let email = Channel::Email.to_string();
+    fixture.world.script.on("observe", move |call| match call.elements.contains(&email) {
+        true => Effect::Fail(down("observe")),
+        false => Effect::Pass,
+    });
+    fixture.world.publishing.lose_tail(Channel::Push, 3);
+    let look = async |replica: &mut Replica| {
+        let done = replica.republisher.run_once(&mut replica.watch, &CancellationToken::new()).await;
+        assert!(done.expect("one stream is there").is_some(), "the other one is named");
+    };
+    look(&mut replica).await;
+    tokio::time::advance(SETTLE_TIME).await;
+    look(&mut replica).await;
+    assert_eq!(fixture.counts(), [1; 10]);
+    // The other stream is compared with what was known before.
+    fixture.world.script.on("observe", |_| Effect::Pass);
+    fixture.world.publishing.restart();
+    let before = fixture.listings().len();
+    replica.notice().await.expect("the stores are there");
+    assert_eq!(fixture.listings().len(), before + 1);
+    assert_eq!(fixture.saved_run_id().await, "1");
 }

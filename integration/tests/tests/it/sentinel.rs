@@ -1,0 +1,390 @@
+//! Redis with Sentinels: failovers under load, and starts that cannot find the primary.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use harness::{
+    Redis, RedisCluster, RedisClusterOptions, RedisOptions, RedisTls, SentinelGroup, SentinelOptions,
+    Service, private_redis, wait_for,
+};
+use redis::aio::MultiplexedConnection;
+use tokio::task::JoinHandle;
+
+use crate::api::*;
+use crate::outbox::*;
+use crate::world::*;
+
+const TESTDATA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata");
+/// The pause of a producer after each intent.
+const PACE: Duration = Duration::from_millis(20);
+/// The time for a response of a server that may be paused.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// The first number of the intents that are sent by HTTP.
+const FIRST_BY_HTTP: u32 = 1_000_000;
+/// The limit of a start that fails.
+const START_LIMIT: Duration = Duration::from_secs(30);
+
+fn group(world: &mut World) -> &mut SentinelGroup {
+    world.sentinels.as_mut().expect("it has Sentinels")
+}
+
+/// Waits until the Sentinels name another primary than this one.
+async fn promoted(world: &World, former: usize) -> usize {
+    let group = world.sentinels.as_ref().expect("it has Sentinels");
+    wait_for("another server is the primary", BOUND, async || {
+        group.primary().await.ok().filter(|primary| *primary != former)
+    })
+    .await
+}
+
+/// Producers by HTTP and by the stream, until they are told to stop.
+struct Load {
+    stop: Arc<AtomicBool>,
+    by_http: JoinHandle<BTreeSet<u32>>,
+    by_stream: JoinHandle<BTreeSet<u32>>,
+}
+
+impl Load {
+    fn start(world: &World, service: &Service) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let group = world.sentinels.as_ref().expect("it has Sentinels");
+        let sentinels = group.sentinels.iter().map(Redis::addr).collect();
+        Self {
+            by_http: tokio::spawn(produce_by_http(service.api_addr(), Arc::clone(&stop))),
+            by_stream: tokio::spawn(produce_by_stream(sentinels, group.master.clone(), Arc::clone(&stop))),
+            stop,
+        }
+    }
+
+    /// Returns what was accepted by HTTP, and what was appended to the stream.
+    async fn stop(self) -> (BTreeSet<u32>, BTreeSet<u32>) {
+        self.stop.store(true, Ordering::SeqCst);
+        (self.by_http.await.expect("no panic"), self.by_stream.await.expect("no panic"))
+    }
+}
+
+/// Sends each intent until it is accepted.
+async fn produce_by_http(api: String, stop: Arc<AtomicBool>) -> BTreeSet<u32> {
+    let (mut accepted, mut pace) = (BTreeSet::new(), tokio::time::interval(PACE));
+    while !stop.load(Ordering::SeqCst) {
+        pace.tick().await;
+        let n = FIRST_BY_HTTP + u32::try_from(accepted.len()).expect("few intents");
+        let sent = try_ask(&api, PRODUCER, "POST", "/v1/intents", Some(&key(n)), &body(n).to_string()).await;
+        if sent.is_ok_and(|response| response.status == 202) {
+            accepted.insert(n);
+        }
+    }
+    accepted
+}
+
+/// Appends each intent until Redis acknowledges it, to the server that a Sentinel names.
+async fn produce_by_stream(sentinels: Vec<String>, master: String, stop: Arc<AtomicBool>) -> BTreeSet<u32> {
+    let (mut appended, mut pace) = (BTreeSet::new(), tokio::time::interval(PACE));
+    let mut connection = None;
+    while !stop.load(Ordering::SeqCst) {
+        pace.tick().await;
+        if connection.is_none() {
+            connection = primary_of(&sentinels, &master).await;
+        }
+        let Some(primary) = &mut connection else { continue };
+        let n = u32::try_from(appended.len()).expect("few intents");
+        match tokio::time::timeout(PATIENCE, intent(n).query_async::<String>(primary)).await {
+            Ok(Ok(_)) => drop(appended.insert(n)),
+            _ => connection = None,
+        }
+    }
+    appended
+}
+
+/// A connection to the primary that the first Sentinel to respond names.
+async fn primary_of(sentinels: &[String], master: &str) -> Option<MultiplexedConnection> {
+    for sentinel in sentinels {
+        let connect = async {
+            let mut sentinel = open(sentinel).await?;
+            let mut command = redis::cmd("SENTINEL");
+            command.arg("GET-MASTER-ADDR-BY-NAME").arg(master);
+            let (host, port): (String, u16) = command.query_async(&mut sentinel).await?;
+            open(&format!("{host}:{port}")).await
+        };
+        if let Ok(Ok(connection)) = tokio::time::timeout(PATIENCE, connect).await {
+            return Some(connection);
+        }
+    }
+    None
+}
+
+async fn open(addr: &str) -> redis::RedisResult<MultiplexedConnection> {
+    redis::Client::open(format!("redis://{addr}"))?.get_multiplexed_async_connection().await
+}
+
+/// Waits until intents that were sent after this call are accepted from the stream and published.
+async fn works(world: &World, n: u32) {
+    wait_for("an intent of the stream is published", BOUND, async || {
+        // Until Sentinels have made a former primary a replica, an entry may be appended to it and be lost.
+        let mut redis = world.redis().await;
+        intent(n).query_async::<()>(&mut redis).await.ok()?;
+        let sql = format!(
+            "SELECT count(*) FROM routes JOIN records USING (notification_id)
+             WHERE idempotency_key = '{}' AND status = 'published'",
+            key(n)
+        );
+        (world.number(&sql).await == 4).then_some(())
+    })
+    .await;
+}
+
+/// Waits until every published route is in its stream, also those that were appended again, and checks the
+/// ledger. What a producer appended to the stream and Redis lost with a primary is sent again, as a producer
+/// would that looks whether its intents were accepted.
+async fn check_exact(world: &World, by_http: BTreeSet<u32>, by_stream: BTreeSet<u32>) {
+    let mut lost = 0;
+    wait_for("every intent is accepted", BOUND, async || {
+        let accepted: BTreeSet<String> =
+            world.column("SELECT idempotency_key FROM records").await.into_iter().collect();
+        let missing: Vec<u32> = by_stream.iter().copied().filter(|n| !accepted.contains(&key(*n))).collect();
+        let has_http = by_http.iter().all(|n| accepted.contains(&key(*n)));
+        assert!(has_http, "what was accepted by HTTP is not lost with Redis");
+        if world.caught_up().await.is_empty() || missing.is_empty() {
+            return missing.is_empty().then_some(());
+        }
+        lost = lost.max(missing.len());
+        world.send(missing).await;
+        None
+    })
+    .await;
+    let sent: BTreeSet<u32> = by_http.union(&by_stream).copied().collect();
+    wait_for("every entry is in its stream", BOUND, async || {
+        (world.outbound().await.len() == sent.len() * 4).then_some(())
+    })
+    .await;
+    println!("{} by HTTP, {} by the stream, {lost} of them sent again", by_http.len(), by_stream.len());
+    world.settled(i64::try_from(sent.len()).expect("few intents")).await;
+    world.check(sent).await;
+}
+
+#[tokio::test]
+async fn nothing_is_lost_or_sent_twice_over_a_kill_a_pause_and_a_switch_of_the_primary() {
+    // The interval of production: a former primary takes writes for 8 s after a switch.
+    let options = SentinelOptions { publish_period: Duration::from_secs(2), ..SentinelOptions::default() };
+    let mut world = World::with_sentinels(options).await;
+    let tokens = TokensFile::new(&world);
+    let service = with_api(world.service(), &tokens).start().await;
+    let load = Load::start(&world, &service);
+    works(&world, 0).await;
+
+    // Two of three Sentinels are paused: the outage lasts until they agree on a failover.
+    let killed = group(&mut world).primary().await.expect("a Sentinel responds");
+    group(&mut world).sentinels[1..].iter().for_each(Redis::pause);
+    group(&mut world).servers[killed].kill().await;
+    wait_for("readyz names the outage", BOUND, async || {
+        let waiting = intake_waits(&service).await["cause"].to_string();
+        waiting.contains("no Sentinel led to the primary galaxy: server 127.0.0.1:").then_some(())
+    })
+    .await;
+    let status = world.service().arguments(["status"]).run().await;
+    assert_eq!(status.code, Some(1), "{status:?}");
+    assert!(status.stderr.contains("no Sentinel led to the primary galaxy"), "{status:?}");
+    group(&mut world).sentinels[1..].iter().for_each(Redis::resume);
+    promoted(&world, killed).await;
+    works(&world, FIRST_BY_HTTP - 1).await;
+    group(&mut world).servers[killed].start_again().await.expect("it starts again");
+    group(&mut world).replicated().await.expect("it is a replica");
+
+    let switched = group(&mut world).primary().await.expect("a Sentinel responds");
+    wait_for("a Sentinel finds a replica to promote", BOUND, async || {
+        world.sentinels.as_ref().expect("it has Sentinels").fail_over().await.ok()
+    })
+    .await;
+    promoted(&world, switched).await;
+    works(&world, FIRST_BY_HTTP - 2).await;
+    group(&mut world).replicated().await.expect("it is a replica");
+
+    let paused = group(&mut world).primary().await.expect("a Sentinel responds");
+    group(&mut world).servers[paused].pause();
+    promoted(&world, paused).await;
+    works(&world, FIRST_BY_HTTP - 3).await;
+    group(&mut world).servers[paused].resume();
+    group(&mut world).replicated().await.expect("it is a replica");
+
+    let (by_http, mut by_stream) = load.stop().await;
+    by_stream.extend([0, FIRST_BY_HTTP - 1, FIRST_BY_HTTP - 2, FIRST_BY_HTTP - 3]);
+    check_exact(&world, by_http, by_stream).await;
+    let changes =
+        service.output().iter().filter(|line| line.contains("the primary of Redis has changed")).count();
+    assert_eq!(changes, 3, "each change is logged once");
+}
+
+#[tokio::test]
+async fn a_relay_and_send_find_the_primary_before_and_after_a_failover() {
+    let mut outbox = Outbox::with(World::with_sentinels(SentinelOptions::default()).await).await;
+    let _relay = outbox.relay().start().await;
+    let _service = outbox.world.service().start().await;
+    outbox.insert(0..20).await;
+    outbox.drained().await;
+    let killed = group(&mut outbox.world).primary().await.expect("a Sentinel responds");
+    group(&mut outbox.world).servers[killed].kill().await;
+    outbox.insert(20..40).await;
+    promoted(&outbox.world, killed).await;
+    outbox.insert(40..60).await;
+    outbox.drained().await;
+    let sent = outbox
+        .world
+        .on_redis(harness::ServiceBuilder::default())
+        .arguments([
+            "send",
+            "--type",
+            "game.turn.ready",
+            "--producer",
+            "game_master",
+            "--user",
+            "u-1",
+            "--user",
+            "u-101",
+            "--key",
+            &key(60),
+            "--payload",
+            r#"{"game_id":"game-1","game_name":"Nova","turn_number":60}"#,
+        ])
+        .run()
+        .await;
+    assert_eq!(sent.code, Some(0), "{sent:?}");
+    outbox.world.settled(61).await;
+    let accepted: BTreeSet<String> =
+        outbox.world.column("SELECT idempotency_key FROM records").await.into_iter().collect();
+    assert_eq!(accepted, (0..60).map(event_id).chain([key(60)]).collect());
+    wait_for("every entry is in its stream", BOUND, async || {
+        (outbox.world.outbound().await.len() == 61 * 4).then_some(())
+    })
+    .await;
+    assert!(outbox.world.outbound().await.values().all(|entries| entries.len() == 1), "none is there twice");
+    outbox.world.check_audit().await;
+}
+
+fn tls() -> RedisTls {
+    let file = |name: &str| Path::new(TESTDATA).join(name);
+    RedisTls { certificate: file("localhost.pem"), key: file("localhost.key"), authority: file("root.pem") }
+}
+
+#[tokio::test]
+async fn sentinels_and_servers_have_passwords_of_their_own_and_use_tls() {
+    let server = RedisOptions {
+        password: Some("servers".to_owned()),
+        tls: Some(tls()),
+        appendonly: true,
+        ..RedisOptions::default()
+    };
+    let sentinel_password = Some("sentinels".to_owned());
+    let options = SentinelOptions { server, sentinel_password, ..SentinelOptions::default() };
+    let mut world = World::with_sentinels(options).await;
+    assert!(group(&mut world).addrs().starts_with("rediss://localhost:"));
+    let service = |world: &World, password: &str| {
+        world
+            .service()
+            .env("SSL_CERT_FILE", format!("{TESTDATA}/root.pem"))
+            .env("NOTIFICATION_REDIS_PASSWORD", "servers")
+            .env("NOTIFICATION_REDIS_SENTINEL_PASSWORD", password)
+    };
+    let mut refused = service(&world, "servers").spawn();
+    assert_eq!(refused.wait_exit(START_LIMIT).await.code(), Some(1));
+    let output = refused.output().join("\n");
+    assert!(output.contains("no Sentinel led to the primary galaxy: Sentinel localhost:"), "{output}");
+    assert!(output.contains("Password authentication failed"), "{output}");
+
+    let _service = service(&world, "sentinels").start().await;
+    works(&world, 0).await;
+    let killed = group(&mut world).primary().await.expect("a Sentinel responds");
+    group(&mut world).servers[killed].kill().await;
+    promoted(&world, killed).await;
+    works(&world, 1).await;
+    let audit = service(&world, "sentinels").env("NOTIFICATION_RECORD_RETENTION", "17520h");
+    let audit = audit.arguments(["audit"]).run().await;
+    assert_eq!(audit.code, Some(0), "{audit:?}");
+}
+
+#[tokio::test]
+async fn a_start_names_the_sentinels_that_do_not_lead_to_a_primary() {
+    let mut world = World::with_sentinels(SentinelOptions::default()).await;
+    let addrs: Vec<String> = group(&mut world).sentinels.iter().map(Redis::addr).collect();
+    let server = group(&mut world).servers[0].addr();
+    let refused = async |service: harness::ServiceBuilder, parts: &[String]| {
+        let (mut service, begun) = (service.spawn(), Instant::now());
+        assert_eq!(service.wait_exit(START_LIMIT).await.code(), Some(1));
+        assert!(begun.elapsed() < START_LIMIT);
+        let output = service.output().join("\n");
+        for part in parts {
+            assert!(output.contains(part), "{part}: {output}");
+        }
+    };
+    let unknown: Vec<String> =
+        addrs.iter().map(|addr| format!("{addr}: it does not know a primary galaxi")).collect();
+    refused(world.service().env("NOTIFICATION_REDIS_SENTINEL_MASTER", "galaxi"), &unknown).await;
+    let no_sentinel = [format!("{server}: it is not a Sentinel")];
+    refused(world.service().env("NOTIFICATION_REDIS_SENTINEL_ADDRS", &server), &no_sentinel).await;
+
+    // One that does not respond delays nothing.
+    group(&mut world).sentinels[0].pause();
+    let begun = Instant::now();
+    let mut service = world.service().start().await;
+    println!("ready after {:?}", begun.elapsed());
+    service.signal("TERM");
+    assert_eq!(service.wait_exit(BOUND).await.code(), Some(0));
+
+    for sentinel in &mut group(&mut world).sentinels[1..] {
+        sentinel.kill().await;
+    }
+    let silent = [
+        format!("{}: no response within", addrs[0]),
+        format!("{}: Connection refused", addrs[1]),
+        format!("{}: Connection refused", addrs[2]),
+    ];
+    refused(world.service(), &silent).await;
+    group(&mut world).sentinels[0].resume();
+}
+
+#[tokio::test]
+async fn a_start_on_servers_of_another_kind_is_refused() {
+    let world = World::with_sentinels(SentinelOptions::default()).await;
+    let group = world.sentinels.as_ref().expect("it has Sentinels");
+    let options = RedisClusterOptions { primaries: 1, replicas: 0, ..RedisClusterOptions::default() };
+    let cluster = RedisCluster::start(options).await.expect("a private Cluster starts");
+    let single = private_redis().await;
+    let master = ("NOTIFICATION_REDIS_MASTER_ADDR", group.sentinels[0].addr());
+    let node = ("NOTIFICATION_REDIS_MASTER_ADDR", cluster.nodes[0].addr());
+    let nodes = ("NOTIFICATION_REDIS_CLUSTER_ADDRS", single.addr());
+    for ((name, addr), complaint) in [
+        (master, "it is a Sentinel: set NOTIFICATION_REDIS_SENTINEL_ADDRS"),
+        (node, "it is a node of a Redis Cluster: set NOTIFICATION_REDIS_CLUSTER_ADDRS"),
+        (nodes, "cluster support disabled"),
+    ] {
+        let service = world.service_via(0, world.database.port()).env("NOTIFICATION_REDIS_MASTER_ADDR", "");
+        let mut service = service.env(name, &addr).spawn();
+        assert_eq!(service.wait_exit(START_LIMIT).await.code(), Some(1));
+        let output = service.output().join("\n");
+        assert!(output.contains(&addr) && output.contains(complaint), "{complaint}: {output}");
+    }
+}
+
+#[tokio::test]
+async fn other_replicas_than_the_configured_ones_are_warned_of() {
+    const WARNING: &str =
+        "the replicas of Redis are not those in NOTIFICATION_REDIS_REPLICA_ADDRS; continuing";
+    let world = World::with_sentinels(SentinelOptions::default()).await;
+    let group = world.sentinels.as_ref().expect("it has Sentinels");
+    let addrs: Vec<String> = group.servers.iter().map(Redis::addr).collect();
+    let by_name = addrs[1].replace("127.0.0.1", "localhost");
+    for (listed, expected) in [
+        (String::new(), None),
+        (format!("{by_name},{}", addrs[2]), None),
+        (addrs.join(","), None),
+        (format!("{},127.0.0.1:1", addrs[1]), Some((addrs[2].as_str(), "127.0.0.1:1"))),
+    ] {
+        let service = world.service().env("NOTIFICATION_REDIS_REPLICA_ADDRS", &listed).start().await;
+        let warning = service.logged(WARNING);
+        let found = warning.as_ref().map(|line| (line["unlisted"].as_str(), line["missing"].as_str()));
+        let expected = expected.map(|(unlisted, missing)| (Some(unlisted), Some(missing)));
+        assert_eq!(found, expected, "{listed}");
+    }
+}
