@@ -5,6 +5,7 @@ pub mod capacity;
 pub mod cli;
 pub mod commands;
 pub mod config;
+mod grants;
 mod installation;
 pub mod migrations;
 mod open_files;

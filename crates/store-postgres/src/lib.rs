@@ -39,13 +39,12 @@ mod step_down;
 pub use installation::Installation;
 pub use migrations::migrate;
 pub use queries::PgQueries;
-pub use schema::receipts_table;
+pub use schema::{receipts_table, required_grants};
 pub use session::{QUERY_SESSION, SESSION};
 
-use pg::rights::missing_rights;
-use pg::{PgPool, Session};
+use pg::{PgPool, Session, rights};
 
-use crate::error::{document_error, store_error};
+use crate::error::store_error;
 use crate::idempotency_keys::Endpoint;
 use domain::ports::StoreError;
 
@@ -83,20 +82,13 @@ impl PgStore {
         let session = self.session("check the schema").await?.checking();
         let named = [statements::of_store(), statements::of_queries()].concat();
         session.prepare_all(&named).await.map_err(store_error)?;
-        let mut required = schema::required_rights();
-        required.extend(idempotency::required_rights());
-        let missing = missing_rights(&session, &required).await.map_err(store_error)?;
-        let mut denied: Vec<String> = missing.iter().map(|missing| missing.table.to_owned()).collect();
-        let receipts = &*receipts::TABLE;
-        let missing = state::missing_rights(&session, receipts).await;
-        let missing = missing.map_err(|error| document_error("check the schema", error))?;
-        denied.extend((!missing.is_empty()).then(|| format!("{receipts} ({})", missing.join(", "))));
-        if denied.is_empty() {
+        let missing = rights::missing(&session, &required_grants()).await.map_err(store_error)?;
+        if missing.is_empty() {
             return Ok(());
         }
         let source = format!(
-            "permission denied: the role may not read, write and delete in: {}; GRANT it or make the role the owner",
-            denied.join(", ")
+            "permission denied: the role lacks {}; `notification migrate --print-grants` prints all that it needs",
+            rights::list(&missing)
         );
         Err(StoreError::Unavailable { operation: "check the schema", source: source.into() })
     }

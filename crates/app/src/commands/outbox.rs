@@ -104,7 +104,7 @@ impl Commands {
             Err(
                 cause @ (OutboxError::NoTable(_)
                 | OutboxError::NoColumns { .. }
-                | OutboxError::NoRights { .. }),
+                | OutboxError::NoRights(_)),
             ) => cause,
             _ => error,
         };
