@@ -77,7 +77,8 @@ mod tests {
         // The second quote begins a word.
         assert!(of_words(text).is_err());
         let text = r" host = db  user=it\'s password='a \'b\\ c' dbname=x\ y options='' ";
-        let expected = [("host", "db"), ("user", "it's"), ("password", r"a 'b\ c"), ("dbname", "x y"), ("options", "")];
+        let expected =
+            [("host", "db"), ("user", "it's"), ("password", r"a 'b\ c"), ("dbname", "x y"), ("options", "")];
         let expected = expected.map(|(name, value)| (name.to_owned(), value.to_owned()));
         assert_eq!(words(text), expected);
         assert_eq!(words(&to_words(&expected)), expected);

@@ -49,7 +49,7 @@ pub use dsn::{Dsn, DsnError};
 pub use error::{PgError, is_late, is_unusable_pooler};
 pub use explain::{check_plan, explain_analyze};
 pub use listen::{Listener, MAX_CHANNEL_BYTES, listen};
-pub use migrate::{MIGRATION_LOCK_TIMEOUT, Migration, MigrationSettings, MayNotMigrate, migrate};
+pub use migrate::{MIGRATION_LOCK_TIMEOUT, MayNotMigrate, Migration, MigrationSettings, migrate};
 pub use pool::{PgPool, PoolSettings};
 pub use prepared::Prepared;
 pub use raw_timestamp::RawTimestamp;

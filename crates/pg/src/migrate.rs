@@ -124,13 +124,13 @@ fn failed(error: tokio_postgres::Error) -> PgError {
 /// and the runner reports it.
 async fn missing(client: &mut Client, runner: &Runner) -> Result<Vec<u32>, PgError> {
     let text = format!("SELECT to_regclass(quote_ident(current_schema()) || '.{HISTORY}') IS NOT NULL");
-    let applied = if client.query_one(&text, &[]).await.map_err(failed)?.get::<_, Option<bool>>(0) == Some(true)
-    {
-        let applied = runner.get_applied_migrations_async(client).await;
-        applied.map_err(|error| PgError::unavailable(OPERATION, error))?
-    } else {
-        Vec::new()
-    };
+    let applied =
+        if client.query_one(&text, &[]).await.map_err(failed)?.get::<_, Option<bool>>(0) == Some(true) {
+            let applied = runner.get_applied_migrations_async(client).await;
+            applied.map_err(|error| PgError::unavailable(OPERATION, error))?
+        } else {
+            Vec::new()
+        };
     let missing = runner.get_migrations().iter().filter(|migration| !applied.contains(migration));
     missing
         .map(|migration| u32::try_from(migration.version()))

@@ -106,7 +106,8 @@ mod tests {
 
     #[test]
     fn what_the_string_sets_for_its_socket_counts() {
-        let dsn = Dsn::parse("postgres://me@db/x?keepalives_idle=60&keepalives_count=9&tcp_user_timeout=7000");
+        let dsn =
+            Dsn::parse("postgres://me@db/x?keepalives_idle=60&keepalives_count=9&tcp_user_timeout=7000");
         let config = session_config(&dsn.expect("a connection string"), SessionSettings::default(), None);
         assert_eq!(config.get_keepalives_idle(), Duration::from_secs(60));
         assert_eq!(config.get_keepalives_interval(), Some(KEEPALIVE_INTERVAL));

@@ -17,7 +17,7 @@ const SERVICE_SCHEMA: &str = "notification";
 /// The schema of other tables, unless another is named.
 const DEFAULT_SCHEMA: &str = "public";
 
-/// What to do besides migrating, or instead of it.
+/// The options of `migrate`.
 #[derive(Args, Debug)]
 pub struct MigrateArgs {
     /// After migrating, grant this role what `serve` and every command need

@@ -61,7 +61,10 @@ async fn each_right_that_is_missing_is_found_out_with_its_table() {
             db.execute(&format!("REVOKE {right} ON {table} FROM svc")).await;
             let error = db.locks.check_schema().await.expect_err("refused");
             assert_eq!(error.code(), ErrorCode::AuthFailed, "{right}");
-            assert!(error.to_string().contains(&format!("the role lacks {right} on {table}")), "{right}: {error}");
+            assert!(
+                error.to_string().contains(&format!("the role lacks {right} on {table}")),
+                "{right}: {error}"
+            );
             db.execute(&format!("GRANT {right} ON {table} TO svc")).await;
         }
     }

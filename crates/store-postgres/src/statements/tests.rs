@@ -70,7 +70,11 @@ async fn the_grants_suffice_for_every_statement_and_each_right_on_a_table_is_nee
     client.batch_execute(&format!("CREATE ROLE {role}")).await.expect("a role");
     let grants = required_grants();
     client.batch_execute(&grant_sql(&grants, "notification", &role)).await.expect("granted");
-    let dsn = format!("postgres://postgres@127.0.0.1:{}/{}?search_path=notification", database.port(), database.name());
+    let dsn = format!(
+        "postgres://postgres@127.0.0.1:{}/{}?search_path=notification",
+        database.port(),
+        database.name()
+    );
     let settings =
         PoolSettings { max_connections: 1, operation_timeout: Duration::from_secs(60), session: SESSION };
     let pool = PgPool::new(&Dsn::parse(&dsn).expect("a connection string"), settings).expect("a pool");

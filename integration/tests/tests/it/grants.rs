@@ -42,7 +42,10 @@ async fn grant(database: &TestDatabase, mode: &str) {
 /// A service or a command with the role.
 fn with_role(world: &World, service: ServiceBuilder) -> ServiceBuilder {
     let dsn = dsn(&world.database);
-    service.env("NOTIFICATION_POSTGRES_PRIMARY_DSN", dsn).env("NOTIFICATION_USER_DIRECTORY", "state").env("USER", "ada")
+    service
+        .env("NOTIFICATION_POSTGRES_PRIMARY_DSN", dsn)
+        .env("NOTIFICATION_USER_DIRECTORY", "state")
+        .env("USER", "ada")
 }
 
 async fn run(world: &World, line: &str) -> Finished {
@@ -68,9 +71,8 @@ async fn a_role_with_the_printed_grants_serves_and_runs_every_command() {
     done(&world, "users list").await;
     insert_dead_letters(&world, 3).await;
     let tokens = TokensFile::new(&world);
-    let serve = |more: ServiceBuilder| {
-        with_api(with_role(&world, more), &tokens).env("NOTIFICATION_CONSOLE", "on")
-    };
+    let serve =
+        |more: ServiceBuilder| with_api(with_role(&world, more), &tokens).env("NOTIFICATION_CONSOLE", "on");
     let service = serve(unhurried(world.service())).start().await;
     reads(&service).await;
     world.send(0..5).await;
@@ -82,7 +84,8 @@ async fn a_role_with_the_printed_grants_serves_and_runs_every_command() {
         (world.number("SELECT count(*) FROM malformed_intents").await == 1).then_some(())
     })
     .await;
-    let id = world.column("SELECT notification_id FROM records WHERE idempotency_key = 'game-1:turn-1'").await;
+    let id =
+        world.column("SELECT notification_id FROM records WHERE idempotency_key = 'game-1:turn-1'").await;
     let id = &id[0];
     for line in [
         "status",
@@ -112,10 +115,19 @@ async fn a_role_with_the_printed_grants_serves_and_runs_every_command() {
     done(&world, "cancel --producer game_master --reason wrong --yes").await;
     done(&world, "release --channel email --yes").await;
     done(&world, "erase --user u-999 --yes").await;
-    let receipt = json!({"receipts": [{"notification_id": id, "route_id": "email:user:u-1", "status": "delivered"}]});
-    let reported = ask(&service, "mail-token", "POST", "/v1/receipts", Some("r-1"), &receipt.to_string()).await;
+    let receipt =
+        json!({"receipts": [{"notification_id": id, "route_id": "email:user:u-1", "status": "delivered"}]});
+    let reported =
+        ask(&service, "mail-token", "POST", "/v1/receipts", Some("r-1"), &receipt.to_string()).await;
     assert!(reported.status < 500, "{}", reported.body);
-    for path in ["/v1/status", "/v1/activity", "/v1/actions", "/v1/dead-letters", "/v1/malformed-intents", "/v1/holds"] {
+    for path in [
+        "/v1/status",
+        "/v1/activity",
+        "/v1/actions",
+        "/v1/dead-letters",
+        "/v1/malformed-intents",
+        "/v1/holds",
+    ] {
         let read = ask(&service, OPERATOR, "GET", path, None, "").await;
         assert_eq!(read.status, 200, "{path}: {}", read.body);
     }
@@ -142,7 +154,9 @@ async fn a_role_with_the_printed_grants_serves_and_runs_every_command() {
         .start()
         .await;
     wait_for("everything is deleted", BOUND, async || {
-        let left = world.number("SELECT (SELECT count(*) FROM records) + (SELECT count(*) FROM malformed_intents)").await;
+        let left = world
+            .number("SELECT (SELECT count(*) FROM records) + (SELECT count(*) FROM malformed_intents)")
+            .await;
         (left == 0).then_some(())
     })
     .await;
@@ -183,7 +197,10 @@ async fn migrations_take_the_owner_who_can_grant_the_rights_with_them() {
         assert_eq!(refused.code, Some(1), "{said}");
         assert!(said.contains("run `notification migrate` with the role that owns the schema"), "{said}");
     }
-    assert_eq!(world.column("SELECT tablename::text FROM pg_tables WHERE schemaname = 'notification'").await, [""; 0]);
+    assert_eq!(
+        world.column("SELECT tablename::text FROM pg_tables WHERE schemaname = 'notification'").await,
+        [""; 0]
+    );
     let owner = ServiceBuilder::default().env("NOTIFICATION_POSTGRES_PRIMARY_DSN", world.database.dsn());
     for _ in 0..2 {
         let granted = owner.clone().arguments(["migrate", "--grant-to", &role]).run().await;
@@ -204,7 +221,9 @@ async fn a_relay_moves_events_with_the_printed_grants() {
     outbox.insert(0..3).await;
     outbox.drained().await;
     outbox.world.settled(3).await;
-    for line in ["outbox stats", "outbox dead list", "outbox requeue --dead --yes", "outbox prune --delivered-age 1m"] {
+    for line in
+        ["outbox stats", "outbox dead list", "outbox requeue --dead --yes", "outbox prune --delivered-age 1m"]
+    {
         let command = ServiceBuilder::default().arguments(line.split_whitespace());
         let finished = command.env("NOTIFICATION_OUTBOX_DSN", dsn(&outbox.database)).run().await;
         assert_eq!(finished.code, Some(0), "{line}: {finished:?}");
@@ -223,7 +242,10 @@ async fn the_state_store_serves_a_table_with_the_printed_grants() {
     owner.kill().await;
     grant(&state.database, "state").await;
     let process = || {
-        state.process().env("STATE_PROXY_PG_URL", dsn(&state.database)).env("STATE_PROXY_PG_INDEXES", "status")
+        state
+            .process()
+            .env("STATE_PROXY_PG_URL", dsn(&state.database))
+            .env("STATE_PROXY_PG_INDEXES", "status")
     };
     let service = process().start().await;
     for (method, path, body, expected) in [
@@ -233,11 +255,19 @@ async fn the_state_store_serves_a_table_with_the_printed_grants() {
         ("DELETE", "/keys/a", "", 204),
     ] {
         let answer = state.ask(method, path, body).await;
-        assert!(answer.status == expected || answer.status == 201, "{method}: {} {}", answer.status, answer.body);
+        assert!(
+            answer.status == expected || answer.status == 201,
+            "{method}: {} {}",
+            answer.status,
+            answer.body
+        );
     }
     service.kill().await;
     let client = state.database.client().await;
-    client.batch_execute(&format!("REVOKE UPDATE ON kv FROM {}", role(&state.database))).await.expect("revoked");
+    client
+        .batch_execute(&format!("REVOKE UPDATE ON kv FROM {}", role(&state.database)))
+        .await
+        .expect("revoked");
     let refused = process().run().await;
     let said = refused.stdout + &refused.stderr;
     assert!(refused.code == Some(1) && said.contains("lacks UPDATE on kv"), "{said}");

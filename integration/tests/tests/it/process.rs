@@ -179,7 +179,12 @@ async fn a_schema_without_rights_ends_the_start_with_1_and_the_missing_rights_ar
     let mut service = world.service().spawn();
     assert_eq!(service.wait_exit(Duration::from_secs(30)).await.code(), Some(1));
     let output = service.output().join("\n");
-    assert!(output.contains("the role lacks SELECT, INSERT, UPDATE, DELETE on records; `notification migrate --print-grants`"), "{output}");
+    assert!(
+        output.contains(
+            "the role lacks SELECT, INSERT, UPDATE, DELETE on records; `notification migrate --print-grants`"
+        ),
+        "{output}"
+    );
 }
 
 #[tokio::test]

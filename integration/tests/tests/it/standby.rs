@@ -117,7 +117,9 @@ async fn lose_under_load(loss: Loss) {
         }
     };
     let failover = async {
-        let reached = |bound: u32| sent.load(Ordering::Relaxed) > bound && accepted.load(Ordering::Relaxed) > bound / 10;
+        let reached = |bound: u32| {
+            sent.load(Ordering::Relaxed) > bound && accepted.load(Ordering::Relaxed) > bound / 10
+        };
         wait_for("there is load", BOUND, async || reached(100).then_some(())).await;
         match loss {
             Loss::Killed => pair.primary.kill().await,

@@ -106,11 +106,16 @@ fn what_a_pod_refers_to_is_made_by_its_folder_or_by_a_command_of_the_page() {
         let volumes = pod["volumes"].as_array().expect("volumes");
         let mut mounted = BTreeSet::new();
         for container in containers(&workload) {
-            assert_eq!(container["volumeMounts"].as_array().map(Vec::len), Some(1), "{folder}: one secret alone");
+            assert_eq!(
+                container["volumeMounts"].as_array().map(Vec::len),
+                Some(1),
+                "{folder}: one secret alone"
+            );
             let mount = &container["volumeMounts"][0];
             assert_eq!(mount["readOnly"], Value::Bool(true));
             assert_eq!(format!("{}/", text(&mount["mountPath"])), SECRETS, "{folder}");
-            let volume = volumes.iter().find(|volume| volume["name"] == mount["name"]).expect("it is a volume");
+            let volume =
+                volumes.iter().find(|volume| volume["name"] == mount["name"]).expect("it is a volume");
             let secret = text(&volume["secret"]["secretName"]);
             let of_container = variables(container, &all).into_iter();
             let used: BTreeSet<String> = of_container
