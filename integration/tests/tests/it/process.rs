@@ -219,7 +219,7 @@ async fn a_database_that_is_newer_than_the_binary_is_served_as_long_as_it_has_wh
 #[tokio::test]
 async fn bad_configuration_ends_it_with_2_and_reports_every_error() {
     let mut service = ServiceBuilder::default()
-        .env("NOTIFICATION_POSTGRES_PRIMARY_DSN", "postgres://me:s3cret@db/x?sslmode=prefer")
+        .env("NOTIFICATION_POSTGRES_PRIMARY_DSN", "postgres://me:s3cret@db/x?sslmode=often")
         .env("NOTIFICATION_ROUTE_LEASE_TTL", "soon")
         .env("NOTIFICATION_REDIS_ADDR", "redis:6379")
         .spawn();
