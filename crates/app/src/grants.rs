@@ -8,6 +8,7 @@ use pg::rights::{Grant, grant_sql};
 /// The grants for `serve` and every command on the service's schema.
 pub(crate) fn of_service() -> Vec<Grant> {
     let mut grants = store_postgres::required_grants();
+    grants.extend(store_postgres::users_grants());
     grants.extend(TableNames::default().required_grants());
     grants
 }

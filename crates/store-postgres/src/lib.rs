@@ -39,7 +39,7 @@ mod step_down;
 pub use installation::Installation;
 pub use migrations::migrate;
 pub use queries::PgQueries;
-pub use schema::{receipts_table, required_grants};
+pub use schema::{receipts_table, required_grants, users_grants};
 pub use session::{QUERY_SESSION, SESSION};
 
 use pg::{PgPool, Session, rights};
@@ -78,11 +78,17 @@ impl PgStore {
     /// Prepares every statement of the service, so that a schema that is too old, or a missing right, is
     /// reported at the start and not at the first intent. A newer schema passes if every statement can be
     /// prepared on it.
-    pub async fn check_needs(&self) -> Result<(), StoreError> {
+    ///
+    /// `with_users` adds the rights on the users' documents.
+    pub async fn check_needs(&self, with_users: bool) -> Result<(), StoreError> {
         let session = self.session("check the schema").await?.checking();
         let named = [statements::of_store(), statements::of_queries()].concat();
         session.prepare_all(&named).await.map_err(store_error)?;
-        let missing = rights::missing(&session, &required_grants()).await.map_err(store_error)?;
+        let mut required = required_grants();
+        if with_users {
+            required.extend(users_grants());
+        }
+        let missing = rights::missing(&session, &required).await.map_err(store_error)?;
         if missing.is_empty() {
             return Ok(());
         }

@@ -68,17 +68,21 @@ const TABLES: [(&str, &[&str]); 16] = [
     ("held_routes", ALL),
 ];
 
-/// The grants that a role needs to serve the schema without owning it: for the statements of this crate, for
-/// the idempotency keys and receipts that join its transactions, and for the users' documents. Those of the
-/// locks are in their own crate.
+/// The grants that a role needs to serve the schema without owning it: for the statements of this crate, and
+/// for the idempotency keys and receipts that join its transactions. Those of the locks are in their own
+/// crate.
 pub fn required_grants() -> Vec<Grant> {
     let tables = TABLES.map(|(table, rights)| Grant::on_table(table, rights));
     let mut grants = tables.to_vec();
     grants.push(Grant::on_function_of_text("payload_document"));
     grants.extend(idempotency::required_grants());
     grants.extend(state::required_grants(&receipts_table()));
-    grants.extend(state::required_grants(&TableName::default()));
     grants
+}
+
+/// The grants that a role needs besides if users are documents of the schema.
+pub fn users_grants() -> Vec<Grant> {
+    state::required_grants(&TableName::default())
 }
 
 /// The table of documents that contains the receipts of routes.

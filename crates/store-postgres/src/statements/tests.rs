@@ -9,7 +9,7 @@ use pg::{Dsn, PgPool, PoolSettings, Session, SessionSettings, check_plan};
 
 use super::*;
 use crate::routes::tests::rows;
-use crate::{QUERY_SESSION, SESSION, required_grants};
+use crate::{QUERY_SESSION, SESSION, required_grants, users_grants};
 
 /// The differences between the plans and the claims of statements.
 async fn differences_of(statements: &[Statement], session: SessionSettings) -> Vec<String> {
@@ -68,7 +68,7 @@ async fn the_grants_suffice_for_every_statement_and_each_right_on_a_table_is_nee
     let role = format!("served_{}", database.name());
     let client = database.client().await;
     client.batch_execute(&format!("CREATE ROLE {role}")).await.expect("a role");
-    let grants = required_grants();
+    let grants = [required_grants(), users_grants()].concat();
     client.batch_execute(&grant_sql(&grants, "notification", &role)).await.expect("granted");
     let dsn = format!(
         "postgres://postgres@127.0.0.1:{}/{}?search_path=notification",

@@ -158,8 +158,7 @@ async fn nothing_is_lost_or_doubled_when_a_synchronous_standby_is_promoted_while
     lose_under_load(Loss::Paused).await;
 }
 
-// INV-07
-// CRASH-14
+// INV-07, CRASH-14
 #[tokio::test]
 async fn what_an_asynchronous_standby_never_had_is_read_again_from_the_stream_and_published_once() {
     let mut pair = Pair::new().await;
