@@ -1,3 +1,4 @@
--- What an administrator of the database does once (docs/operations.md).
+-- What an administrator of the database does once (docs/operations.md): the owner of the schema migrates, the other role serves.
+CREATE ROLE notificationowner LOGIN PASSWORD 'owner';
 CREATE ROLE notificationservice LOGIN PASSWORD 'notification';
-CREATE SCHEMA notification AUTHORIZATION notificationservice;
+CREATE SCHEMA notification AUTHORIZATION notificationowner;

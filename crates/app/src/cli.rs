@@ -20,6 +20,7 @@ use crate::commands::holds::{self, HoldArgs, HoldsCommand, ReleaseArgs};
 use crate::commands::leader::{self, LeaderArgs};
 use crate::commands::list::{self, ListArgs};
 use crate::commands::malformed::{self, MalformedCommand};
+use crate::commands::migrate::{self, MigrateArgs};
 use crate::commands::outbox::{self, OutboxCommand};
 use crate::commands::output::StandardOutput;
 use crate::commands::routes::{self, CancelArgs, ResendArgs};
@@ -28,7 +29,7 @@ use crate::commands::show::{self, ShowArgs};
 use crate::commands::status::{self, StatusArgs};
 use crate::commands::token::{self, TokenCommand};
 use crate::commands::users::{self, UsersCommand};
-use crate::commands::{Failure, Vars, check_config, dev, migrate, relay, send, serve, state};
+use crate::commands::{Failure, Vars, check_config, dev, relay, send, serve, state};
 
 /// Turns intents of other services into push events and e-mail commands
 #[derive(Parser, Debug)]
@@ -59,9 +60,9 @@ enum Command {
     /// Run the service
     #[command(after_help = SERVE_EXAMPLES)]
     Serve,
-    /// Apply the migrations to PostgreSQL and exit
+    /// Apply the migrations to PostgreSQL and exit, or print the grants for a role that does not own the schema
     #[command(after_help = MIGRATE_EXAMPLES)]
-    Migrate,
+    Migrate(MigrateArgs),
     /// Check the configuration and print the effective values, secrets masked
     #[command(after_help = CHECK_CONFIG_EXAMPLES)]
     CheckConfig,
@@ -159,11 +160,18 @@ It applies the migrations first. SIGTERM or SIGINT stops it in order; a second s
 Probes: curl http://localhost:8092/readyz";
 
 const MIGRATE_EXAMPLES: &str = "\
-Example:
-  NOTIFICATION_POSTGRES_PRIMARY_DSN='postgres://notification:secret@db:5432/galaxy?search_path=notification' \\
-  notification migrate
+Examples:
+  With the role that owns the schema, which then lets another one serve:
+    NOTIFICATION_POSTGRES_PRIMARY_DSN='postgres://notificationowner:secret@db:5432/galaxy?search_path=notification' \\
+    notification migrate --grant-to notificationservice
 
-The schema and the role must exist. It may run on several machines at once, and again at any time.";
+  For an administrator to look at and run:
+    notification migrate --print-grants
+    notification migrate --print-grants --for relay --role relay --schema game
+    notification migrate --print-grants --for state --role state
+
+The schema and the roles must exist. It may run on several machines at once, and again at any time. A release that brings
+migrations may bring tables: grant again after each.";
 
 const CHECK_CONFIG_EXAMPLES: &str = "\
 Examples:
@@ -236,7 +244,7 @@ impl Cli {
                 allocator::return_large_blocks();
                 block_on(serve::run(vars))
             }
-            Command::Migrate => block_on(migrate::run(vars)),
+            Command::Migrate(args) => block_on(migrate::run(args, vars, &mut StandardOutput)),
             Command::Status(args) => block_on(status::run(args, vars, &mut StandardOutput)),
             Command::List(args) => block_on(list::run(*args, vars, &mut StandardOutput)),
             Command::Show(args) => block_on(show::run(args, vars, &mut StandardOutput)),

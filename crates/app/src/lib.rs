@@ -10,6 +10,7 @@ pub mod capacity;
 pub mod cli;
 pub mod commands;
 pub mod config;
+mod grants;
 mod installation;
 pub mod migrations;
 mod open_files;

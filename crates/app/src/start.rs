@@ -16,7 +16,7 @@ use store_postgres::{PgQueries, PgStore};
 use store_redis::{KeyUse, RedisClient};
 use tokio::time::{Instant, timeout_at};
 
-use crate::config::{Config, Redis, RelayConfig, RelayMode};
+use crate::config::{Config, Redis, RelayConfig, RelayMode, UserDirectory};
 use crate::{installation, migrations, topology, versions, wiring};
 
 /// The time for Redis to respond at the start.
@@ -86,7 +86,8 @@ pub(crate) async fn connect(config: &Config) -> anyhow::Result<Backends> {
             postgres.with_plans(query_pool(config, PLAN_CONNECTIONS, config.postgres.operation_timeout)?);
     }
     let dsn = &config.postgres.dsn;
-    let needs = checks.until_in_time(|| postgres.check_needs()).await;
+    let with_users = matches!(config.user_directory, UserDirectory::State);
+    let needs = checks.until_in_time(|| postgres.check_needs(with_users)).await;
     needs.with_context(|| format!("PostgreSQL at {dsn} lacks something that the service needs"))?;
     claim_stream(config, &postgres, &redis, &checks).await?;
     let locks = open_locks(config)?;

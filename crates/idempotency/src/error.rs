@@ -35,9 +35,7 @@ pub enum IdempotencyError {
     #[error("the handler did not respond within {0:?}")]
     HandlerTimedOut(Duration),
     /// The role lacks rights on the table.
-    #[error(
-        "permission denied: the role may not read, write and delete in: {0}; GRANT it or make the role the owner"
-    )]
+    #[error("permission denied: the role lacks {0}")]
     NoRights(String),
     /// A row that this crate did not write.
     #[error("idempotency_keys.{0} has an impossible value")]

@@ -71,7 +71,7 @@ pub use postgres::{
     MAX_CLAIM_BATCH, MAX_CLAIM_ROUNDS, PostgresStore, SINGLE_LOCK_TIMEOUT, complete_free_in, complete_in,
 };
 pub use problem::{Problem, RETRY_PAUSE};
-pub use schema::{required_rights, schema_sql};
+pub use schema::{required_grants, schema_sql};
 pub use statements::PLANNER_PARAMETERS;
 pub use store::{
     Answer, Claim, ClaimId, ClaimRequest, CompletionRequest, FreeCompletion, Guarded, KeyLookup, Store,

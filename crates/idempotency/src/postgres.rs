@@ -12,14 +12,14 @@ mod in_transaction;
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-use pg::rights::missing_rights;
+use pg::rights;
 use pg::{BoundStatement, PgError, PgPool, Session, Statement, row};
 use tokio_postgres::Row;
 use tokio_postgres::types::FromSql;
 
 use self::found::{FoundKey, read};
 pub use self::in_transaction::{complete_free_in, complete_in};
-use crate::schema::{required_rights, schema_sql};
+use crate::schema::{required_grants, schema_sql};
 use crate::statements::{CLAIM, CLAIM_ASYNCHRONOUSLY, STATEMENTS};
 use crate::{
     Claim, ClaimId, ClaimRequest, CompletionRequest, Guarded, IdempotencyError, KeyLookup, LockTtl, Store,
@@ -80,10 +80,8 @@ impl PostgresStore {
     pub async fn check_schema(&self) -> Result<(), IdempotencyError> {
         let session = self.pool.session("check the table of idempotency keys").await?.checking();
         session.prepare_all(STATEMENTS).await?;
-        match missing_rights(&session, &required_rights()).await?.first() {
-            None => Ok(()),
-            Some(missing) => Err(IdempotencyError::NoRights(missing.table.to_owned())),
-        }
+        let missing = rights::missing(&session, &required_grants()).await?;
+        if missing.is_empty() { Ok(()) } else { Err(IdempotencyError::NoRights(rights::list(&missing))) }
     }
 }
 

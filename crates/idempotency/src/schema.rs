@@ -1,6 +1,6 @@
 //! The table: its name, its columns and the SQL that creates it.
 
-use pg::rights::RequiredRights;
+use pg::rights::Grant;
 
 /// The values of the column `state`.
 pub(crate) const PENDING: &str = "pending";
@@ -12,7 +12,7 @@ pub fn schema_sql() -> &'static str {
     include_str!("schema.sql")
 }
 
-/// Returns the rights on the table that the role needs.
-pub fn required_rights() -> [RequiredRights<'static>; 1] {
-    [RequiredRights { table: "idempotency_keys", rights: &["SELECT", "INSERT", "UPDATE", "DELETE"] }]
+/// Returns the grants that the role needs.
+pub fn required_grants() -> Vec<Grant> {
+    vec![Grant::on_table("idempotency_keys", &["SELECT", "INSERT", "UPDATE", "DELETE"])]
 }

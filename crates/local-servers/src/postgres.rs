@@ -47,6 +47,26 @@ impl Postgres {
         if !done.success() {
             return Err(home.not_ready("initdb"));
         }
+        Self::start_first(home, options).await
+    }
+
+    /// Copies a running server, and starts the copy as a streaming standby of it, with its settings. The
+    /// standby gives no name, so `synchronous_standby_names = '*'` makes it synchronous.
+    pub async fn start_standby(primary: &Self) -> Result<Self, StartError> {
+        let home = Home::new()?;
+        let mut copy = home.command(&binaries::postgres("pg_basebackup")?)?;
+        let port = primary.port.to_string();
+        copy.args(["--host=127.0.0.1", "--username=postgres", "--port", &port, "--write-recovery-conf"]);
+        copy.args(["--checkpoint=fast", "--no-sync", "--pgdata"]).arg(home.path().join("data"));
+        let done = copy.status().map_err(io_error("run pg_basebackup"))?;
+        if !done.success() {
+            return Err(home.not_ready("pg_basebackup"));
+        }
+        Self::start_first(home, primary.options.clone()).await
+    }
+
+    /// Starts it on a free port.
+    async fn start_first(home: Home, options: PostgresOptions) -> Result<Self, StartError> {
         let mut server = Self { home, options, port: 0, child: None };
         for _ in 0..PORT_TRIES {
             server.port = free_port()?;
@@ -56,6 +76,11 @@ impl Postgres {
             }
         }
         Err(server.home.not_ready("postgres"))
+    }
+
+    /// Makes a standby a primary, as `pg_ctl promote` does, and waits until it is one.
+    pub async fn promote(&self) -> Result<(), StartError> {
+        self.execute("postgres", "SELECT pg_promote(true, 60)").await
     }
 
     /// Starts the stopped or killed server again, with its data and on its port.
@@ -87,10 +112,10 @@ impl Postgres {
         if ready { Ok(()) } else { Err(self.home.not_ready("postgres")) }
     }
 
-    /// Returns true if the eighth line of its pid file shows that it accepts connections.
+    /// Returns true if the eighth line of its pid file shows that it accepts connections, if only for reading.
     fn says_ready(&self) -> bool {
         let file = fs::read_to_string(self.home.path().join("data/postmaster.pid")).unwrap_or_default();
-        file.lines().nth(7).is_some_and(|line| line.trim() == "ready")
+        file.lines().nth(7).is_some_and(|line| ["ready", "standby"].contains(&line.trim()))
     }
 
     /// Returns its port on 127.0.0.1.

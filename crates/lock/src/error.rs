@@ -41,7 +41,7 @@ pub enum LockError {
     #[error("the fence counter of this key is used up")]
     FencesUsedUp,
     /// The role lacks rights on the tables of the locks.
-    #[error("permission denied: the role may not {0}; GRANT it or make the role the owner")]
+    #[error("permission denied: the role lacks {0}")]
     NoRights(String),
     /// A row that this crate did not write.
     #[error("the tables contain an impossible {0}")]

@@ -1,7 +1,7 @@
 //! The two tables: their names, their columns and the SQL that creates them.
 
 use pg::Statement;
-use pg::rights::RequiredRights;
+use pg::rights::Grant;
 
 use crate::LockError;
 
@@ -50,17 +50,15 @@ impl TableNames {
         statement.with_names(&[("{locks}", &locks), ("{fence_counters}", &fence_counters)])
     }
 
-    /// Returns the rights that the statements need on each table.
-    pub(crate) fn required_rights(&self) -> [RequiredRights<'_>; 2] {
-        [
-            RequiredRights { table: &self.locks, rights: &["SELECT", "INSERT", "UPDATE", DELETE] },
+    /// Returns the grants that the statements need.
+    pub fn required_grants(&self) -> Vec<Grant> {
+        vec![
+            Grant::on_table(&self.locks, &["SELECT", "INSERT", "UPDATE", "DELETE"]),
             // A counter is never deleted.
-            RequiredRights { table: &self.fence_counters, rights: &["SELECT", "INSERT", "UPDATE"] },
+            Grant::on_table(&self.fence_counters, &["SELECT", "INSERT", "UPDATE"]),
         ]
     }
 }
-
-pub(crate) const DELETE: &str = "DELETE";
 
 /// Returns the SQL that creates both tables if they do not exist, for a migration or for
 /// [`crate::LockManager::setup_schema`].

@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use pg::rights::{RequiredRights, missing_rights};
+use pg::rights;
 use pg::{BoundStatement, PgError, PgPool, Statement, parameter, row};
 use tokio::time::Instant;
 use tokio_postgres::Row;
@@ -16,7 +16,7 @@ use tokio_postgres::types::FromSql;
 
 use crate::fence::{FENCE_DIGITS, FENCE_MAX, FENCE_WARN};
 use crate::key::{LockKey, hash_key};
-use crate::schema::{DELETE, TableNames, schema_sql};
+use crate::schema::{TableNames, schema_sql};
 use crate::statements::{
     BEGIN_AGAIN, ENSURE_COUNTER, EXTEND, GRANT, LEASE_END, LOCK_COUNTER, LOCK_KEY, LOCK_ROW, LOOKUP_ID,
     LOOKUP_KEY, PEEK, PURGE, PURGE_AFTER_MS, RAISE_COUNTER, RELEASE, STATEMENTS,
@@ -291,16 +291,8 @@ impl LockStore {
         let session = self.pool.session("check the tables of the locks").await?.checking();
         let statements: Vec<Statement> = STATEMENTS.iter().map(|each| self.names.of(each)).collect();
         session.prepare_all(&statements).await?;
-        let missing = missing_rights(&session, &self.names.required_rights()).await?;
-        if missing.is_empty() {
-            return Ok(());
-        }
-        let what = |missing: &RequiredRights<'_>| {
-            let verbs =
-                if missing.rights.contains(&DELETE) { "read, write and delete" } else { "read and write" };
-            format!("{verbs} in: {}", missing.table)
-        };
-        Err(LockError::NoRights(missing.iter().map(what).collect::<Vec<_>>().join("; ")))
+        let missing = rights::missing(&session, &self.names.required_grants()).await?;
+        if missing.is_empty() { Ok(()) } else { Err(LockError::NoRights(rights::list(&missing))) }
     }
 }
 

@@ -2,14 +2,22 @@
 
 use pg::Session;
 use pg::parameter::{self, Parameter};
+use pg::rights::{self, Grant};
 
 use crate::row_id::column;
 use crate::schema::{COLUMNS, INDEXES, TableIndex};
-use crate::statements::check::{FUNCTION_RIGHT, INDEXES_OF, MISSING_COLUMNS, MISSING_RIGHTS, TABLE_EXISTS};
+use crate::statements::check::{FUNCTION_RIGHT, INDEXES_OF, MISSING_COLUMNS, TABLE_EXISTS};
 use crate::{OutboxError, TableName, statements};
 
-/// The rights on the table that a relay needs.
-const RIGHTS: [&str; 3] = ["SELECT", "UPDATE", "DELETE"];
+/// The grants that a relay and [`crate::Administration`] need. A relay that compares delivered events with its
+/// publisher also calls `pg_control_system()`, which every role may unless that was revoked.
+pub fn relay_grants(table: &TableName) -> Vec<Grant> {
+    let grant = Grant::on_table(table.table(), &["SELECT", "UPDATE", "DELETE"]);
+    vec![match table.schema() {
+        Some(schema) => grant.in_schema(schema),
+        None => grant,
+    }]
+}
 
 /// A table that a relay can work with.
 #[must_use]
@@ -56,9 +64,9 @@ pub(crate) async fn check(session: &Session, table: &TableName) -> Result<Checke
     if !columns.is_empty() {
         return Err(OutboxError::NoColumns { table: table.to_string(), columns: columns.join(", ") });
     }
-    let rights = missing_rights(session, table).await?;
-    if !rights.is_empty() {
-        return Err(OutboxError::NoRights { table: table.to_string(), rights: rights.join(", ") });
+    let missing = rights::missing(session, &relay_grants(table)).await?;
+    if !missing.is_empty() {
+        return Err(OutboxError::NoRights(rights::list(&missing)));
     }
     session.prepare_all(&statements::registry(table)).await?;
     let found = found_indexes(session, table).await?;
@@ -138,9 +146,4 @@ async fn missing_columns(session: &Session, table: &TableName) -> Result<Vec<Str
         }
     }
     Ok(missing)
-}
-
-async fn missing_rights(session: &Session, table: &TableName) -> Result<Vec<String>, OutboxError> {
-    let rows = session.query_once(MISSING_RIGHTS.bind([name(table), parameter::texts(RIGHTS)])).await?;
-    rows.iter().map(|row| column(row, "name")).collect()
 }

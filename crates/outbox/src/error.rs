@@ -32,13 +32,8 @@ pub enum OutboxError {
         columns: String,
     },
     /// The role lacks rights that a relay needs.
-    #[error("the role lacks rights on the outbox table {table}: {rights}")]
-    NoRights {
-        /// The table.
-        table: String,
-        /// The rights, separated by commas.
-        rights: String,
-    },
+    #[error("the role lacks rights on the outbox: {0}")]
+    NoRights(String),
     /// A trigger or a rule of the table skips the change of a row, without an error.
     #[error("the table leaves the row unchanged: a trigger or a rule skips its update")]
     Unchanged,

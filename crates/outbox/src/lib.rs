@@ -36,7 +36,7 @@ pub use administration::{
     RequeueRequest, Requeued, SHOWN_BY_DRY_RUN, StoredEvent,
 };
 pub use age::{Age, AgeError};
-pub use check::Checked;
+pub use check::{Checked, relay_grants};
 pub use enqueue::{NewEvent, enqueue, enqueue_on};
 pub use error::OutboxError;
 pub(crate) use event::REAPED;

@@ -29,6 +29,7 @@ use crate::hosts::{LastGood, SingleHost, hosts_of};
 use crate::open_error::{OpenError, OpenFailure, OpenFailureCause};
 use crate::pooler::{self, Comparison, Comparisons, Mark, OwnSession};
 use crate::server_error::DeadlinePassed;
+use crate::server_kind::ServerKind;
 use crate::{DsnError, PgError, options};
 
 /// The time limit of one attempt to open a connection, unless `connect_timeout` sets another.
@@ -54,6 +55,7 @@ pub(crate) struct Connector {
     tls: Option<MakeRustlsConnect>,
     attempt_timeout: Duration,
     shuffled: bool,
+    kind: ServerKind,
     last_good: LastGood,
     comparisons: Comparisons,
     announced: Option<Arc<Notify>>,
@@ -76,6 +78,7 @@ impl Connector {
             tls: dsn.tls()?.map(MakeRustlsConnect::new),
             attempt_timeout: config.get_connect_timeout().copied().unwrap_or(ATTEMPT_TIMEOUT),
             shuffled: config.get_load_balance_hosts() == LoadBalanceHosts::Random,
+            kind: dsn.kind(),
             last_good: dsn.last_good().clone(),
             comparisons: dsn.comparisons().clone(),
             announced: None,
@@ -98,13 +101,16 @@ impl Connector {
     /// [`OPEN_TIMEOUT`].
     pub(crate) async fn open(&self) -> Result<Opened, OpenError> {
         let mut failures = Vec::new();
-        for index in self.order(&RandomJitter) {
-            match self.try_host(&self.hosts[index]).await {
-                Ok(opened) => {
-                    self.last_good.0.store(index, Ordering::Relaxed);
-                    return Ok(opened);
+        for kind in self.kind.rounds() {
+            failures.clear();
+            for index in self.order(&RandomJitter) {
+                match self.try_host(&self.hosts[index], *kind).await {
+                    Ok(opened) => {
+                        self.last_good.0.store(index, Ordering::Relaxed);
+                        return Ok(opened);
+                    }
+                    Err(cause) => failures.push(OpenFailure { host: self.hosts[index].to_string(), cause }),
                 }
-                Err(cause) => failures.push(OpenFailure { host: self.hosts[index].to_string(), cause }),
             }
         }
         Err(OpenError(failures))
@@ -126,9 +132,10 @@ impl Connector {
     }
 
     /// Tries every address of a host. Returns the error of the last attempt.
-    async fn try_host(&self, host: &SingleHost) -> Result<Opened, OpenFailureCause> {
+    async fn try_host(&self, host: &SingleHost, kind: ServerKind) -> Result<Opened, OpenFailureCause> {
         let started = Instant::now();
-        let share = OPEN_TIMEOUT / u32::try_from(self.hosts.len()).unwrap_or(u32::MAX);
+        let attempts = self.hosts.len() * self.kind.rounds().len();
+        let share = OPEN_TIMEOUT / u32::try_from(attempts).unwrap_or(u32::MAX);
         let look_up_timeout = self.attempt_timeout.min(share);
         let addresses = timeout(look_up_timeout, host.addresses())
             .await
@@ -137,7 +144,7 @@ impl Connector {
         let count = u32::try_from(addresses.len()).unwrap_or(u32::MAX).max(1);
         let allowed = self.attempt_timeout.min(share.saturating_sub(started.elapsed()) / count);
         for config in addresses {
-            cause = match self.connect(&config, allowed).await {
+            cause = match self.connect(&config, kind, allowed).await {
                 Ok(opened) => return Ok(opened),
                 Err(cause) => cause,
             };
@@ -156,13 +163,19 @@ impl Connector {
 
     /// Opens a connection with its settings in force, within `allowed`: a pooler may drop the settings, or
     /// refuse a connection that carries some.
-    async fn connect(&self, config: &Config, allowed: Duration) -> Result<Opened, OpenFailureCause> {
+    async fn connect(
+        &self,
+        config: &Config,
+        kind: ServerKind,
+        allowed: Duration,
+    ) -> Result<Opened, OpenFailureCause> {
         let deadline = Instant::now() + allowed;
         let mark = Mark::new();
         let (client, connection) = timeout_at(deadline, self.log_in(config, &mark))
             .await
             .map_err(|_| OpenFailureCause::late(allowed))?
             .map_err(OpenFailureCause::driver)?;
+        timeout_at(deadline, kind.check(&client)).await.map_err(|_| OpenFailureCause::late(allowed))??;
         if self.plain {
             return Ok(Opened { client, connection, pooled: None });
         }

@@ -1,22 +1,23 @@
-//! Connection strings, with parameters that the driver does not support.
+//! Connection strings as libpq and pgx write them: URLs and `key=value` words.
 //!
-//! The driver rejects `search_path`, `sslmode=verify-full` and `sslrootcert`, which operators use. They are
-//! removed from the string here and passed to the driver in its own form. TLS always verifies: `require`,
-//! `verify-ca` and `verify-full` are the same, and a mode that could silently fall back to plain text is
-//! rejected. Without a mode the connection is plain text.
+//! The driver rejects or ignores parameters that operators use. They are removed from the string here, and
+//! either passed to the driver in its own form or put into effect by this crate. Any other parameter is an
+//! error, because a setting that is silently dropped is found out in an incident.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
-use std::sync::Arc;
+use std::time::Duration;
 
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject;
-use rustls::{ClientConfig, RootCertStore};
+use rustls::ClientConfig;
 use tokio_postgres::Config;
-use tokio_postgres::config::{Host, LoadBalanceHosts, SslMode, TargetSessionAttrs};
+use tokio_postgres::config::{Host, LoadBalanceHosts, TargetSessionAttrs};
 
+use crate::conninfo::{self, Pair};
 use crate::hosts::LastGood;
 use crate::pooler::Comparisons;
+use crate::server_kind::ServerKind;
+use crate::tls::{Tls, TlsParameters};
 
 /// A parsed connection string. `Debug` and `Display` show it without its password.
 #[derive(Clone)]
@@ -25,17 +26,14 @@ pub struct Dsn {
     search_path: Option<String>,
     /// The `options` of the connection string, without `search_path`.
     options: Option<String>,
-    roots: Option<Roots>,
+    tls: Tls,
+    /// The kind of server that the string asks for, beyond what the driver checks.
+    kind: ServerKind,
+    /// The names of the socket parameters that the string sets.
+    socket: BTreeSet<&'static str>,
     /// The host that worked last, shared by all clones.
     last_good: LastGood,
     comparisons: Comparisons,
-}
-
-/// The root certificates that replace the system's roots.
-#[derive(Clone)]
-struct Roots {
-    path: String,
-    store: Arc<RootCertStore>,
 }
 
 /// The reason why a connection string cannot be used. Never contains the string.
@@ -49,9 +47,11 @@ pub enum DsnError {
     /// An invalid value of a parameter.
     #[error("{0}")]
     Parameter(String),
-    /// The file named by `sslrootcert` cannot be used.
-    #[error("sslrootcert {path} cannot be read as PEM certificates")]
-    RootCertificate {
+    /// A file that a parameter names cannot be used.
+    #[error("{parameter} {path} cannot be read as PEM")]
+    File {
+        /// The parameter.
+        parameter: &'static str,
         /// The file.
         path: String,
         /// The cause.
@@ -63,44 +63,51 @@ pub enum DsnError {
 /// The prefix of settings for a client's own pool. They are ignored: the pool of this crate has other
 /// settings.
 const IGNORED_PREFIX: &str = "pool_";
-/// The parameters that the driver supports.
-const DRIVER_PARAMETERS: [&str; 21] = [
+/// Further settings of a client itself (pgx), which are ignored for the same reason.
+const IGNORED: [&str; 3] =
+    ["default_query_exec_mode", "statement_cache_capacity", "description_cache_capacity"];
+/// The parameters that the driver puts into effect.
+const OF_DRIVER: [&str; 11] = [
     "user",
     "password",
     "dbname",
     "options",
-    "application_name",
-    "sslmode",
-    "sslcert",
-    "sslkey",
     "sslnegotiation",
     "host",
     "hostaddr",
     "port",
     "connect_timeout",
-    "tcp_user_timeout",
-    "keepalives",
-    "keepalives_idle",
-    "keepalives_interval",
-    "keepalives_retries",
-    "target_session_attrs",
     "channel_binding",
     "load_balance_hosts",
 ];
+const TCP_USER_TIMEOUT: &str = "tcp_user_timeout";
+/// The parameters of the socket, which override the settings of this crate.
+const OF_SOCKET: [&str; 5] =
+    [TCP_USER_TIMEOUT, "keepalives", "keepalives_idle", "keepalives_interval", "keepalives_count"];
+/// The parameters that this module reads.
+const OF_THIS_CRATE: [&str; 10] = [
+    "application_name",
+    "fallback_application_name",
+    "search_path",
+    "sslmode",
+    "sslrootcert",
+    "sslcert",
+    "sslkey",
+    "target_session_attrs",
+    "client_encoding",
+    "gssencmode",
+];
+/// The name by which the driver knows `keepalives_count`.
+const KEEPALIVES_RETRIES: &str = "keepalives_retries";
 
 impl Dsn {
     /// Parses a URL (`postgres://…`) or a list of `key=value`, and reads the certificates that it names.
     pub fn parse(text: &str) -> Result<Self, DsnError> {
         let text = text.trim();
-        if text.starts_with("postgres://") || text.starts_with("postgresql://") {
-            Self::from_url(text)
-        } else {
-            // Plain text unless the string sets a mode: of two values the later one counts.
-            Self::from_config(&format!("sslmode=disable {text}"), Extras::default())
+        if !text.starts_with("postgres://") && !text.starts_with("postgresql://") {
+            let (rest, extras) = Extras::split(conninfo::of_words(text)?)?;
+            return Self::new(&conninfo::to_words(&rest), extras);
         }
-    }
-
-    fn from_url(text: &str) -> Result<Self, DsnError> {
         let (base, query) = text.split_once('?').unwrap_or((text, ""));
         // The driver would treat the text after the first `@` as a host, and hosts are not kept secret.
         if base.matches('@').count() > 1 {
@@ -108,35 +115,14 @@ impl Dsn {
                 "it holds more than one @: an @ in the password must be written %40".to_owned(),
             ));
         }
-        let mut extras = Extras::default();
-        let mut rest = url::form_urlencoded::Serializer::new(String::new());
-        // A '+' in a connection string is a plus, not a space.
-        for (name, value) in url::form_urlencoded::parse(query.replace('+', "%2B").as_bytes()) {
-            if extras.take(&name, &value) || name.starts_with(IGNORED_PREFIX) {
-                continue;
-            }
-            let is_name = name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
-            // Text that is not a name may be part of a password that was not escaped.
-            if is_name && !DRIVER_PARAMETERS.contains(&&*name) {
-                return Err(DsnError::Parameter(format!("its parameter {name} is not known")));
-            }
-            rest.append_pair(&name, &value);
-        }
-        rest.append_pair("sslmode", extras.ssl_mode);
-        // The driver decodes %20 but not '+'.
-        Self::from_config(&format!("{base}?{}", rest.finish().replace('+', "%20")), extras)
+        let (rest, extras) = Extras::split(conninfo::of_query(query))?;
+        Self::new(&format!("{base}?{}", conninfo::to_query(&rest)), extras)
     }
 
-    fn from_config(text: &str, extras: Extras) -> Result<Self, DsnError> {
+    fn new(text: &str, extras: Extras) -> Result<Self, DsnError> {
         let mut config = Config::from_str(text).map_err(|error| DsnError::Syntax(error.into()))?;
         if config.get_hosts().is_empty() {
             return Err(DsnError::Parameter("names no host".to_owned()));
-        }
-        if !matches!(config.get_ssl_mode(), SslMode::Disable | SslMode::Require) {
-            return Err(DsnError::Parameter(
-                "sslmode must be disable or require (which verifies); prefer could fall back to plain text"
-                    .to_owned(),
-            ));
         }
         let (hosts, ports, addresses) =
             (config.get_hosts().len(), config.get_ports().len(), config.get_hostaddrs().len());
@@ -153,15 +139,33 @@ impl Dsn {
             let given = options.as_ref().map(|options| format!("{options} ")).unwrap_or_default();
             config.options(format!("{given}-c search_path={}", escape_option(path)));
         }
-        let roots = extras.root_certificate.map(Roots::read).transpose()?;
-        let search_path = extras.search_path;
+        let name = extras.application_name.or(extras.fallback_application_name);
+        if let Some(name) = name.filter(|name| !name.is_empty()) {
+            config.application_name(name);
+        }
+        if let Some(limit) = extras.tcp_user_timeout.filter(|limit| !limit.is_zero()) {
+            config.tcp_user_timeout(limit);
+        }
+        let tls = Tls::read(extras.tls)?;
+        config.ssl_mode(tls.mode.of_driver()).target_session_attrs(extras.session);
+        let (search_path, kind, socket) = (extras.search_path, extras.kind, extras.socket);
         let (last_good, comparisons) = Default::default();
-        Ok(Self { config, search_path, options, roots, last_good, comparisons })
+        Ok(Self { config, search_path, options, tls, kind, socket, last_good, comparisons })
     }
 
     /// The driver's settings.
     pub(crate) fn config(&self) -> &Config {
         &self.config
+    }
+
+    /// The kind of server that a connection must lead to, beyond what the driver checks.
+    pub(crate) fn kind(&self) -> ServerKind {
+        self.kind
+    }
+
+    /// True if the string itself sets this parameter of the socket.
+    pub(crate) fn sets(&self, parameter: &str) -> bool {
+        self.socket.contains(parameter)
     }
 
     /// The host that worked last.
@@ -176,69 +180,99 @@ impl Dsn {
 
     /// The TLS configuration; `None` for plain text.
     pub(crate) fn tls(&self) -> Result<Option<ClientConfig>, DsnError> {
-        if self.config.get_ssl_mode() == SslMode::Disable {
-            return Ok(None);
-        }
-        use rustls_platform_verifier::ConfigVerifierExt;
-        let config = match &self.roots {
-            Some(roots) => {
-                let builder = ClientConfig::builder().with_root_certificates(Arc::clone(&roots.store));
-                Ok(builder.with_no_client_auth())
-            }
-            None => ClientConfig::with_platform_verifier(),
-        };
-        config.map(Some).map_err(|error| DsnError::Parameter(format!("TLS cannot be set up: {error}")))
+        self.tls.config()
     }
-}
-
-impl Roots {
-    fn read(path: String) -> Result<Self, DsnError> {
-        match read_certificates(&path) {
-            Ok(store) => Ok(Self { path, store: Arc::new(store) }),
-            Err(source) => Err(DsnError::RootCertificate { path, source }),
-        }
-    }
-}
-
-fn read_certificates(path: &str) -> Result<RootCertStore, Box<dyn std::error::Error + Send + Sync>> {
-    let mut store = RootCertStore::empty();
-    for certificate in CertificateDer::pem_file_iter(path)? {
-        store.add(certificate?)?;
-    }
-    if store.is_empty() { Err("it holds no certificate".into()) } else { Ok(store) }
 }
 
 /// The parameters that the driver does not support, or not in the form that operators use.
 struct Extras {
+    application_name: Option<String>,
+    fallback_application_name: Option<String>,
     search_path: Option<String>,
-    /// The mode in the driver's spelling.
-    ssl_mode: &'static str,
-    root_certificate: Option<String>,
-}
-
-impl Default for Extras {
-    fn default() -> Self {
-        Self { search_path: None, ssl_mode: "disable", root_certificate: None }
-    }
+    tls: TlsParameters,
+    session: TargetSessionAttrs,
+    kind: ServerKind,
+    socket: BTreeSet<&'static str>,
+    /// The driver would take it for seconds.
+    tcp_user_timeout: Option<Duration>,
 }
 
 impl Extras {
-    /// Stores a parameter of this struct and returns true; returns false for any other name.
-    fn take(&mut self, name: &str, value: &str) -> bool {
-        match name {
-            "search_path" => self.search_path = Some(value.to_owned()),
-            "sslrootcert" => self.root_certificate = Some(value.to_owned()),
-            "sslmode" => {
-                self.ssl_mode = match value {
-                    "disable" => "disable",
-                    "require" | "verify-ca" | "verify-full" => "require",
-                    _ => "prefer",
-                };
+    /// Divides parameters into those for the driver and the others.
+    fn split(pairs: Vec<Pair>) -> Result<(Vec<Pair>, Self), DsnError> {
+        let mut extras = Self {
+            application_name: None,
+            fallback_application_name: None,
+            search_path: None,
+            tls: TlsParameters::default(),
+            session: TargetSessionAttrs::Any,
+            kind: ServerKind::Any,
+            socket: BTreeSet::new(),
+            tcp_user_timeout: None,
+        };
+        let mut rest = Vec::new();
+        for (name, value) in pairs {
+            if IGNORED.contains(&&*name) || name.starts_with(IGNORED_PREFIX) {
+                continue;
+            } else if OF_DRIVER.contains(&&*name) {
+                rest.push((name, value));
+            } else if let Some(known) = OF_SOCKET.iter().find(|known| **known == name) {
+                extras.socket.insert(known);
+                if name == TCP_USER_TIMEOUT {
+                    extras.tcp_user_timeout = Some(milliseconds(&value)?);
+                    continue;
+                }
+                let of_driver = if name == "keepalives_count" { KEEPALIVES_RETRIES } else { known };
+                rest.push((of_driver.to_owned(), value));
+            } else {
+                extras.take(&name, value)?;
             }
-            _ => return false,
         }
-        true
+        Ok((rest, extras))
     }
+
+    fn take(&mut self, name: &str, value: String) -> Result<(), DsnError> {
+        let problem = |text: &str| Err(DsnError::Parameter(text.to_owned()));
+        match name {
+            "application_name" => self.application_name = Some(value),
+            "fallback_application_name" => self.fallback_application_name = Some(value),
+            "search_path" => self.search_path = Some(value),
+            "sslmode" => self.tls.mode = Some(value),
+            "sslrootcert" => self.tls.root = Some(value),
+            "sslcert" => self.tls.certificate = Some(value),
+            "sslkey" => self.tls.key = Some(value),
+            "target_session_attrs" => (self.session, self.kind) = ServerKind::parse(&value)?,
+            "client_encoding" => {
+                if !["utf8", "utf-8", "unicode", "auto"].contains(&&*value.to_ascii_lowercase()) {
+                    return problem("its client_encoding must be UTF8");
+                }
+            }
+            "gssencmode" if value == "require" => {
+                return problem("its gssencmode must not be require: encryption by GSSAPI is not supported");
+            }
+            "gssencmode" => {}
+            other => return Err(unknown(other)),
+        }
+        Ok(())
+    }
+}
+
+/// A duration in milliseconds, as libpq has it.
+fn milliseconds(text: &str) -> Result<Duration, DsnError> {
+    let number = text.parse().map(Duration::from_millis);
+    number
+        .map_err(|_| DsnError::Parameter(format!("its {TCP_USER_TIMEOUT} must be a number of milliseconds")))
+}
+
+/// The error of a parameter that is not known.
+fn unknown(name: &str) -> DsnError {
+    // Text that is not a name may be part of a password that was not escaped.
+    if !name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_') {
+        return DsnError::Syntax("the name of a parameter has other characters than a to z and _".into());
+    }
+    let mut known = [&OF_DRIVER[..], &OF_SOCKET, &OF_THIS_CRATE].concat();
+    known.sort_unstable();
+    DsnError::Parameter(format!("its parameter {name} is not known; known are {}", known.join(", ")))
 }
 
 /// Escapes a value for the `options` of a connection, where a backslash keeps the next character in the word.
@@ -260,18 +294,15 @@ impl fmt::Display for Dsn {
             }
         }
         write!(f, "/{}", config.get_dbname().unwrap_or_default())?;
-        let tls = (config.get_ssl_mode() == SslMode::Require).then(|| "require".to_owned());
-        let session = match config.get_target_session_attrs() {
-            TargetSessionAttrs::ReadWrite => Some("read-write".to_owned()),
-            TargetSessionAttrs::ReadOnly => Some("read-only".to_owned()),
-            _ => None,
-        };
         let random = config.get_load_balance_hosts() == LoadBalanceHosts::Random;
+        let [mode, root, certificate, key] = self.tls.shown();
         let parameters = [
             ("search_path", self.search_path.clone()),
-            ("sslmode", tls),
-            ("sslrootcert", self.roots.as_ref().map(|roots| roots.path.clone())),
-            ("target_session_attrs", session),
+            mode,
+            root,
+            certificate,
+            key,
+            ("target_session_attrs", self.kind.shown(config.get_target_session_attrs())),
             ("load_balance_hosts", random.then(|| "random".to_owned())),
             ("connect_timeout", config.get_connect_timeout().map(|time| time.as_secs().to_string())),
             ("application_name", config.get_application_name().map(str::to_owned)),
@@ -293,106 +324,4 @@ impl fmt::Debug for Dsn {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn search_path_and_sslmode_of_a_url_reach_the_driver() {
-        let dsn = Dsn::parse("postgres://me:s3cret@db:5433/galaxy?search_path=notification&sslmode=verify-full&application_name=x")
-            .expect("parses");
-        assert_eq!(dsn.config().get_options(), Some("-c search_path=notification"));
-        assert_eq!(dsn.config().get_ssl_mode(), SslMode::Require);
-        assert_eq!(dsn.config().get_application_name(), Some("x"));
-        assert_eq!(
-            dsn.to_string(),
-            "postgres://me:****@db:5433/galaxy?search_path=notification&sslmode=require&application_name=x"
-        );
-    }
-
-    #[test]
-    fn options_of_the_string_are_kept() {
-        let dsn =
-            Dsn::parse("postgres://me@db/galaxy?options=-c%20geqo%3Doff&search_path=a,%20b").expect("parses");
-        assert_eq!(dsn.config().get_options(), Some("-c geqo=off -c search_path=a,\\ b"));
-    }
-
-    #[test]
-    fn the_password_is_shown_nowhere() {
-        for text in ["postgres://me:s3cret@db/galaxy", "host=db user=me password=s3cret dbname=galaxy"] {
-            let dsn = Dsn::parse(text).expect("parses");
-            assert_eq!(
-                format!("{dsn} {dsn:?}"),
-                "postgres://me:****@db:5432/galaxy postgres://me:****@db:5432/galaxy"
-            );
-        }
-        for text in [
-            "postgres://me:s3cret@db:port/galaxy",
-            "me:s3cret",
-            "postgres://me:s3cret@db/x?sslmode=prefer",
-            "postgres://me:p@s3cret@db/x",
-            "postgres://me:p@/s3cret@db/x",
-            "postgres://me:p@a/x,postgres://me:s3cret@b/x",
-        ] {
-            let error = Dsn::parse(text).expect_err("does not parse");
-            assert!(!format!("{error} {error:?}").contains("s3cret"), "{error:?}");
-        }
-    }
-
-    #[test]
-    fn plain_text_is_used_only_where_nothing_else_was_asked_for() {
-        assert_eq!(Dsn::parse("postgres://db/x").expect("parses").config().get_ssl_mode(), SslMode::Disable);
-        for text in
-            ["postgres://db/x?sslmode=prefer", "postgres://db/x?sslmode=allow", "host=db sslmode=prefer"]
-        {
-            assert!(matches!(Dsn::parse(text), Err(DsnError::Parameter(_))), "{text}");
-        }
-        let named_so = "host=db user=sslmode password='sslmode=require' dbname=x";
-        assert_eq!(Dsn::parse(named_so).expect("parses").config().get_ssl_mode(), SslMode::Disable);
-        let asked = Dsn::parse("host=db sslmode=require").expect("parses");
-        assert_eq!(asked.config().get_ssl_mode(), SslMode::Require);
-    }
-
-    #[test]
-    fn an_at_sign_in_a_password_is_taken_if_it_is_encoded_and_explained_if_not() {
-        let dsn = Dsn::parse("postgres://me:p%40ss@db/x").expect("parses");
-        assert_eq!(dsn.config().get_password(), Some(&b"p@ss"[..]));
-        let error = Dsn::parse("postgres://me:p@ss@db/x").expect_err("has a strange host");
-        assert!(error.to_string().contains("must be written %40"), "{error}");
-    }
-
-    #[test]
-    fn certificates_are_read_with_the_string_that_names_them() {
-        let dsn = |path: &str| Dsn::parse(&format!("postgres://db/x?sslmode=require&sslrootcert={path}"));
-        let roots = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/root.pem");
-        let shown = dsn(roots).expect("parses").to_string();
-        assert_eq!(shown, format!("postgres://@db:5432/x?sslmode=require&sslrootcert={roots}"));
-        for wrong in ["/nowhere/root.pem", concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")] {
-            let error = dsn(wrong).expect_err("there are no certificates");
-            assert!(matches!(&error, DsnError::RootCertificate { path, .. } if path == wrong), "{error:?}");
-        }
-    }
-
-    #[test]
-    fn a_string_with_more_ports_or_addresses_than_hosts_is_refused() {
-        for text in ["host=a,b port=1,2,3", "host=a,b,c port=1,2", "host=a,b hostaddr=10.0.0.1"] {
-            assert!(matches!(Dsn::parse(text), Err(DsnError::Parameter(_))), "{text}");
-        }
-    }
-
-    #[test]
-    fn an_unknown_parameter_is_named_and_those_of_a_clients_own_pool_are_ignored() {
-        let dsn = Dsn::parse("postgres://me@db/x?pool_max_conns=10&sslmode=disable&pool_min_conns=1");
-        assert_eq!(dsn.expect("parses").config().get_hosts().len(), 1);
-        let error = Dsn::parse("postgres://me@db/x?timezone=UTC").expect_err("the driver does not know it");
-        assert!(error.to_string().contains("timezone"), "{error}");
-        // The text after a ? in a password looks like a parameter.
-        let error = Dsn::parse("postgres://me:pa?S3cret@db/x").expect_err("has a strange host");
-        assert!(!ambient::error_chain(&error).contains("S3cret"), "{error}");
-    }
-
-    #[test]
-    fn what_is_shown_is_what_is_in_effect() {
-        let text = "postgres://me@a:1,b:2/x?search_path=s&target_session_attrs=read-write&load_balance_hosts=random&connect_timeout=7&options=-c geqo=off";
-        assert_eq!(Dsn::parse(text).expect("parses").to_string(), text);
-    }
-}
+mod tests;

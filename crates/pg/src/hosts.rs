@@ -115,7 +115,7 @@ mod tests {
     fn the_settings_of_a_single_host_are_those_of_the_string() {
         let text = "postgres://me:secret@a:7/x?connect_timeout=7&application_name=n&target_session_attrs=read-write&\
             load_balance_hosts=random&options=-c%20geqo%3Doff&sslmode=require&channel_binding=require&hostaddr=10.0.0.1&\
-            keepalives_idle=9&keepalives_interval=8&keepalives_retries=3&tcp_user_timeout=4&sslnegotiation=direct";
+            keepalives_idle=9&keepalives_interval=8&keepalives_count=3&tcp_user_timeout=4&sslnegotiation=direct";
         let dsn = Dsn::parse(text).expect("a connection string");
         let [mut single] = hosts_of(dsn.config()).try_into().map_err(|_| "several hosts").expect("one host");
         assert_eq!(single.config.get_options(), None);

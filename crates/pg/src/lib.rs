@@ -1,7 +1,7 @@
 //! The shared code of all crates that use PostgreSQL. It contains no table, planner setting or application
 //! name: callers choose those.
 //!
-//! - [`Dsn`] parses a connection string and hides its password; `connect.rs` opens a connection to the first
+//! - [`Dsn`] parses a connection string and hides its password; `tls.rs` has its modes; `connect.rs` opens a connection to the first
 //!   of its hosts that serves.
 //! - `pooler.rs` detects a pooler between this process and the server, and whether it can be used.
 //! - [`PgPool`] keeps connections whose every statement has a deadline on both ends, set in
@@ -12,12 +12,13 @@
 //!   plan with its claim.
 //! - [`bind`] makes the parameters of statements of the query builder.
 //! - [`row`] reads columns by name; [`listen()`] receives the notifications of a channel.
-//! - [`rights`] lists the rights that the role lacks; [`server_version`] reads the version of the server;
+//! - [`rights`] lists the rights that a role needs or lacks; [`server_version`] reads the version of the server;
 //!   [`migrate()`] applies migrations under an advisory lock.
 
 pub mod bind;
 mod connect;
 mod connections;
+mod conninfo;
 mod dsn;
 mod error;
 mod explain;
@@ -35,10 +36,12 @@ pub mod rights;
 pub mod row;
 mod run;
 mod server_error;
+mod server_kind;
 mod session;
 mod session_settings;
 mod slow;
 mod statement;
+mod tls;
 mod version;
 
 pub use connect::OPEN_TIMEOUT;
@@ -46,7 +49,7 @@ pub use dsn::{Dsn, DsnError};
 pub use error::{PgError, is_late, is_unusable_pooler};
 pub use explain::{check_plan, explain_analyze};
 pub use listen::{Listener, MAX_CHANNEL_BYTES, listen};
-pub use migrate::{MIGRATION_LOCK_TIMEOUT, Migration, MigrationSettings, migrate};
+pub use migrate::{MIGRATION_LOCK_TIMEOUT, MayNotMigrate, Migration, MigrationSettings, migrate};
 pub use pool::{PgPool, PoolSettings};
 pub use prepared::Prepared;
 pub use raw_timestamp::RawTimestamp;

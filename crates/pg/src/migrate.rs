@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use refinery::Runner;
+use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
 use crate::connect::{Opened, connect};
@@ -34,36 +35,63 @@ pub struct MigrationSettings {
     pub lock_key: i64,
     /// The session that applies them.
     pub session: SessionSettings,
+    /// The command that applies them, for a role that may not.
+    pub command: &'static str,
+}
+
+/// The reason why the role may not migrate.
+#[derive(Debug, thiserror::Error)]
+pub enum MayNotMigrate {
+    /// The database lacks migrations, and the role is not the owner of the schema.
+    #[error(
+        "the database lacks migrations ({missing}, up to V{last}), and the role {role} may not apply them in the schema {schema}: \
+         run `{command}` with the role that owns the schema and its tables"
+    )]
+    NotOwner {
+        /// The command that applies them.
+        command: &'static str,
+        /// The number of missing migrations.
+        missing: usize,
+        /// The highest version of them.
+        last: u32,
+        /// The role of the session.
+        role: String,
+        /// The schema.
+        schema: String,
+    },
+    /// No schema of `search_path` can be used.
+    #[error(
+        "search_path ({search_path}) names no schema that exists and that the role {role} may use: create it, or GRANT USAGE ON SCHEMA"
+    )]
+    NoSchema {
+        /// The role of the session.
+        role: String,
+        /// The names of the schemas.
+        search_path: String,
+    },
 }
 
 /// Applies the migrations that the database lacks, and returns their number.
 ///
-/// Runs on a connection of its own, as the schema's owner, in the first schema of `search_path`; never
-/// creates a schema. A database that is newer than `migrations` is not changed. Each migration is one
-/// transaction: a crash leaves only whole migrations, and the lock ends with the connection.
+/// Runs on a connection of its own, in the first schema of `search_path`; never creates a schema. If every
+/// migration is applied, it only reads their history: the role needs `USAGE` of the schema and `SELECT` on
+/// `refinery_schema_history`. Otherwise the role must own the schema and its tables: see [`MayNotMigrate`]. A
+/// database that is newer than `migrations` is not changed. Each migration is one transaction: a crash leaves
+/// only whole migrations, and the lock ends with the connection.
 pub async fn migrate(
     dsn: &Dsn,
     migrations: &[Migration],
     settings: MigrationSettings,
 ) -> Result<usize, PgError> {
-    const OPERATION: &str = "apply the migrations";
-    let lock_key = settings.lock_key;
     let runner = runner(migrations).map_err(|error| PgError::unavailable(OPERATION, error))?;
     let Opened { mut client, pooled, .. } =
         connect(dsn, &session_config(dsn, settings.session, None), OPERATION).await?;
-    let failed = |error: tokio_postgres::Error| PgError::unavailable(OPERATION, error);
-    let limit = MIGRATION_LOCK_TIMEOUT.as_millis();
-    client.batch_execute(&format!("SET lock_timeout = {limit}")).await.map_err(failed)?;
-    client.batch_execute(&format!("SELECT pg_advisory_lock({lock_key})")).await.map_err(|error| {
-        if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) {
-            let waited = format!(
-                "another process has been migrating for over {MIGRATION_LOCK_TIMEOUT:?}; to find it: {}",
-                holder_query(lock_key)
-            );
-            return PgError::unavailable(OPERATION, waited);
-        }
-        failed(error)
-    })?;
+    let missing = missing(&mut client, &runner).await?;
+    if missing.is_empty() {
+        return Ok(0);
+    }
+    check_owner(&client, &missing, settings.command).await?;
+    lock(&client, settings.lock_key).await?;
     let applied = async {
         client.batch_execute("RESET lock_timeout").await.map_err(failed)?;
         if let Some(session) = pooled {
@@ -78,10 +106,74 @@ pub async fn migrate(
     }
     .await;
     // A pooler keeps the session after the connection has ended.
-    let unlocked = client.batch_execute(&format!("SELECT pg_advisory_unlock({lock_key})")).await;
+    let unlocked = client.batch_execute(&format!("SELECT pg_advisory_unlock({})", settings.lock_key)).await;
     let applied = applied?.applied_migrations().len();
     unlocked.map_err(failed)?;
     Ok(applied)
+}
+
+const OPERATION: &str = "apply the migrations";
+/// The table with the history of migrations.
+const HISTORY: &str = "refinery_schema_history";
+
+fn failed(error: tokio_postgres::Error) -> PgError {
+    PgError::unavailable(OPERATION, error)
+}
+
+/// The versions that the history lacks. A migration that the history has in another form counts as missing,
+/// and the runner reports it.
+async fn missing(client: &mut Client, runner: &Runner) -> Result<Vec<u32>, PgError> {
+    let text = format!("SELECT to_regclass(quote_ident(current_schema()) || '.{HISTORY}') IS NOT NULL");
+    let applied =
+        if client.query_one(&text, &[]).await.map_err(failed)?.get::<_, Option<bool>>(0) == Some(true) {
+            let applied = runner.get_applied_migrations_async(client).await;
+            applied.map_err(|error| PgError::unavailable(OPERATION, error))?
+        } else {
+            Vec::new()
+        };
+    let missing = runner.get_migrations().iter().filter(|migration| !applied.contains(migration));
+    missing
+        .map(|migration| u32::try_from(migration.version()))
+        .collect::<Result<_, _>>()
+        .map_err(|error| PgError::unavailable(OPERATION, error))
+}
+
+/// Fails if the role may not apply these migrations.
+async fn check_owner(client: &Client, missing: &[u32], command: &'static str) -> Result<(), PgError> {
+    let text = format!(
+        "SELECT current_user::text AS role, current_schema()::text AS schema, current_setting('search_path') AS search_path,
+                coalesce(has_schema_privilege(current_schema(), 'CREATE'), false)
+                    AND coalesce((SELECT pg_has_role(relowner, 'USAGE') FROM pg_class
+                                  WHERE oid = to_regclass(quote_ident(current_schema()) || '.{HISTORY}')), true) AS owns"
+    );
+    let found = client.query_one(&text, &[]).await.map_err(failed)?;
+    let role = found.get("role");
+    let Some(schema) = found.get("schema") else {
+        let error = MayNotMigrate::NoSchema { role, search_path: found.get("search_path") };
+        return Err(PgError::unavailable(OPERATION, error));
+    };
+    if found.get("owns") {
+        return Ok(());
+    }
+    let last = missing.iter().copied().max().unwrap_or_default();
+    let error = MayNotMigrate::NotOwner { command, missing: missing.len(), last, role, schema };
+    Err(PgError::unavailable(OPERATION, error))
+}
+
+/// Takes the lock that keeps two processes from migrating at once.
+async fn lock(client: &Client, lock_key: i64) -> Result<(), PgError> {
+    let limit = MIGRATION_LOCK_TIMEOUT.as_millis();
+    client.batch_execute(&format!("SET lock_timeout = {limit}")).await.map_err(failed)?;
+    client.batch_execute(&format!("SELECT pg_advisory_lock({lock_key})")).await.map_err(|error| {
+        if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) {
+            let waited = format!(
+                "another process has been migrating for over {MIGRATION_LOCK_TIMEOUT:?}; to find it: {}",
+                holder_query(lock_key)
+            );
+            return PgError::unavailable(OPERATION, waited);
+        }
+        failed(error)
+    })
 }
 
 fn runner(migrations: &[Migration]) -> Result<Runner, refinery::Error> {

@@ -37,6 +37,10 @@ pub(crate) enum OpenFailureCause {
     /// The pooler gave no second connection, which would have shown that it does not share sessions. Contains
     /// the reason of its refusal.
     NotShown(Option<Box<OpenFailureCause>>),
+    /// The server is a standby, and the connection string asks for a primary.
+    IsStandby,
+    /// The server is a primary, and the connection string asks for a standby.
+    IsPrimary,
     /// A pooler drops the options of the connection string, which contain more than settings.
     Options,
 }
@@ -123,6 +127,8 @@ impl fmt::Display for OpenFailureCause {
                      slow), or name PostgreSQL itself in the connection string",
                 )
             }
+            Self::IsStandby => f.write_str("it is a standby"),
+            Self::IsPrimary => f.write_str("it is a primary"),
             Self::Options => f.write_str(
                 "a pooler does not pass on the options of the connection string, and they hold more than settings \
                  (-c name=value): leave the others out, or name PostgreSQL itself in the connection string",

@@ -33,7 +33,8 @@ pub struct SessionSettings {
 /// The settings of every session: the caller's own, and the deadlines of [`crate::PgPool`]. Dates are ISO
 /// dates in UTC.
 ///
-/// The DSN's own `options` come first, so the settings here take precedence.
+/// The DSN's own `options` come first, so the settings here take precedence. What the DSN sets for the socket of
+/// this end (`keepalives…`, `tcp_user_timeout`) counts.
 pub(crate) fn session_config(
     dsn: &Dsn,
     settings: SessionSettings,
@@ -57,16 +58,25 @@ pub(crate) fn session_config(
         KEEPALIVE_INTERVAL.as_secs(),
         millis = idle_timeout.as_millis(),
     ));
-    config.tcp_user_timeout(idle_timeout);
+    if !dsn.sets("tcp_user_timeout") {
+        config.tcp_user_timeout(idle_timeout);
+    }
     config.options(options);
     if config.get_application_name().is_none() && !settings.application_name.is_empty() {
         config.application_name(settings.application_name);
     }
-    config
-        .keepalives(true)
-        .keepalives_idle(KEEPALIVE_IDLE)
-        .keepalives_interval(KEEPALIVE_INTERVAL)
-        .keepalives_retries(KEEPALIVE_COUNT);
+    if !dsn.sets("keepalives") {
+        config.keepalives(true);
+    }
+    if !dsn.sets("keepalives_idle") {
+        config.keepalives_idle(KEEPALIVE_IDLE);
+    }
+    if !dsn.sets("keepalives_interval") {
+        config.keepalives_interval(KEEPALIVE_INTERVAL);
+    }
+    if !dsn.sets("keepalives_count") {
+        config.keepalives_retries(KEEPALIVE_COUNT);
+    }
     config
 }
 
@@ -92,6 +102,17 @@ mod tests {
             assert_eq!(options.contains("statement_timeout"), operation_timeout.is_some(), "{options}");
             assert!(config.get_tcp_user_timeout().is_some());
         }
+    }
+
+    #[test]
+    fn what_the_string_sets_for_its_socket_counts() {
+        let dsn =
+            Dsn::parse("postgres://me@db/x?keepalives_idle=60&keepalives_count=9&tcp_user_timeout=7000");
+        let config = session_config(&dsn.expect("a connection string"), SessionSettings::default(), None);
+        assert_eq!(config.get_keepalives_idle(), Duration::from_secs(60));
+        assert_eq!(config.get_keepalives_interval(), Some(KEEPALIVE_INTERVAL));
+        assert_eq!(config.get_keepalives_retries(), Some(9));
+        assert_eq!(config.get_tcp_user_timeout(), Some(&Duration::from_secs(7)));
     }
 
     #[test]

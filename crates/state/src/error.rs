@@ -56,9 +56,7 @@ pub enum StateError {
     #[error("no connection to PostgreSQL was free; nothing was changed")]
     Busy(#[source] PgError),
     /// The role lacks rights on the table.
-    #[error(
-        "permission denied: the role may not read, write and delete in: {0}; GRANT it or make the role the owner"
-    )]
+    #[error("permission denied: the role lacks {0}")]
     NoRights(String),
     /// A row that this crate did not write and that is not a valid document.
     #[error("a row of the table {table} has an impossible {column}")]
@@ -102,7 +100,7 @@ impl StateError {
             error if error.sql_state() == Some(&SqlState::READ_ONLY_SQL_TRANSACTION) => Self::ReadOnly,
             error if error.is_for_want_of_a_connection() => Self::Busy(error),
             error if error.sql_state() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) => {
-                Self::NoRights(table.to_string())
+                Self::NoRights(format!("a right on {table}"))
             }
             error => Self::Postgres(error),
         }
@@ -111,7 +109,9 @@ impl StateError {
     /// Maps an error of the table's setup, which no client's value can cause.
     pub(crate) fn of_setup(table: &TableName, error: PgError) -> Self {
         match error.sql_state() {
-            Some(state) if *state == SqlState::INSUFFICIENT_PRIVILEGE => Self::NoRights(table.to_string()),
+            Some(state) if *state == SqlState::INSUFFICIENT_PRIVILEGE => {
+                Self::NoRights(format!("the rights to set up {table}, as its owner has them"))
+            }
             _ => Self::Postgres(error),
         }
     }

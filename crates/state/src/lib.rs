@@ -45,7 +45,7 @@ pub use postgres::{
     MAX_VALUE_BYTES, PostgresStore, delete_many_in, get_many_in, insert_many_in, lock_many_in, put_many_in,
 };
 pub use query::compile::QUERY_PARAMETERS;
-pub use schema::{required_rights, schema_sql};
+pub use schema::{required_grants, schema_sql};
 pub use setup::missing_rights;
 pub use statements::{PLANNER_PARAMETERS, statements_in};
 pub use status::{Advance, Status, advance_status};

@@ -1,12 +1,9 @@
 //! The table: its columns, its indexes, its sequence, and the SQL that creates them.
 
-use pg::rights::RequiredRights;
+use pg::rights::Grant;
 
 use crate::TableName;
-use crate::query::expressions::helper_functions_sql;
-
-/// The rights on the table that the role needs.
-pub(crate) const RIGHTS: [&str; 4] = ["SELECT", "INSERT", "UPDATE", "DELETE"];
+use crate::query::expressions::{helper_functions_sql, helper_name};
 
 /// The name of the sequence of the table's versions.
 pub(crate) fn sequence_name(table: &TableName) -> String {
@@ -74,9 +71,14 @@ pub(crate) fn comments_sql(table: &TableName) -> String {
     format!("COMMENT ON TABLE {name} IS 'JSON documents under keys.';\n{}", comments.concat())
 }
 
-/// The rights on the table that the role needs. It also needs `USAGE` on the sequence.
-pub fn required_rights(table: &TableName) -> [RequiredRights<'_>; 1] {
-    [RequiredRights { table: table.as_str(), rights: &RIGHTS }]
+/// The grants that the role needs to read and write documents. Creating the table and its indexes takes the
+/// rights of an owner.
+pub fn required_grants(table: &TableName) -> Vec<Grant> {
+    vec![
+        Grant::on_table(table.as_str(), &["SELECT", "INSERT", "UPDATE", "DELETE"]),
+        Grant::on_sequence(sequence_name(table)),
+        Grant::on_function_of_text(helper_name(table.as_str())),
+    ]
 }
 
 #[cfg(test)]

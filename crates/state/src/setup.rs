@@ -11,6 +11,7 @@ mod plan;
 
 use std::time::Duration;
 
+use pg::rights::{self, Grant};
 use pg::{Dsn, PgError, PgPool, Session, SessionSettings, parameter, row};
 use tokio::time::{Instant, sleep};
 use tokio_postgres::error::SqlState;
@@ -61,9 +62,9 @@ impl PostgresStore {
     }
 }
 
-/// The rights on the table that the role lacks, and `USAGE of its sequence` if it lacks that.
-/// [`StateError::NotATable`] if the table does not exist.
-pub async fn missing_rights(session: &Session, table: &TableName) -> Result<Vec<String>, StateError> {
+/// The rights on the table, its sequence and its function that the role lacks. [`StateError::NotATable`] if
+/// the table does not exist.
+pub async fn missing_rights(session: &Session, table: &TableName) -> Result<Vec<Grant>, StateError> {
     let error = |error| StateError::of_setup(table, error);
     let relation = catalogue::relation(session, table).await.map_err(error)?;
     let not_a_table =
@@ -72,7 +73,12 @@ pub async fn missing_rights(session: &Session, table: &TableName) -> Result<Vec<
     if !relation.sequence {
         return Err(not_a_table("it has no sequence for its versions; the state store adds what it lacks"));
     }
-    catalogue::missing_rights(session, table, &relation.schema).await.map_err(error)
+    missing_in(session, table, &relation.schema).await.map_err(error)
+}
+
+async fn missing_in(session: &Session, table: &TableName, schema: &str) -> Result<Vec<Grant>, PgError> {
+    let required = schema::required_grants(table).into_iter().map(|grant| grant.in_schema(schema));
+    rights::missing(session, &required.collect::<Vec<_>>()).await
 }
 
 struct Setup<'a> {
@@ -281,12 +287,9 @@ impl Setup<'_> {
     }
 
     async fn check_rights(&self, schema: &str) -> Result<(), StateError> {
-        let missing = catalogue::missing_rights(self.session, self.table, schema).await;
+        let missing = missing_in(self.session, self.table, schema).await;
         let missing = missing.map_err(|error| self.error(error))?;
-        if missing.is_empty() {
-            return Ok(());
-        }
-        Err(StateError::NoRights(format!("{} ({})", self.table, missing.join(", "))))
+        if missing.is_empty() { Ok(()) } else { Err(StateError::NoRights(rights::list(&missing))) }
     }
 
     fn no_table(&self, problem: String) -> StateError {

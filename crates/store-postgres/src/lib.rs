@@ -41,13 +41,12 @@ mod step_down;
 pub use installation::Installation;
 pub use migrations::migrate;
 pub use queries::PgQueries;
-pub use schema::receipts_table;
+pub use schema::{receipts_table, required_grants, users_grants};
 pub use session::{QUERY_SESSION, SESSION};
 
-use pg::rights::missing_rights;
-use pg::{PgPool, Session};
+use pg::{PgPool, Session, rights};
 
-use crate::error::{document_error, store_error};
+use crate::error::store_error;
 use crate::idempotency_keys::Endpoint;
 use domain::ports::StoreError;
 
@@ -81,24 +80,23 @@ impl PgStore {
     /// Prepares every statement of the service, so that a schema that is too old, or a missing right, is
     /// reported at the start and not at the first intent. A newer schema passes if every statement can be
     /// prepared on it.
-    pub async fn check_needs(&self) -> Result<(), StoreError> {
+    ///
+    /// `with_users` adds the rights on the users' documents.
+    pub async fn check_needs(&self, with_users: bool) -> Result<(), StoreError> {
         let session = self.session("check the schema").await?.checking();
         let named = [statements::of_store(), statements::of_queries()].concat();
         session.prepare_all(&named).await.map_err(store_error)?;
-        let mut required = schema::required_rights();
-        required.extend(idempotency::required_rights());
-        let missing = missing_rights(&session, &required).await.map_err(store_error)?;
-        let mut denied: Vec<String> = missing.iter().map(|missing| missing.table.to_owned()).collect();
-        let receipts = &*receipts::TABLE;
-        let missing = state::missing_rights(&session, receipts).await;
-        let missing = missing.map_err(|error| document_error("check the schema", error))?;
-        denied.extend((!missing.is_empty()).then(|| format!("{receipts} ({})", missing.join(", "))));
-        if denied.is_empty() {
+        let mut required = required_grants();
+        if with_users {
+            required.extend(users_grants());
+        }
+        let missing = rights::missing(&session, &required).await.map_err(store_error)?;
+        if missing.is_empty() {
             return Ok(());
         }
         let source = format!(
-            "permission denied: the role may not read, write and delete in: {}; GRANT it or make the role the owner",
-            denied.join(", ")
+            "permission denied: the role lacks {}; `notification migrate --print-grants` prints all that it needs",
+            rights::list(&missing)
         );
         Err(StoreError::Unavailable { operation: "check the schema", source: source.into() })
     }

@@ -16,7 +16,8 @@ const LOCK_KEY: i64 = 0x6e_6f_74_69_66;
 /// that cannot store every text is refused before anything is written to it.
 pub async fn migrate(dsn: &Dsn, migrations: &[Migration]) -> Result<usize, StoreError> {
     check_encoding(dsn).await?;
-    let settings = MigrationSettings { lock_key: LOCK_KEY, session: SESSION };
+    let settings =
+        MigrationSettings { lock_key: LOCK_KEY, session: SESSION, command: "notification migrate" };
     pg::migrate(dsn, migrations, settings).await.map_err(store_error)
 }
 

@@ -1,7 +1,7 @@
 //! The columns that statements of the query builder use, and the names of all tables. `migrations/` explains
 //! them.
 
-use pg::rights::RequiredRights;
+use pg::rights::Grant;
 use sea_query::Iden;
 use state::TableName;
 
@@ -45,30 +45,45 @@ pub(crate) enum Replicas {
     Workers,
 }
 
-/// The rights that the service needs on each of its tables.
-pub(crate) fn required_rights() -> Vec<RequiredRights<'static>> {
-    let rights = &["SELECT", "INSERT", "UPDATE", "DELETE"];
-    TABLES.iter().map(|table| RequiredRights { table, rights }).collect()
+const WRITE: &[&str] = &["SELECT", "INSERT", "UPDATE"];
+const ALL: &[&str] = &["SELECT", "INSERT", "UPDATE", "DELETE"];
+
+/// The tables, each with the rights that the statements need.
+const TABLES: [(&str, &[&str]); 16] = [
+    ("refinery_schema_history", &["SELECT"]),
+    ("records", ALL),
+    ("routes", ALL),
+    ("dead_letters", ALL),
+    ("malformed_intents", ALL),
+    ("intake", WRITE),
+    ("installation", WRITE),
+    ("outbound_streams", WRITE),
+    ("outbound_names", WRITE),
+    ("replicas", ALL),
+    ("activity", ALL),
+    ("activity_parts", ALL),
+    ("operator_actions", ALL),
+    ("console_sessions", ALL),
+    ("holds", ALL),
+    ("held_routes", ALL),
+];
+
+/// The grants that a role needs to serve the schema without owning it: for the statements of this crate, and
+/// for the idempotency keys and receipts that join its transactions. Those of the locks are in their own
+/// crate.
+pub fn required_grants() -> Vec<Grant> {
+    let tables = TABLES.map(|(table, rights)| Grant::on_table(table, rights));
+    let mut grants = tables.to_vec();
+    grants.push(Grant::on_function_of_text("payload_document"));
+    grants.extend(idempotency::required_grants());
+    grants.extend(state::required_grants(&receipts_table()));
+    grants
 }
 
-/// The names of the tables.
-pub(crate) const TABLES: [&str; 15] = [
-    "records",
-    "routes",
-    "dead_letters",
-    "malformed_intents",
-    "intake",
-    "installation",
-    "outbound_streams",
-    "outbound_names",
-    "replicas",
-    "activity",
-    "activity_parts",
-    "operator_actions",
-    "console_sessions",
-    "holds",
-    "held_routes",
-];
+/// The grants that a role needs besides if users are documents of the schema.
+pub fn users_grants() -> Vec<Grant> {
+    state::required_grants(&TableName::default())
+}
 
 /// The table of documents that contains the receipts of routes.
 pub fn receipts_table() -> TableName {

@@ -141,7 +141,7 @@ async fn a_table_that_cannot_be_read_is_found_by_the_check() {
     let client = database.client().await;
     client.batch_execute("REVOKE SELECT ON kv FROM notificationservice").await.expect("it is revoked");
     let error = directory.check().await.expect_err("it cannot be read");
-    assert!(matches!(&error, StateError::NoRights(table) if table == "kv"), "{error:?}");
+    assert!(matches!(&error, StateError::NoRights(missing) if missing == "a right on kv"), "{error:?}");
     client.batch_execute("DROP TABLE kv").await.expect("it is dropped");
     directory.check().await.expect_err("it is not there");
 }

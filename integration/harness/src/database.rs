@@ -107,6 +107,12 @@ impl TestDatabase {
         dsn_of_hosts(ports, &self.name)
     }
 
+    /// The same database on another port, such as that of a standby.
+    #[must_use]
+    pub fn on_port(&self, port: u16) -> Self {
+        Self { name: self.name.clone(), port }
+    }
+
     /// The port of the server.
     pub fn port(&self) -> u16 {
         self.port

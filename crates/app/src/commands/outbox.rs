@@ -102,9 +102,7 @@ impl Commands {
         // best.
         let cause = match self.administration.check().await {
             Err(
-                cause @ (OutboxError::NoTable(_)
-                | OutboxError::NoColumns { .. }
-                | OutboxError::NoRights { .. }),
+                cause @ (OutboxError::NoTable(_) | OutboxError::NoColumns { .. } | OutboxError::NoRights(_)),
             ) => cause,
             _ => error,
         };

@@ -127,7 +127,7 @@ knobs! {
     }
     "PostgreSQL" => {
         NOTIFICATION_POSTGRES_PRIMARY_DSN = secret(required(DSN,
-            "The authoritative database. Its role owns the schema that search_path picks. Without sslmode=require the connection is plain text."));
+            "The authoritative database; search_path picks the schema. The role owns the schema, or has what `notification migrate --print-grants` prints. Without sslmode=verify-full the connection is plain text."));
         NOTIFICATION_POSTGRES_MAX_OPEN_CONNS = optional("16", Takes::Number(6, 1000),
             "The most connections that one replica of the service opens.");
         NOTIFICATION_POSTGRES_OPERATION_TIMEOUT = time("5s", MS, Duration::from_mins(10),
@@ -256,7 +256,7 @@ knobs! {
     }
     STATE => {
         STATE_PROXY_PG_URL = secret(required(DSN,
-            "The database with the documents. Its role owns the table, or may create it in the first schema of search_path."));
+            "The database with the documents. The role owns the table, may create it in the first schema of search_path, or has what `notification migrate --print-grants --for state` prints."));
         CONNECTOR_SOCKET = optional("", Takes::Checked("the path of a Unix socket, at most 107 bytes", check_socket),
             "The socket to serve. A stale file is replaced; one that a living process serves is not. This variable or STATE_PROXY_HTTP_ADDR is required, or both.");
         STATE_PROXY_SOCKET_MODE = optional("0660", Takes::Text("three or four octal digits, at most 0777"),

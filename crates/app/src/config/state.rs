@@ -101,6 +101,13 @@ impl Section for StateConfig {
     }
 }
 
+/// Only the name of the table, for a command that prints statements.
+impl Section for TableName {
+    fn read(reader: &mut Reader) -> Option<Self> {
+        reader.get(&STATE_PROXY_TABLE)
+    }
+}
+
 /// The permissions of a file.
 struct FileMode(u32);
 

@@ -22,9 +22,4 @@ pg::statements! {
         FROM unnest($2::text[]) WITH ORDINALITY AS n (name, place)
         LEFT JOIN pg_attribute a ON a.attrelid = to_regclass($1::text) AND a.attname = n.name AND NOT a.attisdropped
         ORDER BY n.place";
-
-    /// Lists the rights on a table that the role lacks.
-    MISSING_RIGHTS = "outbox.missing_rights", plan [], "
-        SELECT n.name FROM unnest($2::text[]) WITH ORDINALITY AS n (name, place)
-        WHERE NOT has_table_privilege(to_regclass($1::text), n.name) ORDER BY n.place";
 }

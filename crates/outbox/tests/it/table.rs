@@ -89,7 +89,7 @@ async fn each_right_that_is_missing_is_named() {
     let db = Db::new().await;
     db.execute("REVOKE DELETE, UPDATE ON openoutbox_events FROM svc").await;
     let error = db.storage().check().await.expect_err("refused").to_string();
-    assert_eq!(error, "the role lacks rights on the outbox table openoutbox_events: UPDATE, DELETE");
+    assert_eq!(error, "the role lacks rights on the outbox: UPDATE, DELETE on openoutbox_events");
     db.execute("GRANT DELETE, UPDATE ON openoutbox_events TO svc").await;
     assert_eq!(db.storage().check().await.expect("passes").missing_indexes, [""; 0]);
 }

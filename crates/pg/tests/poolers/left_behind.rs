@@ -47,7 +47,8 @@ async fn migrate(port: u16, sql: &'static str) -> Result<usize, PgError> {
     let dsn =
         Dsn::parse(&format!("postgres://postgres@127.0.0.1:{port}/postgres")).expect("a connection string");
     let migrations = [pg::Migration { version: 1, name: "one", sql: sql.into() }];
-    let settings = pg::MigrationSettings { lock_key: LOCK_KEY, session: SessionSettings::default() };
+    let settings =
+        pg::MigrationSettings { lock_key: LOCK_KEY, session: SessionSettings::default(), command: "migrate" };
     pg::migrate(&dsn, &migrations, settings).await
 }
 

@@ -4,7 +4,7 @@ use pg::{PgError, Session, Statement, parameter, row};
 use tokio_postgres::Row;
 
 use crate::TableName;
-use crate::schema::{RIGHTS, sequence_name};
+use crate::schema::sequence_name;
 
 /// The most pages of a table that are read at a start to find the highest version.
 const MAX_READ_PAGES: i64 = 2_000;
@@ -59,14 +59,6 @@ pg::statements! {
         JOIN pg_opclass o ON o.oid = i.indclass[0]
         LEFT JOIN pg_collation l ON l.oid = i.indcollation[0]
         WHERE i.indrelid = to_regclass($1::text) ORDER BY c.relname";
-
-    /// The rights that the role lacks: on a table, and on a sequence.
-    MISSING_RIGHTS = "state.setup.missing_rights", plan [], "
-        SELECT n.name FROM unnest($3::text[]) WITH ORDINALITY AS n (name, place)
-        WHERE NOT has_table_privilege(format('%I.%I', $1::text, $2::text)::regclass, n.name)
-        UNION ALL
-        SELECT 'USAGE of its sequence'
-        WHERE NOT has_sequence_privilege(format('%I.%I', $1::text, $4::text)::regclass, 'USAGE, UPDATE')";
 }
 
 /// The relation with the name of the table.
@@ -158,7 +150,7 @@ pub(super) async fn version_beyond_sequence(
     let beyond = async |sample: &str| {
         let text = format!(
             "SELECT max(d.version) AS version FROM {name} AS d {sample} \
-             HAVING max(d.version) > (SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM \"{sequence}\")"
+             HAVING max(d.version) > coalesce(pg_sequence_last_value('\"{sequence}\"'), 0)"
         );
         let rows = session
             .query_once(Statement::composed("state.setup.version_beyond_sequence", &[], text).bind([]))
@@ -206,22 +198,6 @@ pub(super) async fn indexes(session: &Session, table: &str) -> Result<Vec<Index>
         })
     };
     rows.iter().map(index).collect()
-}
-
-/// The rights that the role lacks: on the table, and `USAGE` of the sequence.
-pub(super) async fn missing_rights(
-    session: &Session,
-    table: &TableName,
-    schema: &str,
-) -> Result<Vec<String>, PgError> {
-    let parameters = [
-        parameter::text(schema),
-        parameter::text(table.as_str()),
-        parameter::texts(RIGHTS),
-        parameter::text(sequence_name(table)),
-    ];
-    let rows = session.query_once(MISSING_RIGHTS.bind(parameters)).await?;
-    rows.iter().map(|found| read(session, found, "name")).collect()
 }
 
 fn read<'a, T: tokio_postgres::types::FromSql<'a>>(

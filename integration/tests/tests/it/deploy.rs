@@ -83,7 +83,9 @@ fn check_config(what: &str, command: &str, variables: Vec<(String, String)>) {
     let place = |(name, value): (String, String)| {
         let Some(file) = value.strip_prefix(SECRETS) else { return (name, value) };
         let content = match file {
-            "postgres-dsn" | "outbox-dsn" => "postgres://n:s@db:5432/galaxy?search_path=notification\n",
+            "postgres-dsn" | "postgres-owner-dsn" | "outbox-dsn" => {
+                "postgres://n:s@db:5432/galaxy?search_path=notification\n"
+            }
             "tokens.toml" => "",
             _ => "secret\n",
         };

@@ -62,10 +62,10 @@ async fn documents_that_the_state_store_has_before_the_migrations_stay() {
 #[tokio::test]
 async fn receipts_without_rights_end_the_start_with_1_and_the_missing_rights_are_named() {
     for (revoke, missing) in [
-        ("REVOKE DELETE ON receipts FROM notificationservice", "receipts (DELETE)"),
+        ("REVOKE DELETE ON receipts FROM notificationservice", "DELETE on receipts"),
         (
             "REVOKE ALL ON SEQUENCE receipts_version_seq FROM notificationservice",
-            "receipts (USAGE of its sequence)",
+            "USAGE on SEQUENCE receipts_version_seq",
         ),
     ] {
         let world = World::new().await;
@@ -74,7 +74,7 @@ async fn receipts_without_rights_end_the_start_with_1_and_the_missing_rights_are
         assert_eq!(service.wait_exit(Duration::from_secs(30)).await.code(), Some(1));
         let output = service.output().join("\n");
         assert!(
-            output.contains(&format!("may not read, write and delete in: {missing}; GRANT it")),
+            output.contains(&format!("the role lacks {missing}; `notification migrate --print-grants`")),
             "{output}"
         );
     }

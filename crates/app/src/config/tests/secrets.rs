@@ -9,7 +9,7 @@ fn no_secret_appears_in_any_message_or_in_what_is_shown() {
         ("NOTIFICATION_REDIS_PASSWORD", "s3cret\n"),
         ("NOTIFICATION_REDIS_REPLICA_ADDRS", "default:s3cret@redis"),
         ("NOTIFICATION_POSTGRES_PRIMARY_DSN", "postgres://me:s3cret@db:port/x"),
-        ("NOTIFICATION_POSTGRES_REPLICA_DSNS", "postgres://me:s3cret@db/x?sslmode=prefer"),
+        ("NOTIFICATION_POSTGRES_REPLICA_DSNS", "postgres://me:s3cret@db/x?sslmode=often"),
         ("NOTIFICATION_USER_SERVICE_BASE_URL", "http://me:s3cret@users"),
         ("NOTIFICATION_POSTGRES_PRIMARY_DSM", "postgres://me:s3cret@db/x"),
     ]);

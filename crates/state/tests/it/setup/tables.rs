@@ -186,7 +186,7 @@ async fn a_role_without_rights_is_told_so() {
     };
     let failed = setup("kv").await;
     let Err(StateError::NoRights(missing)) = &failed else { panic!("{failed:?}") };
-    assert_eq!(missing, "kv (INSERT, UPDATE, DELETE, USAGE of its sequence)");
+    assert_eq!(missing, "INSERT, UPDATE, DELETE on kv; USAGE on SEQUENCE kv_version_seq");
     let failed = setup("other").await;
     assert!(matches!(failed, Err(StateError::NoRights(_))), "{failed:?}");
     db.execute("GRANT ALL ON test.kv, test.kv_version_seq TO reader").await;

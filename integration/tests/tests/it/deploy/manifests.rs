@@ -7,8 +7,8 @@ fn the_variables_of_each_container_are_a_valid_configuration_of_its_command_with
     let mut commands = BTreeSet::new();
     for (folder, all, workload) in workloads() {
         for container in containers(&workload) {
-            let [command] = &container["args"].as_array().expect("arguments")[..] else {
-                panic!("{folder}: not one argument: {}", container["args"])
+            let [command, ..] = &container["args"].as_array().expect("arguments")[..] else {
+                panic!("{folder}: no argument: {}", container["args"])
             };
             let what = format!("{folder}: {}", text(&container["name"]));
             check_config(&what, text(command), variables(container, &all));
@@ -103,22 +103,28 @@ fn what_a_pod_refers_to_is_made_by_its_folder_or_by_a_command_of_the_page() {
             "{folder}: one policy of the network for its pods"
         );
 
-        assert_eq!(pod["volumes"].as_array().map(Vec::len), Some(1), "{folder}: the secret alone");
-        let secret = text(&pod["volumes"][0]["secret"]["secretName"]);
-        let used: BTreeSet<String> = containers(&workload)
-            .flat_map(|container| variables(container, &all))
-            .filter_map(|(_, value)| value.strip_prefix(SECRETS).map(str::to_owned))
-            .collect();
-        assert_eq!(used, keys_of_secret(&page, secret), "{folder}: {secret}");
+        let volumes = pod["volumes"].as_array().expect("volumes");
+        let mut mounted = BTreeSet::new();
         for container in containers(&workload) {
-            assert_eq!(container["volumeMounts"].as_array().map(Vec::len), Some(1), "{folder}");
-            let mount = &container["volumeMounts"][0];
             assert_eq!(
-                (&mount["name"], &mount["readOnly"]),
-                (&pod["volumes"][0]["name"], &Value::Bool(true))
+                container["volumeMounts"].as_array().map(Vec::len),
+                Some(1),
+                "{folder}: one secret alone"
             );
+            let mount = &container["volumeMounts"][0];
+            assert_eq!(mount["readOnly"], Value::Bool(true));
             assert_eq!(format!("{}/", text(&mount["mountPath"])), SECRETS, "{folder}");
+            let volume =
+                volumes.iter().find(|volume| volume["name"] == mount["name"]).expect("it is a volume");
+            let secret = text(&volume["secret"]["secretName"]);
+            let of_container = variables(container, &all).into_iter();
+            let used: BTreeSet<String> = of_container
+                .filter_map(|(_, value)| value.strip_prefix(SECRETS).map(str::to_owned))
+                .collect();
+            assert_eq!(used, keys_of_secret(&page, secret), "{folder}: {secret}");
+            mounted.insert(secret);
         }
+        assert_eq!(mounted.len(), volumes.len(), "{folder}: every volume is mounted");
     }
 }
 
