@@ -103,14 +103,20 @@ fn check_config(what: &str, command: &str, variables: Vec<(String, String)>) {
 }
 
 #[test]
-fn the_variables_of_the_compose_file_are_a_valid_configuration_without_a_warning() {
-    let compose = documents("deploy/compose.yaml").remove(0);
-    let environment = compose["services"]["notification"]["environment"].as_object().expect("variables");
-    let given = environment.iter().map(|(name, value)| {
-        let value = text(value).replace("/run/secrets/tokens", &format!("{SECRETS}tokens.toml"));
-        (name.clone(), value)
-    });
-    check_config("compose", "serve", given.collect());
+fn the_variables_of_the_compose_files_are_a_valid_configuration_without_a_warning() {
+    for (file, service) in [
+        ("deploy/compose.yaml", "notification"),
+        ("deploy/compose.ha.yaml", "notification"),
+        ("deploy/compose.ha.yaml", "notification-cluster"),
+    ] {
+        let compose = documents(file).remove(0);
+        let environment = compose["services"][service]["environment"].as_object().expect("variables");
+        let given = environment.iter().map(|(name, value)| {
+            let value = text(value).replace("/run/secrets/tokens", &format!("{SECRETS}tokens.toml"));
+            (name.clone(), value)
+        });
+        check_config(file, "serve", given.collect());
+    }
 }
 
 #[test]
@@ -211,18 +217,52 @@ fn without_variable(path: &str) -> &str {
     default.map_or(path, |(_, default)| default)
 }
 
-#[test]
-fn the_component_with_the_console_is_a_valid_configuration_of_the_service() {
-    let (folder, mut all, workload) = workloads().remove(0);
-    let patch = documents("deploy/kubernetes/console/config.yaml").remove(0);
-    let config = all.iter_mut().find(|one| one["kind"] == "ConfigMap").expect("a ConfigMap");
-    assert_eq!(config["metadata"]["name"], patch["metadata"]["name"]);
-    for (name, value) in patch["data"].as_object().expect("variables") {
-        config["data"][name] = value.clone();
+/// Merges a patch into a document as kustomize does: a member that is null removes the other one, and the
+/// elements of a list are merged by their names.
+fn merge(document: &mut Value, patch: &Value) {
+    match (document, patch) {
+        (Value::Object(document), Value::Object(patch)) => {
+            for (name, value) in patch {
+                if value.is_null() {
+                    document.remove(name);
+                } else {
+                    merge(document.entry(name).or_insert(Value::Null), value);
+                }
+            }
+        }
+        (Value::Array(document), Value::Array(patch)) if patch.iter().all(|one| one["name"].is_string()) => {
+            for value in patch {
+                match document.iter_mut().find(|one| one["name"] == value["name"]) {
+                    Some(known) => merge(known, value),
+                    None => document.push(value.clone()),
+                }
+            }
+        }
+        (document, patch) => *document = patch.clone(),
     }
-    for container in containers(&workload) {
-        let command = text(&container["args"][0]).to_owned();
-        check_config(&format!("{folder} with the console"), &command, variables(container, &all));
+}
+
+#[test]
+fn each_component_is_a_valid_configuration_of_the_service_without_a_warning() {
+    for component in ["console", "sentinel", "cluster"] {
+        let (_, mut all, _) = workloads().remove(0);
+        let folder = format!("deploy/kubernetes/{component}");
+        let kustomization = documents(&format!("{folder}/kustomization.yaml")).remove(0);
+        let patches = kustomization["patches"].as_array().expect("patches");
+        let files = fs::read_dir(Path::new(ROOT).join(&folder)).expect("a folder").count();
+        assert_eq!(files, patches.len() + 1, "{folder}: every file is listed");
+        for patch in patches {
+            let patch = documents(&format!("{folder}/{}", text(&patch["path"]))).remove(0);
+            let is_patched = |one: &&mut Value| {
+                one["kind"] == patch["kind"] && one["metadata"]["name"] == patch["metadata"]["name"]
+            };
+            merge(all.iter_mut().find(is_patched).expect("a manifest of the base"), &patch);
+        }
+        let workload = all.iter().find(|one| one["kind"] == "Deployment").expect("a Deployment");
+        for container in containers(workload) {
+            let command = text(&container["args"][0]);
+            check_config(&format!("the service with {component}"), command, variables(container, &all));
+        }
     }
 }
 

@@ -59,10 +59,11 @@ fn a_manifest_with_an_unknown_member_is_refused() {
 }
 
 #[test]
-fn compose_accepts_its_file() {
-    let resolved =
-        run(Command::new("docker-compose").arg("--file").arg(deploy("compose.yaml")).arg("config"));
-    assert!(resolved.contains("read_only: true"), "{resolved}");
+fn compose_accepts_its_files() {
+    for file in ["compose.yaml", "compose.ha.yaml"] {
+        let resolved = run(Command::new("docker-compose").arg("--file").arg(deploy(file)).arg("config"));
+        assert!(resolved.contains("read_only: true"), "{file}: {resolved}");
+    }
 }
 
 #[test]
