@@ -30,8 +30,9 @@
 //! `[<stream>:]` is the intents stream, and absent for the default one: ids of entries are unique only within
 //! a stream, and several installations may share a Redis (ADR 0019).
 //!
-//! The same keys without `{<tag>}:` are those of versions before hash tags ([`OldKey`]). Except in a Cluster,
-//! a process that is younger than one dedupe TTL holds leases and markers under both names.
+//! The same keys without `{<tag>}:` are those of versions before hash tags ([`OldKey`]). A process that is
+//! younger than one dedupe TTL holds leases and markers under both names if an older version has used this
+//! Redis, which is never so in a Cluster.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -39,10 +40,13 @@ use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use domain::ports::StoreError;
 use domain::route::{Channel, RouteKey};
+use redis::Value;
+use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
-use crate::connect::RedisClient;
+use crate::connect::{RedisClient, unexpected};
 
 const ROUTE_LEASES: &str = "notification:route_leases:";
 const SERVER_CHANGES: &str = "notification:server_changes:";
@@ -108,10 +112,13 @@ impl OldKey {
 pub struct Keyspace {
     /// The intents stream in base64url with a colon after it; empty for the default stream.
     installation: Arc<str>,
+    intents: Arc<str>,
     /// The outbound stream of each channel.
     outbound: [Arc<str>; 2],
     /// The time until which old names are used, too.
     old_names_until: Option<Instant>,
+    /// True if an older version has used this Redis, once that is known.
+    has_old_names: Arc<OnceCell<bool>>,
 }
 
 /// The keys of an installation on the default streams.
@@ -129,30 +136,57 @@ impl Keyspace {
             DEFAULT_STREAM => Arc::default(),
             other => format!("{}:", URL_SAFE_NO_PAD.encode(other)).into(),
         };
-        Self { installation, outbound: [gateway.into(), mail.into()], old_names_until: None }
+        Self {
+            installation,
+            intents: intents.into(),
+            outbound: [gateway.into(), mail.into()],
+            old_names_until: None,
+            has_old_names: Arc::default(),
+        }
     }
 
     /// Uses the old names, too, for `dedupe_ttl` from now on: for as long as a replica of an older version
-    /// may have left leases and markers. In a Cluster they are never used.
+    /// may have left leases and markers. They are never used in a Cluster, nor in a Redis that no older version
+    /// has used.
     #[must_use]
     pub fn with_old_names(self, dedupe_ttl: Duration) -> Self {
         Self { old_names_until: Some(Instant::now() + dedupe_ttl), ..self }
     }
 
-    /// True if leases and markers are held under their old names, too.
-    pub(crate) fn uses_old_names(&self) -> bool {
-        self.old_names_until.is_some_and(|until| Instant::now() < until)
+    /// True if leases and markers are held under their old names, too. The first call looks for the permanent
+    /// keys of an older version.
+    async fn uses_old_names(&self, client: &RedisClient) -> Result<bool, StoreError> {
+        const OPERATION: &str = "look for keys of an older version";
+        if client.is_cluster() || self.old_names_until.is_none_or(|until| Instant::now() >= until) {
+            return Ok(false);
+        }
+        let look = async || {
+            let mut exists = redis::cmd("EXISTS");
+            exists.arg(checkpoint_key(&self.intents).old).arg(installation(&self.intents).old);
+            for stream in &self.outbound {
+                exists.arg(server_changes(stream).old);
+            }
+            match client.command(OPERATION, &exists).await? {
+                Value::Int(found) => Ok(found > 0),
+                other => Err(unexpected(OPERATION, &other)),
+            }
+        };
+        self.has_old_names.get_or_try_init(look).await.copied()
     }
 
     /// The names of these keys of one slot that a script uses: the keys, then, if they are used, their old
     /// names.
-    pub(crate) fn names(&self, client: &RedisClient, keys: Vec<OldKey>) -> Vec<String> {
+    pub(crate) async fn names(
+        &self,
+        client: &RedisClient,
+        keys: Vec<OldKey>,
+    ) -> Result<Vec<String>, StoreError> {
         let (mut names, old): (Vec<String>, Vec<String>) =
             keys.into_iter().map(|key| (key.key, key.old)).unzip();
-        if self.uses_old_names() && !client.is_cluster() {
+        if self.uses_old_names(client).await? {
             names.extend(old);
         }
-        names
+        Ok(names)
     }
 
     /// The outbound stream of `channel`.
@@ -286,12 +320,5 @@ mod tests {
         assert_eq!(hash_tag("a{b}c{d}"), Some("b"));
         assert_eq!(hash_tag("a{b"), Some("a{b"));
         assert_ne!(server_changes("a}b").key, server_changes("a}c").key);
-    }
-
-    #[test]
-    fn old_names_are_used_for_one_dedupe_ttl() {
-        assert!(!Keyspace::default().uses_old_names());
-        assert!(Keyspace::default().with_old_names(Duration::from_secs(120)).uses_old_names());
-        assert!(!Keyspace::default().with_old_names(Duration::ZERO).uses_old_names());
     }
 }

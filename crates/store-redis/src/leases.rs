@@ -52,7 +52,7 @@ impl RedisLeases {
         ttl: Duration,
     ) -> Result<Vec<LeaseOutcome>, StoreError> {
         let count = keys.len();
-        let (client, keys) = self.on(channel, keys);
+        let (client, keys) = self.on(channel, keys).await?;
         let mut call = ScriptCall::new(&self.acquire, keys.iter());
         call.arg(&token.0).arg(millis(ttl));
         for entry_id in replaced {
@@ -73,17 +73,21 @@ impl RedisLeases {
         keys: Vec<OldKey>,
         token: &LeaseToken,
     ) -> Result<(), StoreError> {
-        let (client, keys) = self.on(channel, keys);
+        let (client, keys) = self.on(channel, keys).await?;
         let mut call = ScriptCall::new(&self.release, keys.iter());
         call.arg(&token.0);
         client.script(operation, &call).await.map(drop)
     }
 
     /// The client of a channel's keys, and the names of these keys: old names follow the present ones.
-    fn on(&self, channel: Channel, keys: Vec<OldKey>) -> (RedisClient, Vec<String>) {
+    async fn on(
+        &self,
+        channel: Channel,
+        keys: Vec<OldKey>,
+    ) -> Result<(RedisClient, Vec<String>), StoreError> {
         let client = self.client.for_key(self.keyspace.outbound(channel));
-        let names = self.keyspace.names(&client, keys);
-        (client, names)
+        let names = self.keyspace.names(&client, keys).await?;
+        Ok((client, names))
     }
 }
 
@@ -137,7 +141,7 @@ impl LeaseStore for RedisLeases {
         let mut is_same = true;
         for (channel, places) in by_channel(markers.iter().map(|(key, _)| *key)) {
             let keys = places.iter().map(|place| self.keyspace.route_lease(markers[*place].0)).collect();
-            let (client, keys) = self.on(channel, keys);
+            let (client, keys) = self.on(channel, keys).await?;
             let mut call = ScriptCall::new(&self.extend, keys.iter());
             call.arg(&*server.run_id).arg(&*server.replication_id).arg(millis(ttl));
             for place in &places {

@@ -76,22 +76,22 @@ impl RedisOutbound {
     }
 
     /// The keys of an append.
-    fn append_keys<R: Leasable>(
+    async fn append_keys<R: Leasable>(
         &self,
         channel: Channel,
         entries: &[(&R, &OutboundEntry<'_>)],
-    ) -> Vec<String> {
-        let leases = entries.iter().map(|(route, _)| self.keyspace.route_lease(route.key()));
-        self.stream_keys(&self.target(channel).key, leases)
+    ) -> Result<Vec<String>, StoreError> {
+        let leases = entries.iter().map(|(route, _)| self.keyspace.route_lease(route.key())).collect();
+        self.stream_keys(&self.target(channel).key, leases).await
     }
 
     /// The keys of a stream, of its server changes and of `leases`; then, if they are used, the old names of
     /// these keys without the stream.
-    fn stream_keys(&self, stream: &str, leases: impl Iterator<Item = OldKey>) -> Vec<String> {
+    async fn stream_keys(&self, stream: &str, leases: Vec<OldKey>) -> Result<Vec<String>, StoreError> {
         let named = iter::once(server_changes(stream)).chain(leases).collect();
         let mut keys = vec![stream.to_owned()];
-        keys.extend(self.keyspace.names(&self.client, named));
-        keys
+        keys.extend(self.keyspace.names(&self.client, named).await?);
+        Ok(keys)
     }
 
     fn target(&self, channel: Channel) -> &StreamTarget {
@@ -114,7 +114,7 @@ impl Outbound for RedisOutbound {
         if entries.is_empty() {
             return Ok(Vec::new());
         }
-        let mut call = ScriptCall::new(&self.append, self.append_keys(channel, entries).iter());
+        let mut call = ScriptCall::new(&self.append, self.append_keys(channel, entries).await?.iter());
         let max_len = self.target(channel).max_len.unwrap_or(0);
         call.arg(&token.0).arg(millis(dedupe_ttl)).arg(max_len).arg(entries.len());
         add_entries(&mut call, entries);

@@ -2,9 +2,11 @@
 //!
 //! The client library's own support opens its connections itself: without the limits of `socket.rs`, and to
 //! one Sentinel after the other, so that one that hangs delays the others. Here each connect asks all Sentinels
-//! at once, and the first server that they name and that calls itself the primary is used (ADR 0066). Nothing
+//! at once, and a server that most of them name and that calls itself the primary is used (ADR 0066). Nothing
 //! is subscribed to: a call that fails drops its connection, and the next one asks again.
 
+use std::collections::HashMap;
+use std::pin::pin;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -20,6 +22,10 @@ use crate::socket::{Connection, Connector, ServerAddr};
 const MAX_RESPONSE_BYTES: usize = 64 * 1024;
 /// The pause before the Sentinels are asked again if the server that they named is not the primary.
 const ASK_INTERVAL: Duration = Duration::from_millis(100);
+
+/// The time for a majority of the Sentinels to name the same server. After it, each server that one of them
+/// names is connected to.
+const MAJORITY_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// The Sentinels of a primary.
 pub(crate) struct Sentinels {
@@ -55,6 +61,15 @@ struct Search {
 }
 
 impl Search {
+    /// Returns false if the server was connected to before.
+    fn begin(&mut self, server: &ServerAddr) -> bool {
+        let is_new = !self.asked.contains(server) && self.reasons.iter().all(|(known, _)| known != server);
+        if is_new {
+            self.asked.push(server.clone());
+        }
+        is_new
+    }
+
     fn failed(&mut self, server: ServerAddr, error: &BoxError) {
         self.is_early |= error.is::<NotPrimary>();
         self.reasons.push((server, error_chain(&**error)));
@@ -104,22 +119,22 @@ impl Sentinels {
         }
     }
 
-    /// Asks all Sentinels, and connects to the servers that they name. Returns the first of them that is the
-    /// primary.
+    /// Asks all Sentinels, and connects to the server that most of them name, or after a pause to each that one
+    /// of them names. Returns the first that is the primary.
     async fn search(&self, search: &mut Search) -> Option<(ServerAddr, Connection)> {
         search.asked.clone_from(&self.addrs);
         let mut answers: FuturesUnordered<_> =
             self.addrs.iter().map(async |sentinel| (sentinel, self.ask(sentinel).await)).collect();
         let mut attempts = FuturesUnordered::new();
+        // The servers that are not connected to yet, with the number of Sentinels that name them.
+        let mut named: HashMap<ServerAddr, usize> = HashMap::new();
+        let (mut pause, mut is_over) = (pin!(sleep(MAJORITY_TIMEOUT)), false);
         loop {
             tokio::select! {
                 Some((sentinel, answer)) = answers.next() => match answer {
                     Ok(server) => {
                         search.asked.retain(|asked| asked != sentinel);
-                        if !search.asked.contains(&server) && !search.reasons.iter().any(|(known, _)| *known == server) {
-                            search.asked.push(server.clone());
-                            attempts.push(async { let attempt = self.connect_to(&server).await; (server, attempt) });
-                        }
+                        *named.entry(server).or_default() += 1;
                     }
                     Err(error) => search.failed(sentinel.clone(), &error),
                 },
@@ -127,7 +142,17 @@ impl Sentinels {
                     Ok(connection) => return Some((server, connection)),
                     Err(error) => search.failed(server, &error),
                 },
+                () = &mut pause, if !is_over && !answers.is_empty() => is_over = true,
                 else => return None,
+            }
+            let is_all = is_over || answers.is_empty();
+            for (server, _) in named.extract_if(|_, votes| is_all || *votes * 2 > self.addrs.len()) {
+                if search.begin(&server) {
+                    attempts.push(async move {
+                        let attempt = self.connect_to(&server).await;
+                        (server, attempt)
+                    });
+                }
             }
         }
     }

@@ -4,7 +4,6 @@
 //! route only if its first value is the `event_id` or `delivery_id` of the route: after a loss, a server may
 //! give the same id to another entry.
 
-use std::iter;
 use std::time::Duration;
 
 use domain::entry::EntryId;
@@ -56,7 +55,7 @@ impl OutboundInspection for RedisOutbound {
     async fn observe(&self, channel: Channel) -> Result<ObservedStream, StoreError> {
         const OPERATION: &str = "inspect an outbound stream";
         let stream = &self.target(channel).key;
-        let keys = self.stream_keys(stream, iter::empty());
+        let keys = self.stream_keys(stream, Vec::new()).await?;
         let call = ScriptCall::new(&self.inspection.observe, keys.iter());
         let response = array(OPERATION, self.client(channel).script(OPERATION, &call).await?)?;
         let [Value::BulkString(role), run_id, replication_id, state] = &response[..] else {
@@ -88,7 +87,7 @@ impl OutboundInspection for RedisOutbound {
         entries: &[(&RouteKey, EntryId)],
     ) -> Result<FoundEntries, StoreError> {
         const OPERATION: &str = "find published entries";
-        let keys = self.stream_keys(stream, iter::empty());
+        let keys = self.stream_keys(stream, Vec::new()).await?;
         let mut call = ScriptCall::new(&self.inspection.find, keys.iter());
         for (route, id) in entries {
             call.arg(id.to_string()).arg(route.to_string());
@@ -113,7 +112,7 @@ impl OutboundInspection for RedisOutbound {
     ) -> Result<Vec<Append>, StoreError> {
         const OPERATION: &str = "append lost entries again";
         let mut call =
-            ScriptCall::new(&self.inspection.append_again, self.append_keys(channel, entries).iter());
+            ScriptCall::new(&self.inspection.append_again, self.append_keys(channel, entries).await?.iter());
         call.arg(millis(marker_ttl)).arg(self.target(channel).max_len.unwrap_or(0)).arg(entries.len());
         for (route, _) in entries {
             call.arg(route.replaces().unwrap_or_default());

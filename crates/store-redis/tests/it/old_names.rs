@@ -23,7 +23,14 @@ struct Upgraded {
 
 impl Upgraded {
     async fn new() -> Self {
-        Self::with(Keyspace::default().with_old_names(DEDUPE_TTL)).await
+        let it = Self::with(Keyspace::default().with_old_names(DEDUPE_TTL)).await;
+        it.older_version().await;
+        it
+    }
+
+    /// Leaves a sign of an older version.
+    async fn older_version(&self) {
+        self.world.ask::<()>(&["SET", &checkpoint_key("notification:intents").old, "1-1"]).await;
     }
 
     async fn with(keyspace: Keyspace) -> Self {
@@ -120,12 +127,20 @@ async fn a_lost_entry_is_not_appended_again_beside_an_older_replica() {
 #[tokio::test]
 async fn old_names_are_left_alone_once_the_time_is_over() {
     let it = Upgraded::with(Keyspace::default().with_old_names(Duration::ZERO)).await;
+    it.older_version().await;
     it.put_old(key(0), "of another replica").await;
     assert_eq!(it.acquire(0..2, "a").await, [LeaseOutcome::Won, LeaseOutcome::Won]);
     assert!(matches!(it.append(0, "a").await, Append::Done(_)));
     assert!(it.values(key(0)).await[0].as_deref().is_some_and(published));
     assert_eq!(it.values(key(0)).await[1].as_deref(), Some("of another replica"));
     assert_eq!(it.values(key(1)).await, [Some("a".to_owned()), None]);
+}
+
+#[tokio::test]
+async fn old_names_are_left_alone_where_no_older_version_has_been() {
+    let it = Upgraded::with(Keyspace::default().with_old_names(DEDUPE_TTL)).await;
+    assert_eq!(it.acquire(0..1, "a").await, [LeaseOutcome::Won]);
+    assert_eq!(it.values(key(0)).await, [Some("a".to_owned()), None]);
 }
 
 #[tokio::test]
