@@ -60,7 +60,7 @@ enum Command {
     /// Run the service
     #[command(after_help = SERVE_EXAMPLES)]
     Serve,
-    /// Apply the migrations to PostgreSQL and exit, or print the grants for a role that does not own the schema
+    /// Apply the migrations to PostgreSQL and exit, or print the grants for a role that owns nothing
     #[command(after_help = MIGRATE_EXAMPLES)]
     Migrate(MigrateArgs),
     /// Check the configuration and print the effective values, secrets masked

@@ -112,7 +112,7 @@ impl Postgres {
         if ready { Ok(()) } else { Err(self.home.not_ready("postgres")) }
     }
 
-    /// Returns true if the eighth line of its pid file shows that it accepts connections, if only for reading.
+    /// Returns true if the eighth line of its pid file shows that it accepts connections, at least to read.
     fn says_ready(&self) -> bool {
         let file = fs::read_to_string(self.home.path().join("data/postmaster.pid")).unwrap_or_default();
         file.lines().nth(7).is_some_and(|line| ["ready", "standby"].contains(&line.trim()))

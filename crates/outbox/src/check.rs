@@ -9,8 +9,8 @@ use crate::schema::{COLUMNS, INDEXES, TableIndex};
 use crate::statements::check::{FUNCTION_RIGHT, INDEXES_OF, MISSING_COLUMNS, TABLE_EXISTS};
 use crate::{OutboxError, TableName, statements};
 
-/// The grants that a relay and [`crate::Administration`] need. A relay that compares delivered events with its
-/// publisher also calls `pg_control_system()`, which every role may unless that was revoked.
+/// The grants that a relay and [`crate::Administration`] need. A relay that compares delivered events with
+/// its publisher also calls `pg_control_system()`, which every role may unless that was revoked.
 pub fn relay_grants(table: &TableName) -> Vec<Grant> {
     let grant = Grant::on_table(table.table(), &["SELECT", "UPDATE", "DELETE"]);
     vec![match table.schema() {

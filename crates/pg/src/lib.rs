@@ -1,8 +1,8 @@
 //! The shared code of all crates that use PostgreSQL. It contains no table, planner setting or application
 //! name: callers choose those.
 //!
-//! - [`Dsn`] parses a connection string and hides its password; `tls.rs` has its modes; `connect.rs` opens a connection to the first
-//!   of its hosts that serves.
+//! - [`Dsn`] parses a connection string and hides its password; `tls.rs` has its modes; `connect.rs` opens a
+//!   connection to the first of its hosts that serves.
 //! - `pooler.rs` detects a pooler between this process and the server, and whether it can be used.
 //! - [`PgPool`] keeps connections whose every statement has a deadline on both ends, set in
 //!   `session_settings.rs`.
@@ -12,8 +12,8 @@
 //!   plan with its claim.
 //! - [`bind`] makes the parameters of statements of the query builder.
 //! - [`row`] reads columns by name; [`listen()`] receives the notifications of a channel.
-//! - [`rights`] lists the rights that a role needs or lacks; [`server_version`] reads the version of the server;
-//!   [`migrate()`] applies migrations under an advisory lock.
+//! - [`rights`] lists the rights that a role needs or lacks; [`server_version`] reads the version of the
+//!   server; [`migrate()`] applies migrations under an advisory lock.
 
 pub mod bind;
 mod connect;

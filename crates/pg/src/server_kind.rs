@@ -1,7 +1,7 @@
 //! The kind of server that `target_session_attrs` asks for.
 //!
-//! The driver checks whether a session may write. Whether a server is a standby is checked here: a primary may
-//! be set to read-only, and a standby is never a primary.
+//! The driver checks whether a session may write. Whether a server is a standby is checked here: a primary
+//! may be set to read-only, and a standby is never a primary.
 
 use tokio_postgres::Client;
 use tokio_postgres::SimpleQueryMessage;

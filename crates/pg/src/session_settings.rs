@@ -33,8 +33,8 @@ pub struct SessionSettings {
 /// The settings of every session: the caller's own, and the deadlines of [`crate::PgPool`]. Dates are ISO
 /// dates in UTC.
 ///
-/// The DSN's own `options` come first, so the settings here take precedence. What the DSN sets for the socket of
-/// this end (`keepalives…`, `tcp_user_timeout`) counts.
+/// The DSN's own `options` come first, so the settings here take precedence. What the DSN sets for the socket
+/// of this end (`keepalives…`, `tcp_user_timeout`) counts.
 pub(crate) fn session_config(
     dsn: &Dsn,
     settings: SessionSettings,

@@ -1,7 +1,7 @@
 //! TLS of a connection: what a mode promises, and the certificates of both sides.
 //!
-//! The modes are those of libpq, and none promises less than there: `require` verifies the certificate and the
-//! host's name, as `verify-full` does, because encryption to an unknown peer protects nobody. Only
+//! The modes are those of libpq, and none promises less than there: `require` verifies the certificate and
+//! the host's name, as `verify-full` does, because encryption to an unknown peer protects nobody. Only
 //! `verify-ca` with the file of a private authority skips the name. `allow` and `prefer` are the same: TLS
 //! without verification if the server offers it.
 

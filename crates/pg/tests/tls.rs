@@ -1,4 +1,4 @@
-//! Every `sslmode` against a real server whose certificate is of a private authority, and client certificates.
+//! Every `sslmode` against a real server with a certificate of a private authority, and client certificates.
 
 use std::fs;
 use std::path::{Path, PathBuf};

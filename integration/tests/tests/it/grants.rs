@@ -7,9 +7,10 @@ use std::time::Duration;
 use harness::{Finished, ServiceBuilder, TestDatabase, turn_ready, wait_for};
 use serde_json::json;
 
-use crate::api::{OPERATOR, TokensFile, ask, body, send, with_api};
+use crate::api::{OPERATOR, ask, body, send, with_api};
 use crate::dead_letters::insert_dead_letters;
 use crate::outbox::Outbox;
+use crate::receipts::{MAIL_TOKEN, with_consumers};
 use crate::state::State;
 use crate::world::*;
 
@@ -70,7 +71,7 @@ async fn a_role_with_the_printed_grants_serves_and_runs_every_command() {
     done(&world, &format!("users import {}", users.path().display())).await;
     done(&world, "users list").await;
     insert_dead_letters(&world, 3).await;
-    let tokens = TokensFile::new(&world);
+    let tokens = with_consumers(&world);
     let serve =
         |more: ServiceBuilder| with_api(with_role(&world, more), &tokens).env("NOTIFICATION_CONSOLE", "on");
     let service = serve(unhurried(world.service())).start().await;
@@ -116,10 +117,11 @@ async fn a_role_with_the_printed_grants_serves_and_runs_every_command() {
     done(&world, "release --channel email --yes").await;
     done(&world, "erase --user u-999 --yes").await;
     let receipt =
-        json!({"receipts": [{"notification_id": id, "route_id": "email:user:u-1", "status": "delivered"}]});
-    let reported =
-        ask(&service, "mail-token", "POST", "/v1/receipts", Some("r-1"), &receipt.to_string()).await;
-    assert!(reported.status < 500, "{}", reported.body);
+        json!({"id": format!("{id}/email:user:u-1"), "status": "delivered", "at": "2026-04-02T09:21:40Z"});
+    let receipts = json!({"receipts": [receipt]}).to_string();
+    let reported = ask(&service, MAIL_TOKEN, "POST", "/v1/receipts", None, &receipts).await;
+    assert_eq!(reported.status, 200, "{}", reported.body);
+    assert_eq!(world.number("SELECT count(*) FROM receipts").await, 1, "{}", reported.body);
     for path in [
         "/v1/status",
         "/v1/activity",
@@ -204,6 +206,33 @@ async fn migrations_take_the_owner_who_can_grant_the_rights_with_them() {
     assert!(done(&world, "migrate").await.contains("every migration already"));
     let service = with_role(&world, world.service()).start().await;
     reads(&service).await;
+}
+
+#[tokio::test]
+async fn an_installation_whose_role_owned_the_schema_is_divided_by_the_documented_statements() {
+    let world = World::new().await;
+    let service = world.service().start().await;
+    world.send(0..3).await;
+    world.settled(3).await;
+    let owner = format!("owner_{}", world.database.name());
+    world.execute(&format!("CREATE ROLE {owner} LOGIN")).await;
+    let page = include_str!("../../../../docs/operations.md");
+    let (_, statement) = page.split_once("`REASSIGN OWNED").expect("the page has the statement");
+    let statement = format!("REASSIGN OWNED{}", statement.split('`').next().unwrap_or_default());
+    world.execute(&statement.replace("notificationowner", &owner)).await;
+    let dsn = world.database.dsn().replacen("notificationservice@", &format!("{owner}@"), 1);
+    let migrate = ServiceBuilder::default().env("NOTIFICATION_POSTGRES_PRIMARY_DSN", dsn);
+    let granted = migrate.arguments(["migrate", "--grant-to", "notificationservice"]).run().await;
+    assert_eq!(granted.code, Some(0), "{granted:?}");
+    let owners = "SELECT DISTINCT tableowner::text FROM pg_tables WHERE schemaname = 'notification'";
+    assert_eq!(world.column(owners).await, [owner]);
+    world.send(3..5).await;
+    world.settled(5).await;
+    service.kill().await;
+    let _next = world.service().start().await;
+    world.send(5..7).await;
+    world.settled(7).await;
+    world.check(0..7).await;
 }
 
 #[tokio::test]

@@ -174,8 +174,9 @@ fn attempts_of(store: &StoreStatus, channel: Channel) -> Option<AttemptsReport> 
     })
 }
 
-/// The deferred completions of a channel; the first is that of the first replica. Replicas that find the marker
-/// of one route all defer its completion, so the largest number counts: it is the least that there are.
+/// The deferred completions of a channel; the first is that of the first replica. Replicas that find the
+/// marker of one route all defer its completion, so the largest number counts: it is the least that there
+/// are.
 pub(super) fn deferred_of(store: &StoreStatus, channel: Channel) -> Option<DeferredReport> {
     let all: Vec<_> = reports(store, channel).filter_map(|worker| worker.deferred.as_ref()).collect();
     let first = all.iter().min_by_key(|deferred| deferred.since)?;
