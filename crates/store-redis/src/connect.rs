@@ -27,8 +27,11 @@ use crate::socket::Connection;
 pub struct RedisClient {
     inner: Arc<ClientState>,
     /// The clients of slots; `None` except in a Cluster.
-    of_slots: Option<Arc<Mutex<HashMap<Slot, Arc<ClientState>>>>>,
+    of_slots: Option<Arc<SlotClients>>,
 }
+
+/// The client of each slot that was used.
+type SlotClients = Mutex<HashMap<Slot, Arc<ClientState>>>;
 
 struct ClientState {
     topology: Topology,
