@@ -146,8 +146,8 @@ impl Keyspace {
     }
 
     /// Uses the old names, too, for `dedupe_ttl` from now on: for as long as a replica of an older version
-    /// may have left leases and markers. They are never used in a Cluster, nor in a Redis that no older version
-    /// has used.
+    /// may have left leases and markers. They are never used in a Cluster, nor in a Redis that no older
+    /// version has used.
     #[must_use]
     pub fn with_old_names(self, dedupe_ttl: Duration) -> Self {
         Self { old_names_until: Some(Instant::now() + dedupe_ttl), ..self }

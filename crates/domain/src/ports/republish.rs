@@ -57,8 +57,8 @@ pub const MAX_FOUND_ENTRIES: usize = 256;
 
 /// Inspects the outbound streams as a whole, and appends the entries that they lost.
 pub trait OutboundInspection: Send + Sync {
-    /// Returns the stream of `channel` and its server at one moment. [`StoreError::Unavailable`] if the server
-    /// is a replica.
+    /// Returns the stream of `channel` and its server at one moment. [`StoreError::Unavailable`] if the
+    /// server is a replica.
     fn observe(&self, channel: Channel) -> impl Future<Output = Result<ObservedStream, StoreError>> + Send;
 
     /// Searches for these entries of these routes in the stream of `channel`.
