@@ -36,8 +36,8 @@ pub struct Acknowledged {
     pub server: ServerId,
 }
 
-/// True if the entry that a route names belongs in the outbound stream for good: the route is published, or it
-/// was published and an operator cancelled its resend.
+/// True if the entry that a route names belongs in the outbound stream for good: the route is published, or
+/// it was published and an operator cancelled its resend.
 pub fn keeps_entry(status: RouteStatus, published_entry_id: &str) -> bool {
     match status {
         RouteStatus::Published => true,

@@ -1,9 +1,9 @@
 //! Finding the primary by Sentinels.
 //!
 //! The client library's own support opens its connections itself: without the limits of `socket.rs`, and to
-//! one Sentinel after the other, so that one that hangs delays the others. Here each connect asks all Sentinels
-//! at once, and a server that most of them name and that calls itself the primary is used (ADR 0066). Nothing
-//! is subscribed to: a call that fails drops its connection, and the next one asks again.
+//! one Sentinel after the other, so that one that hangs delays the others. Here each connect asks all
+//! Sentinels at once, and a server that most of them name and that calls itself the primary is used (ADR
+//! 0066). Nothing is subscribed to: a call that fails drops its connection, and the next one asks again.
 
 use std::collections::HashMap;
 use std::pin::pin;

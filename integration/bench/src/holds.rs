@@ -1,9 +1,9 @@
 //! The cost of held routes for concurrent traffic: a million that are kept, and the same while they are
 //! released.
 //!
-//! Every run has the same old rows, and the same intents arrive at the same steady rate. In one kind of run the
-//! old routes are published; in the other a hold keeps them, and is then released while more intents arrive.
-//! The released routes must go out in the order in which they were due.
+//! Every run has the same old rows, and the same intents arrive at the same steady rate. In one kind of run
+//! the old routes are published; in the other a hold keeps them, and is then released while more intents
+//! arrive. The released routes must go out in the order in which they were due.
 
 use std::time::{Duration, Instant};
 

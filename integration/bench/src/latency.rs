@@ -176,9 +176,9 @@ pub(crate) async fn steady(
     observed(testbed, load.routes, 0, sending).await
 }
 
-/// Reads the entries of the intents that `sending` sends, whose due times it returns by their id, and `others`
-/// entries of other notifications in each stream, which are not timed. Returns the time from an intent being due
-/// to the last of its entries, and the number of intents.
+/// Reads the entries of the intents that `sending` sends, whose due times it returns by their id, and
+/// `others` entries of other notifications in each stream, which are not timed. Returns the time from an
+/// intent being due to the last of its entries, and the number of intents.
 pub(crate) async fn observed(
     testbed: &Testbed,
     routes: u32,
