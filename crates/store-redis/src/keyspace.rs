@@ -18,10 +18,11 @@
 //! - `notification:outbox_receipts:{<target tag>}:<stream>:<producer>:<event_id>`: string, written by relays;
 //!   lives as an entry id for the dedupe TTL, and the republish window if there is one. It has no producer
 //!   where events go to streams unchanged.
-//! - `notification:outbox_servers:{<target tag>}:<outbox>`: string, permanent, written by relays every 10 s
+//! - `notification:outbox_servers:[{<target tag>}:]<outbox>`: string, permanent, written by relays every 10 s
 //!   while events are delivered; JSON with, for each set of event types, the Redis server that was compared
-//!   with the outbox, and until when, or since when the comparison is pending. If the relay has several
-//!   streams, the tag is that of the first one by name.
+//!   with the outbox, and until when, or since when the comparison is pending. It has a tag in a Cluster only,
+//!   so that elsewhere relays with another stream find it. If the relay has several streams, the tag is that
+//!   of the first one by name.
 //! - `notification:server_changes:{<tag>}:permission_check`: never written; the start tries commands on it.
 //!
 //! A tag is the hash tag of a stream: the part of the stream's name in braces, or the whole name. So each key
@@ -239,10 +240,11 @@ pub fn outbox_marker(stream: &str, producer: &str, event_id: &str) -> OldKey {
     OldKey::new(OUTBOX_MARKERS, stream, &parts.join(":"))
 }
 
-/// The key of the records of the Redis servers that were compared with the delivered events of `outbox`,
-/// which a relay appends to `stream`.
-pub(crate) fn outbox_servers(stream: &str, outbox: &str) -> OldKey {
-    OldKey::new(OUTBOX_SERVERS, stream, &URL_SAFE_NO_PAD.encode(outbox))
+/// The key of the records of the Redis servers that were compared with the delivered events of `outbox`.
+/// `cluster_stream` is the stream to which a relay appends them, in a Cluster.
+pub(crate) fn outbox_servers(cluster_stream: Option<&str>, outbox: &str) -> String {
+    let tag = cluster_stream.map(tagged).unwrap_or_default();
+    format!("{OUTBOX_SERVERS}{tag}{}", URL_SAFE_NO_PAD.encode(outbox))
 }
 
 /// The key of the leader-change notices of `leadership`, whose leader reads `stream`.
@@ -304,7 +306,7 @@ mod tests {
                 checkpoint_key(stream).key,
                 leader_change(stream, "intake:{x}"),
                 outbox_marker(stream, "{p}", "e").key,
-                outbox_servers(stream, "{outbox}").key,
+                outbox_servers(Some(stream), "{outbox}"),
             ];
             for key in keys {
                 assert_eq!(Slot::for_key(&key), Slot::for_key(stream), "{key}");

@@ -119,8 +119,8 @@ impl Sentinels {
         }
     }
 
-    /// Asks all Sentinels, and connects to the server that most of them name, or after a pause to each that one
-    /// of them names. Returns the first that is the primary.
+    /// Asks all Sentinels, and connects to the server that most of them name, or after a pause to each that
+    /// one of them names. Returns the first that is the primary.
     async fn search(&self, search: &mut Search) -> Option<(ServerAddr, Connection)> {
         search.asked.clone_from(&self.addrs);
         let mut answers: FuturesUnordered<_> =

@@ -106,12 +106,12 @@ async fn a_finding_leads_to_the_list_of_its_culprits_and_to_the_runbook() {
     dead(&world.store, 1..=2, SystemClock.now()).await;
     let mut browser = world.signed_in().await;
     let page = browser.get("/console/").await.body;
-    assert!(page.contains("2 routes of the channel push became dead letters"), "{page}");
+    assert!(page.contains("4 routes of the channels push and email became dead letters"), "{page}");
     assert!(page.contains("href=\"/console/runbook#retrying-dead-letters\""), "{page}");
-    let (_, link) = page.split_once("href=\"/console/dead-letters?channel=push&amp;").expect("a link");
+    let (_, link) = page.split_once("href=\"/console/dead-letters?created_after=").expect("a link");
     let link = link.split('"').next().unwrap_or_default();
-    let list = browser.get(&format!("/console/dead-letters?channel=push&{link}")).await.body;
-    assert_eq!(list.matches("type=\"checkbox\" name=\"id\"").count(), 2, "{list}");
+    let list = browser.get(&format!("/console/dead-letters?created_after={link}")).await.body;
+    assert_eq!(list.matches("type=\"checkbox\" name=\"id\"").count(), 4, "{list}");
     let runbook = browser.get("/console/runbook").await.body;
     assert!(runbook.contains("<h3 id=\"retrying-dead-letters\">Retrying dead letters</h3>"), "{runbook}");
 }

@@ -190,8 +190,7 @@ impl RedisOutboxStreams {
                 return Ok(Some(known.server()));
             }
         }
-        let keys = self.client.names(outbox_servers(&self.stream, outbox));
-        let call = ScriptCall::new(&watch.observe, keys.iter());
+        let call = ScriptCall::new(&watch.observe, [self.record_key(outbox)].iter());
         let answer = self.client.script(OPERATION, &call).await?;
         let Value::Array(parts) = &answer else { return Err(unexpected(OPERATION, &answer)) };
         let [Value::BulkString(identity), Value::BulkString(value), Value::Int(unix_ms)] = &parts[..] else {
@@ -235,8 +234,7 @@ impl RedisOutboxStreams {
         let server = identity.to_string();
         let records = with(&former, OutboxRecord { types, destination, marked_since, server, progress });
         let value = serde_json::to_vec(&records).map_err(|error| unavailable(OPERATION, error))?;
-        let keys = self.client.names(outbox_servers(&self.stream, outbox));
-        let mut call = ScriptCall::new(&watch.record, keys.iter());
+        let mut call = ScriptCall::new(&watch.record, [self.record_key(outbox)].iter());
         call.arg(&*identity).arg(seen).arg(&*value);
         let written =
             self.client.script(OPERATION, &call).await.inspect_err(|_| watch.forget())? == Value::Int(1);
@@ -246,6 +244,10 @@ impl RedisOutboxStreams {
             false => known.at = None,
         }
         Ok(written)
+    }
+
+    fn record_key(&self, outbox: &str) -> String {
+        outbox_servers(self.client.is_cluster().then_some(&*self.stream), outbox)
     }
 
     /// Returns for each of the events, given as its stream and its id, whether its marker for `producer`

@@ -98,7 +98,7 @@ async fn a_table_a_column_or_a_right_that_is_missing_ends_the_start_with_1_and_i
     outbox.execute(rights).await;
     let (code, output) = fails_to_start(outbox.relay()).await;
     assert_eq!(code, Some(1), "{output}");
-    assert!(output.contains("lacks rights on the outbox table openoutbox_events: DELETE"), "{output}");
+    assert!(output.contains("lacks rights on the outbox: DELETE on openoutbox_events"), "{output}");
 
     // Exactly these rights suffice.
     outbox.execute("GRANT DELETE ON openoutbox_events TO notificationservice").await;

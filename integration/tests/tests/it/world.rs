@@ -55,6 +55,15 @@ pub(crate) struct World {
     pub(crate) postgres: Option<Postgres>,
 }
 
+/// Sends intents `range` on this connection, for two users each: four routes.
+pub(crate) async fn send_intents(redis: &mut MultiplexedConnection, range: impl IntoIterator<Item = u32>) {
+    let mut pipeline = redis::pipe();
+    for n in range {
+        pipeline.add_command(intent(n)).ignore();
+    }
+    pipeline.query_async::<()>(redis).await.expect("Redis is there");
+}
+
 impl World {
     pub(crate) async fn new() -> Self {
         Self::with(TestDatabase::new().await, None).await
@@ -140,12 +149,7 @@ impl World {
 
     /// Sends intents `range`, for two users each: four routes.
     pub(crate) async fn send(&self, range: impl IntoIterator<Item = u32>) {
-        let mut redis = self.redis().await;
-        let mut pipeline = redis::pipe();
-        for n in range {
-            pipeline.add_command(intent(n)).ignore();
-        }
-        pipeline.query_async::<()>(&mut redis).await.expect("Redis is there");
+        send_intents(&mut self.redis().await, range).await;
     }
 
     /// Adds an entry of any kind and returns its id.

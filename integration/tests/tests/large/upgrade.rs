@@ -66,15 +66,15 @@ struct Load {
 }
 
 impl Load {
-    fn start(world: Arc<World>) -> Self {
+    async fn start(world: &World) -> Self {
         let (sent, (stop, mut stopped)) = (Arc::new(AtomicU32::new(0)), oneshot::channel());
-        let counter = Arc::clone(&sent);
+        let (counter, mut redis) = (Arc::clone(&sent), world.redis().await);
         let task = tokio::spawn(async move {
             let mut ticks = tokio::time::interval(SEND_INTERVAL);
             while stopped.try_recv().is_err() {
                 ticks.tick().await;
                 let first = counter.load(Ordering::Relaxed);
-                world.send(first..first + SENT_AT_ONCE).await;
+                send_intents(&mut redis, first..first + SENT_AT_ONCE).await;
                 counter.store(first + SENT_AT_ONCE, Ordering::Relaxed);
             }
         });
@@ -165,7 +165,7 @@ async fn upgrade_and_roll_back(migrate_first: bool) {
     replicas.add_previous().await;
     replicas.add_previous().await;
     assert_eq!(replicas.migrations().await, RELEASE_MIGRATIONS);
-    let load = Load::start(Arc::clone(&world));
+    let load = Load::start(&world).await;
     replicas.serve_for_a_while().await;
 
     if migrate_first {

@@ -36,8 +36,8 @@ impl Visit<'_> {
 
     /// Checks the page that is open, in both themes and at both widths: colours depend on the theme and
     /// layout on the width, so two combinations cover each once. With ten rows, accessibility is checked in
-    /// both, and pictures are taken of all four; without rows and with many, in one. The layout is measured in
-    /// both.
+    /// both, and pictures are taken of all four; without rows and with many, in one. The layout is measured
+    /// in both.
     async fn check(&mut self, stage: &str, name: &str) {
         let is_looked_at = !["none", "many"].contains(&stage);
         for (theme, width) in [(Theme::Light, DESK), (Theme::Dark, PHONE)] {
