@@ -20,9 +20,9 @@
 //!   where events go to streams unchanged.
 //! - `notification:outbox_servers:[{<target tag>}:]<outbox>`: string, permanent, written by relays every 10 s
 //!   while events are delivered; JSON with, for each set of event types, the Redis server that was compared
-//!   with the outbox, and until when, or since when the comparison is pending. It has a tag in a Cluster only,
-//!   so that elsewhere relays with another stream find it. If the relay has several streams, the tag is that
-//!   of the first one by name.
+//!   with the outbox, and until when, or since when the comparison is pending. It has a tag in a Cluster
+//!   only, so that elsewhere relays with another stream find it. If the relay has several streams, the tag
+//!   is that of the first one by name.
 //! - `notification:server_changes:{<tag>}:permission_check`: never written; the start tries commands on it.
 //!
 //! A tag is the hash tag of a stream: the part of the stream's name in braces, or the whole name. So each key
