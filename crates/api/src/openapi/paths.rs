@@ -188,6 +188,7 @@ fn get_notification(schemas: &mut Schemas) -> Operation {
 fn find(schemas: &mut Schemas) -> Operation {
     let mut parameters: Vec<Value> = find::PARAMS.iter().map(query_parameter).collect();
     parameters[0]["required"] = true.into();
+    parameters[0]["example"] = "1775121700000-0/push:user:u-1".into();
     Operation {
         description: "Without `producer` and `stream` the id is looked for as all that it may be, and everything found is listed. Request ids and trace ids are \
             compared with those of the newest 100,000 notifications, if nothing else was found."
