@@ -1,7 +1,8 @@
 //! The latency of an intent at a steady rate, from its XADD to its last entry as a blocked reader sees it;
 //! for the service and for the baseline.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
@@ -173,16 +174,14 @@ pub(crate) async fn steady(
     more: impl FnMut(u32) -> bool,
 ) -> anyhow::Result<(Percentiles, u32)> {
     let sending = load.send(testbed.redis().await?, more);
-    observed(testbed, load.routes, 0, sending).await
+    observed(testbed, load.routes, sending).await
 }
 
-/// Reads the entries of the intents that `sending` sends, whose due times it returns by their id, and
-/// `others` entries of other notifications in each stream, which are not timed. Returns the time from an
-/// intent being due to the last of its entries, and the number of intents.
+/// Reads the entries of the intents that `sending` sends, whose due times it returns by their id. Returns the
+/// time from an intent being due to the last of its entries, and the number of intents.
 pub(crate) async fn observed(
     testbed: &Testbed,
     routes: u32,
-    others: usize,
     sending: impl Future<Output = anyhow::Result<HashMap<String, Instant>>>,
 ) -> anyhow::Result<(Percentiles, u32)> {
     let observers = [
@@ -190,14 +189,12 @@ pub(crate) async fn observed(
         StreamObserver::start(testbed.redis().await?, MAIL, "delivery_id"),
     ];
     let sent = sending.await?;
+    let own: Arc<HashSet<String>> = Arc::new(sent.keys().cloned().collect());
     // Half of the routes are on each channel.
-    let expected = sent.len() * routes as usize / observers.len() + others;
+    let expected = sent.len() * routes as usize / observers.len();
     let mut last_seen: HashMap<String, Instant> = HashMap::new();
     for observer in observers {
-        let entries = observer.end(expected).await?;
-        for (notification_id, seen) in
-            entries.into_iter().filter(|(id, _)| others == 0 || sent.contains_key(id))
-        {
+        for (notification_id, seen) in observer.end(expected, Arc::clone(&own)).await? {
             let last = last_seen.entry(notification_id).or_insert(seen);
             *last = seen.max(*last);
         }
@@ -225,24 +222,39 @@ pub(crate) async fn observed_entries(
         let since = sent.get(&id).context("an entry that was not sent")?;
         anyhow::Ok(seen.saturating_duration_since(*since).as_secs_f64() * 1_000.0)
     };
-    let seen = observer.end(sent.len()).await?;
+    let own = Arc::new(sent.keys().cloned().collect());
+    let seen = observer.end(sent.len(), own).await?;
     Ok(Percentiles::of(seen.into_iter().map(waited).collect::<anyhow::Result<Vec<f64>>>()?))
 }
 
 /// Reads the entries of a stream as they arrive, and keeps the id of the notification and the time for each.
 struct StreamObserver {
     stream: &'static str,
-    /// The number of expected entries, once it is known.
-    expected: tokio::sync::watch::Sender<usize>,
+    /// The number of expected entries and the ids that they have, once these are known.
+    expected: tokio::sync::watch::Sender<Option<Expected>>,
     reading: JoinHandle<anyhow::Result<Vec<(String, Instant)>>>,
+}
+
+/// The entries for which an observer waits. It drops others.
+#[derive(Clone)]
+struct Expected {
+    entries: usize,
+    own: Arc<HashSet<String>>,
 }
 
 impl StreamObserver {
     fn start(mut redis: MultiplexedConnection, stream: &'static str, field: &'static str) -> Self {
-        let (expected, until) = tokio::sync::watch::channel(usize::MAX);
+        let (expected, until) = tokio::sync::watch::channel(None::<Expected>);
         let reading = tokio::spawn(async move {
             let (mut seen, mut after) = (Vec::new(), "0-0".to_owned());
-            while seen.len() < *until.borrow() {
+            loop {
+                let expected = until.borrow().clone();
+                if let Some(Expected { entries, own }) = expected {
+                    seen.retain(|(id, _)| own.contains(id));
+                    if seen.len() >= entries {
+                        return anyhow::Ok(seen);
+                    }
+                }
                 let mut command = redis::cmd("XREAD");
                 command.arg("COUNT").arg(1_000).arg("BLOCK").arg(100).arg("STREAMS").arg(stream).arg(&after);
                 let reply: Option<StreamReadReply> = command.query_async(&mut redis).await?;
@@ -253,21 +265,24 @@ impl StreamObserver {
                     after = entry.id;
                 }
             }
-            anyhow::Ok(seen)
         });
         Self { stream, expected, reading }
     }
 
-    /// Waits for `expected` entries and returns all that were seen.
-    async fn end(mut self, expected: usize) -> anyhow::Result<Vec<(String, Instant)>> {
-        self.expected.send_replace(expected);
+    /// Waits for as many entries of these ids and returns them.
+    async fn end(
+        mut self,
+        entries: usize,
+        own: Arc<HashSet<String>>,
+    ) -> anyhow::Result<Vec<(String, Instant)>> {
+        self.expected.send_replace(Some(Expected { entries, own }));
         let read = tokio::time::timeout(ENTRIES_TIMEOUT, &mut self.reading).await;
         // Stops the task if it has not ended.
         self.reading.abort();
         let seen = read.with_context(|| {
-            format!("{expected} entries of {} have not arrived within {ENTRIES_TIMEOUT:?}", self.stream)
+            format!("{entries} entries of {} have not arrived within {ENTRIES_TIMEOUT:?}", self.stream)
         })???;
-        ensure!(seen.len() == expected, "{} entries of {}, not {expected}", seen.len(), self.stream);
+        ensure!(seen.len() == entries, "{} entries of {}, not {entries}", seen.len(), self.stream);
         Ok(seen)
     }
 }

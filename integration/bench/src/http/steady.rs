@@ -100,7 +100,7 @@ async fn of_http(testbed: &mut Testbed, load: Steady) -> anyhow::Result<(Percent
         answers = accepted.iter().map(millis).collect();
         Ok(accepted.into_iter().map(|one| (one.id, one.due)).collect::<HashMap<_, _>>())
     };
-    let (whole, _) = observed(testbed, load.routes, 0, sending).await?;
+    let (whole, _) = observed(testbed, load.routes, sending).await?;
     wait_for_completions(testbed, &dsn, load.most, ROUTES).await?;
     api.stop(testbed).await;
     Ok((whole, Percentiles::of(answers)))
