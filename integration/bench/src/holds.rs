@@ -23,6 +23,8 @@ const P99_GROWTH: f64 = 1.2;
 /// The most places by which a released route may be ahead of one that was due before it: four chunks of a
 /// release, which several publishers may have at the same time.
 const MAX_OUT_OF_ORDER: i64 = 2_000;
+/// More than the interval at which a replica looks for released holds.
+const LOOK_SECONDS: u32 = 8;
 /// Entries that are read from a stream at a time.
 const PAGE: usize = 10_000;
 
@@ -117,7 +119,8 @@ async fn with_hold(testbed: &mut Testbed, size: &HoldsSize) -> anyhow::Result<He
         .await
         .context("could not release")?;
     let released = Instant::now();
-    let sending = Steady { first: sent, ..size.load() }.send(testbed.redis().await?, |_| true);
+    let load = Steady { first: sent, most: size.rate * (size.seconds + LOOK_SECONDS), ..size.load() };
+    let sending = load.send(testbed.redis().await?, |_| true);
     let (beside_release, _) = observed(testbed, ROUTES, sending).await?;
     let left = testbed.postgres(&dsn).await?.query_one("SELECT count(*) FROM held_routes", &[]).await?;
     let routes = i64::from(size.held()) - left.get::<_, i64>(0);
