@@ -91,7 +91,7 @@ async fn a_route_in_the_middle_of_its_append_is_waited_for_and_counts_as_publish
         // Loads the scripts into Redis: otherwise it would respond to the first request with NOSCRIPT.
         world.send(0..1).await;
         world.settled(1).await;
-        let append = redis.hold_request(b"event_id");
+        let append = redis.hold_request(PUSH_APPEND.as_bytes());
         world.send(1..2).await;
         // What follows on the same connection, as e-mails may, waits too.
         append.reached(BOUND).await;

@@ -149,7 +149,7 @@ async fn killed_with_the_scan_lock_held_the_due_routes_wait_until_it_expires_and
 // CRASH-07
 #[tokio::test]
 async fn killed_after_the_append_the_next_publisher_finds_the_marker_and_completes() {
-    for stream in [PUSH, MAIL] {
+    for (stream, append) in [(PUSH, PUSH_APPEND), (MAIL, MAIL_APPEND)] {
         let world = World::new().await;
         let redis = Proxy::start(world.redis.port()).await;
         // It must still be waiting for the response when it is killed, however busy the machine is.
@@ -158,14 +158,12 @@ async fn killed_after_the_append_the_next_publisher_finds_the_marker_and_complet
             .env("NOTIFICATION_REDIS_OPERATION_TIMEOUT", "10s")
             .env("NOTIFICATION_ROUTE_LEASE_TTL", "20s")
             .env("NOTIFICATION_PUBLISH_DEDUPE_TTL", "3m")
-            // The inspection of the outbound streams contains their names, too.
-            .env("NOTIFICATION_REPUBLISH_WINDOW", "0")
             .start()
             .await;
         // Loads the scripts into Redis: otherwise it would respond to the first request with NOSCRIPT.
         world.send(0..1).await;
         world.settled(1).await;
-        let appended = redis.hold_reply(stream.as_bytes());
+        let appended = redis.hold_reply(append.as_bytes());
         world.send(1..3).await;
         appended.reached(BOUND).await;
         let mut direct = world.redis().await;

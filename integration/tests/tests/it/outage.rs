@@ -136,12 +136,10 @@ async fn a_commit_whose_answer_is_lost_is_accepted_once() {
 async fn an_answer_of_redis_that_is_lost_is_asked_for_again_and_nothing_is_done_twice() {
     // Leases, both appends, the cached checkpoint: each is executed, and the service never receives the
     // reply.
-    for step in ["notification:route_leases:", PUSH, MAIL, "notification:stream_offsets:"] {
+    for step in ["notification:route_leases:", PUSH_APPEND, MAIL_APPEND, "notification:stream_offsets:"] {
         let world = World::new().await;
         let redis = Proxy::start(world.redis.port()).await;
-        // The inspections of the outbound streams contain their names, too.
-        let service = world.service_via(redis.port(), world.database.port());
-        let _service = service.env("NOTIFICATION_REPUBLISH_WINDOW", "0").start().await;
+        let _service = world.service_via(redis.port(), world.database.port()).start().await;
         world.send(0..1).await;
         world.settled(1).await;
         let lost = redis.lose_reply(step.as_bytes());
@@ -196,7 +194,7 @@ async fn a_user_that_cannot_be_looked_up_delays_no_entry_before_it() {
 #[tokio::test]
 async fn a_redis_without_memory_is_waited_for_and_costs_no_attempt() {
     // Redis runs out of memory before the leases are acquired, or between them and the append.
-    for step in ["notification:route_leases:", PUSH] {
+    for step in ["notification:route_leases:", PUSH_APPEND] {
         let world = World::new().await;
         let proxy = Proxy::start(world.redis.port()).await;
         // The held request must not time out before Redis is out of memory.
@@ -205,8 +203,6 @@ async fn a_redis_without_memory_is_waited_for_and_costs_no_attempt() {
             .env("NOTIFICATION_REDIS_OPERATION_TIMEOUT", "10s")
             .env("NOTIFICATION_ROUTE_LEASE_TTL", "20s")
             .env("NOTIFICATION_PUBLISH_DEDUPE_TTL", "3m")
-            // The inspections of the outbound streams contain their names, too.
-            .env("NOTIFICATION_REPUBLISH_WINDOW", "0")
             .start()
             .await;
         let held = proxy.hold_request(step.as_bytes());

@@ -179,16 +179,11 @@ async fn the_routes_of_a_killed_replica_do_not_wait_for_the_end_of_a_backlog() {
     const BATCH: u32 = 64;
     let world = World::new().await;
     let redis = Proxy::start(world.redis.port()).await;
-    // The inspection of the outbound streams contains their names, too, and would be held.
-    let slow = |service: ServiceBuilder| {
-        service
-            .env("NOTIFICATION_PUBLISH_BATCH_SIZE", BATCH.to_string())
-            .env("NOTIFICATION_REPUBLISH_WINDOW", "0")
-    };
+    let slow = |service: ServiceBuilder| service.env("NOTIFICATION_PUBLISH_BATCH_SIZE", BATCH.to_string());
     let first = slow(world.service_via(redis.port(), world.database.port())).start().await;
     world.send(0..1).await;
     world.settled(1).await;
-    let appending = redis.hold_request(PUSH.as_bytes());
+    let appending = redis.hold_request(PUSH_APPEND.as_bytes());
     backlog(&world, BACKLOG, "timestamptz '2026-01-01' + n * interval '1 millisecond'").await;
     appending.reached(BOUND).await;
     first.kill().await;

@@ -115,13 +115,11 @@ async fn killed_between_the_new_append_and_its_completion_the_resend_has_one_ent
         .env("NOTIFICATION_REDIS_OPERATION_TIMEOUT", "10s")
         .env("NOTIFICATION_ROUTE_LEASE_TTL", "20s")
         .env("NOTIFICATION_PUBLISH_DEDUPE_TTL", "3m")
-        // The inspection of the outbound streams contains their names, too.
-        .env("NOTIFICATION_REPUBLISH_WINDOW", "0")
         .start()
         .await;
     world.send(1..=3).await;
     world.settled(3).await;
-    let appended = redis.hold_reply(PUSH.as_bytes());
+    let appended = redis.hold_reply(PUSH_APPEND.as_bytes());
     let report =
         done(&world, &["resend", "--channel", "push", "--since", "2000-01-01T00:00:00Z", "--yes", "--json"])
             .await;

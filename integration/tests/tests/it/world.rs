@@ -16,6 +16,11 @@ use store_redis::append_command;
 pub(crate) const INTENTS: &str = "notification:intents";
 pub(crate) const PUSH: &str = "gateway:client-events";
 pub(crate) const MAIL: &str = "mail:delivery_commands";
+/// A field of each client event: of the requests that the service sends, it is in the appends to [`PUSH`] alone.
+/// The stream's name is in the key of each lease, too.
+pub(crate) const PUSH_APPEND: &str = "event_id";
+/// The same of [`MAIL`].
+pub(crate) const MAIL_APPEND: &str = "delivery_id";
 pub(crate) const CACHED_CHECKPOINT: &str =
     "notification:stream_offsets:{notification:intents}:bm90aWZpY2F0aW9uOmludGVudHM";
 /// The longest wait in a test, on a machine that builds at the same time: an entry of 16 MiB took a debug
