@@ -22,7 +22,7 @@ pub(crate) const PARAMS: [Param; 3] = [
         "id",
         Takes::Text,
         "Required. The id of a stream entry, intents or outbound, of a notification, of a route (`event_id`, `delivery_id`), of an event of an outbox, of a \
-         request or of a trace; or an idempotency key.",
+         request (of an intent or of an operator's change) or of a trace; or an idempotency key.",
     ),
     Param::new("producer", Takes::Text, "The id is an idempotency key of this producer."),
     Param::new("stream", Takes::Text, "The id is that of an entry of this stream."),

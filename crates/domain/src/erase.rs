@@ -304,7 +304,7 @@ impl Mentions {
     }
 }
 
-/// The data that an erasure would concern. Entries of streams are not counted before it.
+/// The data that an erasure would concern.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, JsonSchema)]
 #[schemars(rename = "PlannedErasure")]
 pub struct ErasurePlan {
@@ -319,6 +319,10 @@ pub struct ErasurePlan {
     pub first: Vec<NotificationId>,
     /// Number of malformed intents that name the user, among those that were looked at.
     pub malformed_intents: u64,
+    /// Number of entries of streams that name the user.
+    #[serde(flatten, serialize_with = "StreamEntryCount::serialize")]
+    #[schemars(with = "StreamEntryCount")]
+    pub stream_entries: Counted,
     /// The user directory of the service has a document of the user.
     pub directory_document: bool,
     /// Texts that only mention the user, and stay.
@@ -332,6 +336,14 @@ counted_form!(
     notifications,
     notifications_capped,
     "There may be more than `notifications`."
+);
+
+counted_form!(
+    StreamEntryCount,
+    "How many entries of the streams name the user, without those of the intents stream that are not processed yet.",
+    stream_entries,
+    stream_entries_capped,
+    "There may be more than `stream_entries`: only the first entries of each stream were read, or some cannot be deleted yet."
 );
 
 /// The receipt of an erasure: counts and times, without the id of the user.

@@ -48,9 +48,9 @@ pub struct Matches {
 /// Something that an id refers to.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, JsonSchema)]
 pub struct Match {
-    /// `accepted`, `duplicate`, `conflict`, `malformed`, `unread` or `published`, which is an entry of an
-    /// outbound stream; of an entry whose outcome nothing shows, `forgotten`. If nothing was found,
-    /// `trimmed`, `deleted`, `stream_unavailable`, `no_route` or `unknown`.
+    /// `accepted`, `duplicate`, `conflict`, `malformed` or `unread`; `published`, which is an entry of an
+    /// outbound stream; `change`, which is a request of an operator; of an entry whose outcome nothing shows,
+    /// `forgotten`. If nothing was found, `trimmed`, `deleted`, `stream_unavailable`, `no_route` or `unknown`.
     pub outcome: &'static str,
     /// Explanation for a person, without a full stop.
     pub sentence: String,
@@ -58,6 +58,8 @@ pub struct Match {
     pub notification_id: Option<NotificationId>,
     /// The route, if the id is that of a route.
     pub route_id: Option<String>,
+    /// The request of an operator: its actions are those of `GET /v1/actions?request_id=`.
+    pub request_id: Option<String>,
     /// The malformed intent.
     pub malformed_intent: Option<MalformedSummary>,
     /// The other intent of a conflict; else `null`.
@@ -80,6 +82,7 @@ impl Match {
             sentence: format!("{}{differs}", fate.sentence(now)),
             notification_id: fate.notification().cloned(),
             route_id: fate.route_id().map(str::to_owned),
+            request_id: fate.request_id().map(str::to_owned),
             malformed_intent: fate.malformed().cloned(),
             conflict,
             tone: fate.tone(),

@@ -43,7 +43,7 @@ use domain::ports::{
 use domain::query::{COUNT_CAP, Counted};
 use tokio::time::Instant;
 
-/// The most pages of rows that a plan looks at, of each table.
+/// The most pages that a plan looks at, of each table and stream.
 const PLANNED_PAGES: usize = 40;
 
 mod records;
@@ -134,6 +134,9 @@ where
         plan.malformed_intents = run.rows.malformed_intents;
         plan.mentions = run.mentions;
         plan.mentions.count.capped |= !run.complete;
+        let mut run = Run::new(self, &user, None, PLANNED_PAGES);
+        run.streams().await?;
+        plan.stream_entries = Counted { count: run.stream_entries, capped: !run.complete };
         Ok(Some(plan))
     }
 

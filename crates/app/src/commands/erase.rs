@@ -115,7 +115,7 @@ fn print_plan(out: &mut impl Write, user: &str, plan: &ErasurePlan) -> anyhow::R
     if plan.directory_document {
         print_line(out, &format!("the user directory has a document of {user}"))?;
     }
-    print_line(out, "entries of streams that name the user are deleted too, and not counted before")?;
+    print_line(out, &format!("{} entries of streams name {user}", plan.stream_entries))?;
     print_mentions(out, &plan.mentions)
 }
 

@@ -17,8 +17,8 @@ use crate::wiring;
 /// The intent to explain.
 #[derive(Args, Debug)]
 pub struct ExplainArgs {
-    /// Any id: of a stream entry, a notification, a route (event_id, delivery_id), a request or a trace, or
-    /// an idempotency key
+    /// Any id: of a stream entry, a notification, a route (event_id, delivery_id), a request (of an intent or
+    /// of an operator's change) or a trace, or an idempotency key
     #[arg(value_parser = parse_text)]
     name: String,
     /// The id is an idempotency key of this producer
@@ -34,18 +34,18 @@ pub struct ExplainArgs {
 /// The examples of `explain`.
 pub const EXAMPLES: &str = "\
 Examples:
-  notification explain 1775121700000-0                                 what XADD answered, or the id of an outbound entry
+  notification explain 1775121700000-0                                 what XADD returned, or the id of an outbound entry
   notification explain 1775121700447-0 --stream gateway:client-events  an entry of this stream only
   notification explain game-123:turn-54 --producer game_master         an idempotency key
-  notification explain 0197a2c4-7f00-7000-8000-0123456789ab            what POST /v1/intents answered, or an event of an outbox
+  notification explain 0197a2c4-7f00-7000-8000-0123456789ab            what POST /v1/intents returned, or an event of an outbox
   notification explain 1775121700000-0/push:user:u-1                   an event_id or a delivery_id
   notification explain 4bf92f3577b34da6a3ce929d0e0e4736                a request id or a trace id
   notification explain game-123:turn-54 --json | jq -r '.found[].outcome'
 
-The outcome of an intent is accepted, duplicate, conflict, malformed or unread, and that of an entry of an outbound stream published;
-where nothing tells it, forgotten, trimmed, deleted, stream_unavailable or unknown, with what was searched. Without --producer and --stream
+The outcome of an intent is accepted, duplicate, conflict, malformed or unread, that of an entry of an outbound stream published,
+and that of an operator's request change; where nothing tells it, forgotten, trimmed, deleted, stream_unavailable or unknown, with what was searched. Without --producer and --stream
 an id is looked for as all that it may be, and everything found is listed. Request ids and trace ids are looked for last, among the newest 100,000
-notifications. The exit code is 1 if nothing was found. --json prints what GET /v1/find answers. Entries are read by the catalogue of this
+notifications and the newest actions of operators. The exit code is 1 if nothing was found. --json prints what GET /v1/find returns. Entries are read by the catalogue of this
 environment (NOTIFICATION_CATALOG_PATH).";
 
 /// Runs the command with these variables, and prints to `out`.

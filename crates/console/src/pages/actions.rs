@@ -20,7 +20,7 @@ use crate::ports::{Console, Ports};
 use crate::widgets::{column, empty, number, numbers, table, time, too_many, visible};
 
 /// The address of the list.
-const PATH: &str = "/console/actions";
+pub(super) const PATH: &str = "/console/actions";
 const PARAMS: [&str; 7] = ["actor", "action", "request_id", "after", "before", "limit", "cursor"];
 
 /// The route of this page.

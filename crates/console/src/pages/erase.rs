@@ -96,9 +96,10 @@ fn planned(operator: &Operator, user_id: &str, plan: &ErasurePlan) -> Markup {
                 ("User", visible(user_id)),
                 ("Notifications to the user", html! { (format!("{:#}", plan.notifications)) }),
                 ("Malformed intents that name the user", html! { (number(plan.malformed_intents)) }),
+                ("Entries of streams that name the user", html! { (format!("{:#}", plan.stream_entries)) }),
                 ("Document of the user directory", html! { @if plan.directory_document { "yes" } @else { "none" } }),
             ]))
-            p { "Routes, receipts, dead letters, stored answers, raw fields and entries of the streams go; the entries are counted afterwards. Notifications to others stay without the user. This cannot be undone." }
+            p { "Routes, receipts, dead letters, stored responses, raw fields and entries of the streams go. Notifications to others stay without the user. This cannot be undone." }
             (listed("Some of the notifications", plan.first.iter().map(NotificationId::as_str)))
             (mentioned(&plan.mentions))
         }

@@ -37,8 +37,17 @@ fn notification_page(one: &Match) -> Option<String> {
     Some(address(&path, one.route_id.iter().map(|route| ("route", route.as_str()))))
 }
 
+/// The list of the actions of an operator's request.
+fn actions_page(one: &Match) -> Option<String> {
+    let request_id = one.request_id.as_deref()?;
+    Some(address(super::actions::PATH, [("request_id", request_id)]))
+}
+
 /// The page of a match; `None` if it has none, as an entry that is not read yet.
 fn page_of(one: &Match) -> Option<String> {
+    if let Some(page) = actions_page(one) {
+        return Some(page);
+    }
     match &one.malformed_intent {
         Some(malformed) => Some(entry_path(malformed)),
         None => notification_page(one).filter(|_| one.is_found && one.outcome != "unread"),
@@ -76,7 +85,7 @@ async fn find<P: Ports>(
                 (text_field(&params, "stream", "It is an entry of the stream", None))
                 div.actions.wide { button.primary type="submit" { "Find" } }
             }
-            p.hint { "The id of a stream entry, intents or outbound, of a notification, a route (event_id, delivery_id), an event of an outbox, a request or a trace; or an idempotency key." }
+            p.hint { "The id of a stream entry, intents or outbound, of a notification, a route (event_id, delivery_id), an event of an outbox, a request (of an intent or of an operator) or a trace; or an idempotency key." }
             (producers(&console.settings.catalog))
         }
         @if let Some(found) = &found { (answer(found)) }
@@ -95,6 +104,7 @@ fn answer(found: &Matches) -> Markup {
                 @if let Some(malformed) = &one.malformed_intent {
                     a href=(entry_path(malformed)) { "entry " (visible(&malformed.key.entry_id)) } br;
                 }
+                @if let Some(path) = actions_page(one) { a href=(path) { "its actions" } br; }
                 @if let Some(path) = notification_page(one) { a.id href=(path) { (visible(name)) } }
             },
         ]

@@ -75,7 +75,7 @@ impl Place for ActionPlace {
 }
 
 /// One transaction of an operator's request.
-#[derive(Clone, PartialEq, Debug, Serialize, JsonSchema)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, JsonSchema)]
 #[schemars(rename = "OperatorAction")]
 pub struct RecordedAction {
     /// Number of the row.

@@ -1,5 +1,5 @@
 //! Erasing a user from the streams: all entries are read from the first to the last, and those that name the
-//! user are deleted.
+//! user are deleted, or counted for a plan.
 
 use ambient::Timestamp;
 use domain::entry::{EntryId, RawFields};
@@ -21,17 +21,17 @@ where
     D: EntryDeletion,
     L: LeaseStore,
 {
-    /// Deletes entries, and records how many, also if an error ended that early.
+    /// Deletes or counts entries, and records how many, also if an error ended that early.
     pub(super) async fn streams(&mut self) -> Result<(), StoreError> {
-        let deleted = self.delete_entries().await;
+        let ended = self.all_streams().await;
         if let (Some(actor), 1..) = (self.actor, self.stream_entries) {
             let tables = &self.eraser.stores.tables;
             tables.record_stream_entries(self.user, self.stream_entries, actor).await?;
         }
-        deleted
+        ended
     }
 
-    async fn delete_entries(&mut self) -> Result<(), StoreError> {
+    async fn all_streams(&mut self) -> Result<(), StoreError> {
         let Eraser { stores, settings, .. } = self.eraser;
         // Entries after the checkpoint have no outcome yet, and stay. The next run finds what they become.
         let checkpoint = stores.audited.audited_checkpoint(&settings.intents_stream).await?;
@@ -49,7 +49,8 @@ where
         Ok(())
     }
 
-    /// Deletes the entries of the user up to `processed`, and counts later ones and unreadable ones.
+    /// Deletes the entries of the user up to `processed`, or counts them for a plan, and counts later ones and
+    /// unreadable ones.
     async fn stream(
         &mut self,
         stream: &str,
@@ -60,7 +61,10 @@ where
         let Some(state) = stores.streams.inspect_stream(stream).await? else { return Ok(()) };
         let (until, processed) = (state.last_generated, processed.unwrap_or(state.last_generated));
         let mut after = EntryId::ZERO;
-        while !self.is_over() {
+        for _ in 0..self.max_pages {
+            if self.is_over() {
+                return Ok(());
+            }
             let entries = stores.streams.list_entries(stream, after, until, READ_LIMIT).await?;
             let Some(last) = entries.last() else { return Ok(()) };
             after = last.id;
@@ -73,8 +77,12 @@ where
                 entries.iter().filter(is_users).partition(is_done);
             let done: Vec<EntryId> = done.into_iter().map(|entry| entry.id).collect();
             self.unread_entries += unread.len() as u64;
-            self.stream_entries += stores.deletion.delete_entries(stream, &done).await?;
+            self.stream_entries += match self.actor {
+                Some(_) => stores.deletion.delete_entries(stream, &done).await?,
+                None => done.len() as u64,
+            };
         }
+        self.complete = false;
         Ok(())
     }
 }

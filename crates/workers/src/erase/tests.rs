@@ -180,6 +180,7 @@ async fn a_plan_changes_nothing() {
     let plan = eraser(&fakes, None).plan_erasure("u-1").await.expect("it is there").expect("an installation");
     assert_eq!((plan.notifications.count, plan.malformed_intents, plan.directory_document), (8, 1, true));
     assert_eq!((plan.mentions.count.count, plan.mentions.count.capped), (2, false));
+    assert_eq!((plan.stream_entries.count, plan.stream_entries.capped), (16, false));
     assert_eq!(*fakes.contents(), contents(12));
     assert_eq!(takeable(&fakes, &contents(12)).await.len(), 8);
 }

@@ -13,7 +13,7 @@ use domain::intent::decode;
 use domain::outbound::route_of;
 use domain::ports::{IntentStream, LeaderLookup, Queries, StoreError, StreamQueries, error_chain};
 use domain::query::{
-    EntryLook, FoundEntry, MalformedFilter, MalformedPlace, MalformedSummary, NotificationFilter, PageLimit,
+    ActionFilter, EntryLook, FoundEntry, MalformedFilter, MalformedPlace, MalformedSummary, NotificationFilter, PageLimit,
     Status, UnreadEntries,
 };
 use domain::record::{IdempotencyKey, NotificationId, Record};
@@ -95,9 +95,22 @@ where
                 self.searched.push(format!(
                     "request ids and trace ids of the newest {TRACED_NOTIFICATIONS} notifications"
                 ));
-                self.accepted(&newest).await
+                let mut fates = self.accepted(&newest).await?;
+                fates.extend(self.change(id).await?);
+                Ok(fates)
             }
         }
+    }
+
+    /// The change that an operator requested under this id.
+    async fn change(&mut self, request_id: &str) -> Result<Option<Fate>, StoreError> {
+        let filter = ActionFilter { request_id: Some(request_id.to_owned()), ..ActionFilter::default() };
+        let page = self.search.queries.list_actions(&filter, None, PageLimit::default()).await?;
+        self.searched.push("request ids of the newest actions of operators".to_owned());
+        let count = page.items.iter().map(|action| action.affected).sum();
+        let affected = Counted { count, capped: page.next.is_some() };
+        let newest = page.items.into_iter().next();
+        Ok(newest.map(|newest| Fate::Change { request_id: request_id.to_owned(), newest, affected }))
     }
 
     async fn accepted(&self, ids: &[NotificationId]) -> Result<Vec<Fate>, StoreError> {

@@ -121,6 +121,7 @@ async fn an_erased_person_is_in_no_table_and_no_stream_and_others_keep_what_is_t
     let plan = plan.json();
     assert_eq!((&plan["notifications"], &plan["malformed_intents"]), (&json!(3), &json!(1)), "{plan}");
     assert_eq!(plan["mentions"], 2, "a payload and a field: {plan}");
+    assert_eq!(plan["stream_entries"], 8, "{plan}");
     assert!(tables_with(&world, USER).await.contains(&"routes".to_owned()));
 
     let done = erase(&service, Some("k-1"), &json!({"user_id": USER})).await;

@@ -107,10 +107,27 @@ async fn every_id_of_an_intent_leads_to_its_notification_by_command_http_and_con
         }
     }
 
+    let hold = ["hold", "--channel", "push", "--reason", "a move", "--yes", "--json"];
+    let held = unhurried(world.service()).arguments(hold).run().await;
+    let report: Value = serde_json::from_str(&held.stdout).unwrap_or_else(|_| panic!("{held:?}"));
+    let request_id = report["request_id"].as_str().unwrap_or_else(|| panic!("{report}"));
+    let (finished, document) = faces.command(request_id, None).await;
+    let change = &document["found"][0];
+    assert_eq!((finished.code, &change["outcome"]), (Some(0), &"change".into()), "{document}");
+    assert_eq!(change["request_id"], request_id);
+    assert_eq!(faces.api(request_id, None).await["found"], document["found"]);
+    let page = faces.browser.get(&service.api_addr(), &format!("/console/find?id={request_id}")).await;
+    let location = page.header("location").unwrap_or_default();
+    assert_eq!((page.status, location), (303, &*format!("/console/actions?request_id={request_id}")));
+
     let (finished, document) = faces.command("no-such-id", None).await;
     assert_eq!((finished.code, &document["found"][0]["outcome"]), (Some(1), &"unknown".into()));
     let searched = document["searched"].to_string();
-    for place in ["notifications with the idempotency key no-such-id", "the newest 100000 notifications"] {
+    for place in [
+        "notifications with the idempotency key no-such-id",
+        "the newest 100000 notifications",
+        "the newest actions of operators",
+    ] {
         assert!(searched.contains(place), "{place}: {searched}");
     }
     let page = faces.browser.get(&service.api_addr(), "/console/find?id=no-such-id").await;

@@ -265,6 +265,7 @@ pub(in crate::openapi) fn erased() -> Value {
     let plan = ErasurePlan {
         user_hash: user_hash.clone(),
         notifications: Counted { count: 2, capped: false },
+        stream_entries: Counted { count: 4, capped: false },
         directory_document: true,
         ..ErasurePlan::default()
     };

@@ -5,7 +5,7 @@ use ambient::Timestamp;
 use crate::document::Tone;
 use crate::entry::EntryId;
 use crate::malformed::Rejection;
-use crate::query::{Counted, MalformedSummary, Waiting};
+use crate::query::{Counted, MalformedSummary, RecordedAction, Waiting};
 use crate::record::{NotificationId, Record};
 use crate::route::RouteKey;
 
@@ -20,6 +20,15 @@ pub enum Fate {
         accepted_at: Timestamp,
         /// The route that is meant; `None` if the whole notification is.
         route_id: Option<String>,
+    },
+    /// No intent, but a change that an operator requested.
+    Change {
+        /// Id of the request.
+        request_id: String,
+        /// The newest of its actions.
+        newest: RecordedAction,
+        /// Number of rows that its listed actions changed; capped if there are more actions.
+        affected: Counted,
     },
     /// The entry of an outbound stream that belongs to a route.
     Published {
@@ -157,6 +166,7 @@ impl Fate {
     pub fn name(&self) -> &'static str {
         match self {
             Self::Accepted { .. } => "accepted",
+            Self::Change { .. } => "change",
             Self::Published { .. } => "published",
             Self::Duplicate { .. } => "duplicate",
             Self::Conflict { .. } => "conflict",
@@ -188,6 +198,7 @@ impl Fate {
             Self::NoRoute(key) | Self::Published { key, exists: true, .. } => Some(&key.notification_id),
             Self::Unread { expected: Expected::Duplicate(id) | Expected::Conflict(id), .. } => Some(id),
             Self::Malformed(_)
+            | Self::Change { .. }
             | Self::Published { .. }
             | Self::Unread { .. }
             | Self::Forgotten { .. }
@@ -205,10 +216,21 @@ impl Fate {
         }
     }
 
+    /// The request of an operator, if that is what was found.
+    pub fn request_id(&self) -> Option<&str> {
+        match self {
+            Self::Change { request_id, .. } => Some(request_id),
+            _ => None,
+        }
+    }
+
     /// The quality of the fate.
     pub fn tone(&self) -> Tone {
         match self {
-            Self::Accepted { .. } | Self::Duplicate { .. } | Self::Published { .. } => Tone::Good,
+            Self::Accepted { .. }
+            | Self::Change { .. }
+            | Self::Duplicate { .. }
+            | Self::Published { .. } => Tone::Good,
             Self::Unread { .. } | Self::Forgotten { .. } => Tone::Warning,
             Self::Conflict { .. }
             | Self::Malformed(_)

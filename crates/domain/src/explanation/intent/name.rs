@@ -28,7 +28,7 @@ pub enum Reading {
     Route(RouteKey),
     /// An idempotency key, which is also the `event_id` of an event from an outbox.
     Key(String),
-    /// A request id or a trace id.
+    /// A request id, of an intent or of an operator's change, or a trace id.
     Trace(String),
 }
 

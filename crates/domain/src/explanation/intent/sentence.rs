@@ -5,7 +5,7 @@ use ambient::Timestamp;
 use super::fate::{Absence, Expected, Fate, TermState};
 use crate::entry::EntryId;
 use crate::malformed::{Rejection, rule_of};
-use crate::query::{Counted, MalformedSummary, Waiting};
+use crate::query::{Counted, MalformedSummary, RecordedAction, Waiting};
 use crate::record::NotificationId;
 use crate::route::RouteKey;
 
@@ -19,6 +19,13 @@ impl Fate {
             Self::Accepted { notification_id, accepted_at, route_id: Some(route_id) } => format!(
                 "Accepted at {accepted_at}: it is the route {route_id} of the notification {notification_id}"
             ),
+            Self::Change { request_id, newest: RecordedAction { action, actor, at, .. }, affected } => {
+                let least = if affected.capped { "at least " } else { "" };
+                format!(
+                    "The request {request_id} of {actor}: {action}, {least}{} rows changed, the last at {at}",
+                    affected.count
+                )
+            }
             Self::Published { stream, id, key: RouteKey { notification_id, route_id }, exists } => {
                 let end = if *exists { "" } else { ", which retention has deleted" };
                 format!(
