@@ -50,7 +50,8 @@ pub struct Matches {
 pub struct Match {
     /// `accepted`, `duplicate`, `conflict`, `malformed` or `unread`; `published`, which is an entry of an
     /// outbound stream; `change`, which is a request of an operator; of an entry whose outcome nothing shows,
-    /// `forgotten`. If nothing was found, `trimmed`, `deleted`, `stream_unavailable`, `no_route` or `unknown`.
+    /// `forgotten`. If nothing was found, `trimmed`, `deleted`, `stream_unavailable`, `no_route` or
+    /// `unknown`.
     pub outcome: &'static str,
     /// Explanation for a person, without a full stop.
     pub sentence: String,

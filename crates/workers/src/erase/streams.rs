@@ -49,8 +49,8 @@ where
         Ok(())
     }
 
-    /// Deletes the entries of the user up to `processed`, or counts them for a plan, and counts later ones and
-    /// unreadable ones.
+    /// Deletes the entries of the user up to `processed`, or counts them for a plan, and counts later ones
+    /// and unreadable ones.
     async fn stream(
         &mut self,
         stream: &str,

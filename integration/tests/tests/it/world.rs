@@ -16,8 +16,8 @@ use store_redis::append_command;
 pub(crate) const INTENTS: &str = "notification:intents";
 pub(crate) const PUSH: &str = "gateway:client-events";
 pub(crate) const MAIL: &str = "mail:delivery_commands";
-/// A field of each client event: of the requests that the service sends, it is in the appends to [`PUSH`] alone.
-/// The stream's name is in the key of each lease, too.
+/// A field of each client event: of all requests of the service to Redis, only appends to [`PUSH`] contain
+/// it. The name of the stream is also in the key of each lease.
 pub(crate) const PUSH_APPEND: &str = "event_id";
 /// The same of [`MAIL`].
 pub(crate) const MAIL_APPEND: &str = "delivery_id";
