@@ -1,10 +1,11 @@
-//! Clock, unique ids and randomness, the one format in which errors are logged, and the rule for logging
-//! failures that repeat.
+//! Clock, unique ids and randomness, the one format in which errors are logged, the rule for logging failures
+//! that repeat, and the age of the data behind a response.
 //!
 //! The first three are traits with a real implementation and a test double, so that every rule built on them
 //! can be tested with chosen values.
 
 mod clock;
+pub mod data_age;
 mod episode;
 mod error_chain;
 mod ids;

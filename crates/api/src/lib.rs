@@ -40,6 +40,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::RawQuery;
+use axum::middleware::from_fn;
 use axum::routing::{get, post};
 use bytes::Bytes;
 use http_server::BodyLimit;
@@ -84,5 +85,6 @@ pub fn router<P: Ports>(api: Api<P>, guard: &TokenGuard) -> Router {
         .route("/v1/receipts", reporter(post(receipts::record::<P>).layer(batch_limit)))
         .route("/v1/status", viewer(get(status::show::<P>)))
         .route("/openapi.json", get(move |query: RawQuery| openapi::show(query, document)));
+    let router = router.layer(from_fn(http_server::data_age::add));
     http_server::problem::with_fallbacks(router.with_state(Arc::new(api)))
 }

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use ambient::RandomTokens;
+use ambient::{RandomTokens, data_age};
 use anyhow::Context;
 use clap::{CommandFactory, Parser, Subcommand};
 
@@ -279,8 +279,11 @@ impl Cli {
 fn block_on(work: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.context("could not start the runtime")?;
-    let outcome = runtime.block_on(work);
+    let (outcome, age) = runtime.block_on(data_age::measured(work));
     runtime.shutdown_background();
+    if let Some(age) = age {
+        eprintln!("read from a replica: changes of the last {:.1} s may be missing", age.as_secs_f64());
+    }
     outcome
 }
 

@@ -11,12 +11,12 @@ use std::time::Duration;
 use ambient::{Episode, RandomTokens, Recovery};
 use anyhow::Context;
 use lock::{LockManager, TableNames};
-use pg::{Dsn, PgError, PgPool, PoolSettings, SessionSettings};
-use store_postgres::{PgQueries, PgStore};
+use pg::{Dsn, DsnError, PgError, PgPool, PoolSettings, SessionSettings};
+use store_postgres::{PgQueries, PgStore, ReadReplicas};
 use store_redis::{KeyUse, RedisClient};
 use tokio::time::{Instant, timeout_at};
 
-use crate::config::{Config, Redis, RelayConfig, RelayMode, UserDirectory};
+use crate::config::{Config, Postgres, Redis, RelayConfig, RelayMode, UserDirectory};
 use crate::{installation, migrations, topology, versions, wiring};
 
 /// The time for Redis to respond at the start.
@@ -261,21 +261,44 @@ fn query_connections(config: &Config) -> usize {
     ((config.postgres.max_open_conns - LOCK_CONNECTIONS) / 4).clamp(1, MAX_QUERY_CONNECTIONS)
 }
 
-/// Creates the API's pools for searches and lists, and for reads by primary key.
-pub(crate) fn open_queries(config: &Config, query_timeout: Duration) -> anyhow::Result<PgQueries> {
-    let searches = query_pool(config, query_connections(config), query_timeout)?;
-    let lookups = query_pool(config, LOOKUP_CONNECTIONS, config.postgres.operation_timeout)?;
-    Ok(PgQueries::new(searches).with_lookups(lookups))
+/// The API's queries.
+pub(crate) struct ApiQueries {
+    /// The queries that read the primary.
+    pub(crate) current: PgQueries,
+    /// The same queries, whose lists, searches and counts read from replicas if there are any.
+    pub(crate) lists: PgQueries,
 }
 
-fn query_pool(
-    config: &Config,
-    max_connections: usize,
-    operation_timeout: Duration,
-) -> anyhow::Result<PgPool> {
-    let settings =
-        PoolSettings { max_connections, operation_timeout, session: store_postgres::QUERY_SESSION };
-    PgPool::new(&config.postgres.dsn, settings).context("PostgreSQL cannot be used as configured")
+/// Creates the API's pools for searches and lists, and for reads by primary key.
+pub(crate) fn open_queries(config: &Config, query_timeout: Duration) -> anyhow::Result<ApiQueries> {
+    let postgres = &config.postgres;
+    let session = store_postgres::QUERY_SESSION;
+    let for_searches =
+        PoolSettings { max_connections: query_connections(config), operation_timeout: query_timeout, session };
+    let for_lookups =
+        PoolSettings { max_connections: LOOKUP_CONNECTIONS, operation_timeout: postgres.operation_timeout, session };
+    let open = |settings| PgPool::new(&postgres.dsn, settings);
+    let pools = open(for_searches).and_then(|searches| Ok((searches, open(for_lookups)?)));
+    let (searches, lookups) = pools.context("PostgreSQL cannot be used as configured")?;
+    let current = PgQueries::new(searches).with_lookups(lookups.clone());
+    let lists = reading_replicas(&current, lookups, postgres, for_searches)?;
+    Ok(ApiQueries { current, lists })
+}
+
+/// The queries with the configured read replicas, each with a pool of its own. `primary` measures their age.
+pub(crate) fn reading_replicas(
+    queries: &PgQueries,
+    primary: PgPool,
+    postgres: &Postgres,
+    settings: PoolSettings,
+) -> anyhow::Result<PgQueries> {
+    if postgres.replicas.is_empty() {
+        return Ok(queries.clone());
+    }
+    let open = |dsn: &Dsn| Ok((dsn.clone(), PgPool::new(dsn, settings)?));
+    let replicas: Result<Vec<_>, DsnError> = postgres.replicas.iter().map(open).collect();
+    let replicas = replicas.context("a replica in NOTIFICATION_POSTGRES_REPLICA_DSNS cannot be used as configured")?;
+    Ok(queries.clone().with_replicas(ReadReplicas::new(primary, replicas, postgres.replica_max_lag)))
 }
 
 fn open_locks(config: &Config) -> anyhow::Result<LockManager> {

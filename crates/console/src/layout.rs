@@ -10,6 +10,7 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use domain::query::ServiceState;
+use http_server::data_age::DataAge;
 use maud::{DOCTYPE, Markup, html};
 
 use crate::assets::{CSS_PATH, JS_PATH, icon_path};
@@ -94,7 +95,8 @@ impl Page {
         self
     }
 
-    fn html(&self, visitor: Option<&Visitor>) -> Markup {
+    /// The document; `age` is that of its data, if it was read from a replica.
+    fn html(&self, visitor: Option<&Visitor>, age: Option<DataAge>) -> Markup {
         html! {
             (DOCTYPE)
             html lang="en" {
@@ -118,6 +120,9 @@ impl Page {
                         div.heading {
                             h1 { (visible(&self.title)) }
                             @if self.is_live { (refresh()) }
+                        }
+                        @if let Some(DataAge(age)) = age {
+                            p.hint { "Read from a replica: changes of the last " (format!("{:.1}", age.as_secs_f64())) " s may be missing." }
                         }
                         (self.content)
                     }
@@ -175,7 +180,8 @@ impl IntoResponse for Page {
 /// Turns a response with a page into HTML; other responses stay unchanged.
 pub(crate) fn render(mut response: Response, visitor: Option<&Visitor>) -> Response {
     if let Some(page) = response.extensions_mut().remove::<Page>() {
-        let html = page.html(visitor).into_string();
+        let age = response.extensions().get::<DataAge>().copied();
+        let html = page.html(visitor, age).into_string();
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"));
         *response.body_mut() = Body::from(html);
     }

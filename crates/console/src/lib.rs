@@ -58,6 +58,7 @@ pub fn router<P: Ports>(console: Console<P>) -> Router {
         .merge(sign_in::sign_out_routes())
         .route("/console/{*path}", any(error::not_found))
         .method_not_allowed_fallback(error::method_not_allowed)
+        .layer(from_fn(http_server::data_age::add))
         .layer(from_fn_with_state(Arc::clone(&console), session::require_session::<P>));
     let open = Router::new()
         .route("/console", get(|| async { Redirect::permanent("/console/") }))

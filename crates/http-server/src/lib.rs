@@ -17,6 +17,7 @@ mod body;
 mod budget;
 mod class;
 mod connection;
+pub mod data_age;
 mod exchange;
 mod frames;
 mod framing;

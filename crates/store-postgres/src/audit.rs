@@ -19,7 +19,7 @@ use crate::{PgQueries, checkpoint, republish};
 
 impl AuditStore for PgQueries {
     async fn audited_checkpoint(&self, stream: &str) -> Result<Option<Checkpoint>, StoreError> {
-        checkpoint::load(&self.session("load the checkpoint").await?, stream).await
+        self.read("load the checkpoint", async |session| checkpoint::load(session, stream).await).await
     }
 
     async fn list_audited_records(
@@ -27,11 +27,11 @@ impl AuditStore for PgQueries {
         after: &RecordCursor,
         until: Timestamp,
     ) -> Result<AuditedPage, StoreError> {
-        records::list(&self.session("list records with their routes").await?, after, until).await
+        self.read("list records with their routes", async |session| records::list(session, after, until).await).await
     }
 
     async fn get_audited_records(&self, ids: &[&NotificationId]) -> Result<AuditedPage, StoreError> {
-        records::get(&self.session("read records with their routes").await?, ids).await
+        self.read("read records with their routes", async |session| records::get(session, ids).await).await
     }
 
     async fn find_outcomes(
@@ -39,15 +39,15 @@ impl AuditStore for PgQueries {
         stream: &str,
         entries: &[EntryTrace],
     ) -> Result<Vec<FoundOutcome>, StoreError> {
-        entries::outcomes(&self.session("find the outcomes of entries").await?, stream, entries).await
+        self.read("find the outcomes of entries", async |session| entries::outcomes(session, stream, entries).await).await
     }
 
     async fn find_routes(&self, keys: &[&RouteKey]) -> Result<Vec<Option<RouteState>>, StoreError> {
-        entries::routes(&self.session("find the routes of entries").await?, keys).await
+        self.read("find the routes of entries", async |session| entries::routes(session, keys).await).await
     }
 
     async fn list_audited_names(&self, since: Timestamp) -> Result<Vec<(Channel, String)>, StoreError> {
-        republish::list_names(&self.session("list the names of the outbound streams").await?, since).await
+        self.read("list the names of the outbound streams", async |session| republish::list_names(session, since).await).await
     }
 
     async fn list_orphans(
@@ -55,7 +55,7 @@ impl AuditStore for PgQueries {
         table: ChildTable,
         after: Option<&RouteKey>,
     ) -> Result<OrphanPage, StoreError> {
-        orphans::list(&self.session("list rows without a parent").await?, table, after).await
+        self.read("list rows without a parent", async |session| orphans::list(session, table, after).await).await
     }
 }
 

@@ -5,7 +5,7 @@
 //! `operator_actions`, `sessions` of the console, `idempotency_keys` of submissions) and for each transaction
 //! or comparison over several of them (`accept`, `retention`, `republish`, `resubmit`, `operations`, `erase`,
 //! `queries`, `audit`); together they implement the stores of [`domain::ports`] on [`PgStore`], and the
-//! queries on [`PgQueries`], which has a pool of its own. Each statement stands next to the plan that it
+//! queries on [`PgQueries`], which has a pool of its own and may read from `read_replicas`. Each statement stands next to the plan that it
 //! needs; those in SQL are listed in `statements.rs`, built ones use the columns of `schema.rs`. Rows are
 //! read by name in `codec.rs`. Every change of a route is guarded by the version it was decided on. The rules
 //! for a route's next state are in `domain`, not here.
@@ -25,6 +25,7 @@ mod migrations;
 mod operations;
 mod operator_actions;
 mod queries;
+mod read_replicas;
 mod receipts;
 mod records;
 mod replicas;
@@ -41,6 +42,7 @@ mod step_down;
 pub use installation::Installation;
 pub use migrations::migrate;
 pub use queries::PgQueries;
+pub use read_replicas::ReadReplicas;
 pub use schema::{receipts_table, required_grants, users_grants};
 pub use session::{QUERY_SESSION, SESSION};
 

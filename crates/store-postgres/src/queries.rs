@@ -20,7 +20,9 @@ mod search;
 mod status;
 mod traced;
 
-use ambient::Timestamp;
+use std::time::Duration;
+
+use ambient::{Timestamp, data_age};
 use domain::ports::{ActivityQueries, Queries, StoreError};
 use domain::query::{
     ActionFilter, ActionPlace, ActivityHistory, ActivityPeriod, Causes, DeadLetter, DeadLetterCause,
@@ -34,6 +36,7 @@ use tokio_postgres::Row;
 
 use crate::codec::column;
 use crate::error::store_error;
+use crate::read_replicas::ReadReplicas;
 
 pub(crate) use dead_letters::{DeadLetterRow, dead_letter_page};
 pub(crate) use detail::{next_attempt_range, next_attempt_text};
@@ -48,19 +51,50 @@ pub struct PgQueries {
     pool: PgPool,
     /// The pool for reads by primary keys.
     lookups: PgPool,
+    /// The replicas that serve lists, searches and counts, if there are any.
+    replicas: Option<ReadReplicas>,
 }
 
 impl PgQueries {
     /// Queries on `pool`, whose sessions have the settings [`crate::QUERY_SESSION`] and whose operation
     /// timeout is that of a query.
     pub fn new(pool: PgPool) -> Self {
-        Self { lookups: pool.clone(), pool }
+        Self { lookups: pool.clone(), pool, replicas: None }
     }
 
     /// Adds a separate pool for reads by primary keys, such as that of the notification for a repeated
     /// intent: a search takes no connection from it.
     pub fn with_lookups(self, lookups: PgPool) -> Self {
         Self { lookups, ..self }
+    }
+
+    /// Reads lists, searches and counts from these replicas. Reads by primary keys stay on the primary: they
+    /// are about what has just changed.
+    #[must_use]
+    pub fn with_replicas(self, replicas: ReadReplicas) -> Self {
+        Self { replicas: Some(replicas), ..self }
+    }
+
+    /// Runs a read on a replica, or on the primary if none may be read or the replica fails. A read that took
+    /// too long is not repeated.
+    pub(crate) async fn read<T>(
+        &self,
+        operation: &'static str,
+        run: impl AsyncFn(&Session) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        if let Some(replicas) = &self.replicas
+            && let Some((replica, as_of)) = replicas.choose().await
+        {
+            let read = async { run(&replica.session(operation).await?).await };
+            match read.await {
+                Err(error @ StoreError::Unavailable { .. }) => replica.failed(error),
+                outcome => {
+                    data_age::read_as_of(as_of);
+                    return outcome;
+                }
+            }
+        }
+        run(&self.session(operation).await?).await
     }
 
     pub(crate) async fn session(&self, operation: &'static str) -> Result<Session, StoreError> {
@@ -87,7 +121,7 @@ impl Queries for PgQueries {
     }
 
     async fn list_traced(&self, id: &str) -> Result<Vec<NotificationId>, StoreError> {
-        traced::list(&self.session("list traced notifications").await?, id).await
+        self.read("list traced notifications", async |session| traced::list(session, id).await).await
     }
 
     async fn list_notifications(
@@ -96,7 +130,7 @@ impl Queries for PgQueries {
         after: Option<&RecordCursor>,
         limit: PageLimit,
     ) -> Result<Page<NotificationSummary, RecordCursor>, StoreError> {
-        notifications::list(&self.session("list notifications").await?, filter, after, limit).await
+        self.read("list notifications", async |session| notifications::list(session, filter, after, limit).await).await
     }
 
     async fn search_notifications(
@@ -105,7 +139,9 @@ impl Queries for PgQueries {
         after: Option<&RecordCursor>,
         limit: PageLimit,
     ) -> Result<SearchOutcome, StoreError> {
-        search::search(&self.pool, filter, after, limit).await
+        let within = self.pool.operation_timeout().unwrap_or(Duration::MAX);
+        let search = async |session: &Session| search::search(session, within, filter, after, limit).await;
+        self.read("search notifications", search).await
     }
 
     async fn list_actions(
@@ -114,7 +150,7 @@ impl Queries for PgQueries {
         after: Option<&ActionPlace>,
         limit: PageLimit,
     ) -> Result<Page<RecordedAction, ActionPlace>, StoreError> {
-        actions::list(&self.session("list the actions of operators").await?, filter, after, limit).await
+        self.read("list the actions of operators", async |session| actions::list(session, filter, after, limit).await).await
     }
 
     async fn list_dead_letters(
@@ -123,7 +159,7 @@ impl Queries for PgQueries {
         after: Option<&DeadLetterPlace>,
         limit: PageLimit,
     ) -> Result<Page<DeadLetter, DeadLetterPlace>, StoreError> {
-        dead_letters::list(&self.session("list dead letters").await?, filter, after, limit).await
+        self.read("list dead letters", async |session| dead_letters::list(session, filter, after, limit).await).await
     }
 
     async fn list_malformed_intents(
@@ -132,7 +168,7 @@ impl Queries for PgQueries {
         after: Option<&MalformedPlace>,
         limit: PageLimit,
     ) -> Result<Page<MalformedSummary, MalformedPlace>, StoreError> {
-        malformed::list(&self.session("list malformed intents").await?, filter, after, limit).await
+        self.read("list malformed intents", async |session| malformed::list(session, filter, after, limit).await).await
     }
 
     async fn get_malformed_intents(
@@ -148,21 +184,21 @@ impl Queries for PgQueries {
     }
 
     async fn count_dead_letters(&self) -> Result<Causes<DeadLetterCause>, StoreError> {
-        causes::of_dead_letters(&self.session("count dead letters").await?).await
+        self.read("count dead letters", async |session| causes::of_dead_letters(session).await).await
     }
 
     async fn count_malformed_intents(&self) -> Result<Causes<MalformedCause>, StoreError> {
-        causes::of_malformed_intents(&self.session("count malformed intents").await?).await
+        self.read("count malformed intents", async |session| causes::of_malformed_intents(session).await).await
     }
 
     async fn status(&self, stream: &str, now: Timestamp) -> Result<StoreStatus, StoreError> {
-        status::read(&self.session("read the status").await?, stream, now).await
+        self.read("read the status", async |session| status::read(session, stream, now).await).await
     }
 }
 
 impl ActivityQueries for PgQueries {
     async fn activity(&self, period: ActivityPeriod) -> Result<ActivityHistory, StoreError> {
-        activity::read(&self.session("read the activity").await?, period).await
+        self.read("read the activity", async |session| activity::read(session, period).await).await
     }
 }
 

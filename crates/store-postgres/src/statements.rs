@@ -6,7 +6,7 @@ use pg::Statement;
 
 use crate::{
     audit, checkpoint, dead_letters, erase, holds, installation, malformed_intents, operations,
-    operator_actions, queries, receipts, records, replicas, republish, resubmit, retention, routes, sessions,
+    operator_actions, queries, read_replicas, receipts, records, replicas, republish, resubmit, retention, routes, sessions,
     step_down,
 };
 
@@ -49,6 +49,7 @@ pub(crate) fn of_queries() -> Vec<Statement> {
         audit::records::STATEMENTS,
         erase::naming::STATEMENTS,
         operations::targets::statements::STATEMENTS,
+        read_replicas::STATEMENTS,
     ];
     [texts.concat(), queries::statements()].concat()
 }

@@ -43,8 +43,10 @@ const MAX_READ_BYTES: usize = 2 * 1024 * 1024;
 /// The stores that an audit reads.
 #[derive(Clone, Debug)]
 pub struct AuditStores<S, R, O, C, L> {
-    /// The tables.
+    /// The tables, or a replica of them whose rows may be a little old.
     pub tables: S,
+    /// The tables as they are now, in which a discrepancy is looked for again.
+    pub current: S,
     /// The streams, entry by entry.
     pub streams: R,
     /// The outbound streams, read by entry ids.
@@ -181,7 +183,7 @@ where
         let stream = &*self.settings.intents_stream;
         let stores = &self.stores;
         let cached = retry(async || stores.cache.load(stream).await).await?;
-        let durable = retry(async || stores.tables.audited_checkpoint(stream).await).await?;
+        let durable = retry(async || stores.current.audited_checkpoint(stream).await).await?;
         let state = retry(async || stores.streams.inspect_stream(stream).await).await?;
         let leader = retry(async || stores.leader.leader().await).await?;
         let stream = state.map(StreamState::from);

@@ -48,7 +48,7 @@ pub async fn run(args: ActionsArgs, vars: Vars, out: &mut impl Write) -> Result<
     let filter =
         ActionFilter { actor: args.actor, action: args.action, request_id: args.request, after, before };
     let place: Option<ActionPlace> = args.paging.after(&filter)?;
-    let page = tables.queries.list_actions(&filter, place.as_ref(), args.paging.limit()).await;
+    let page = tables.lists.list_actions(&filter, place.as_ref(), args.paging.limit()).await;
     let page = tables.explained(page)?;
     let listing = Listing {
         what: "action",

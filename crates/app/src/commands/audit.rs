@@ -92,7 +92,8 @@ fn stores(config: &AuditConfig, tables: &Tables, redis: &RedisClient) -> anyhow:
     let outbound = &config.outbound;
     let keyspace = Keyspace::new(&config.tables.intents_stream, &outbound.gateway.key, &outbound.mail.key);
     Ok(AuditStores {
-        tables: tables.queries.clone(),
+        tables: tables.lists.clone(),
+        current: tables.queries.clone(),
         streams: RedisStreamReader::new(redis),
         outbound: RedisOutbound::new(redis, &keyspace, target(&outbound.gateway), target(&outbound.mail)),
         cache: RedisCheckpoints::new(redis),

@@ -77,7 +77,7 @@ async fn list(args: &ListArgs, vars: Vars, out: &mut impl Write) -> Result<(), F
     let now = tables.explained(tables.queries.now().await)?;
     let filter = DeadLetterFilter { discarded: args.discarded, ..args.filter.filter(now)? };
     let after: Option<DeadLetterPlace> = args.paging.after(&filter)?;
-    let page = tables.queries.list_dead_letters(&filter, after.as_ref(), args.paging.limit()).await;
+    let page = tables.lists.list_dead_letters(&filter, after.as_ref(), args.paging.limit()).await;
     let page = tables.explained(page)?;
     let listing = Listing {
         what: "dead letter",

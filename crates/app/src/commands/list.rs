@@ -83,7 +83,7 @@ pub async fn run(args: ListArgs, vars: Vars, out: &mut impl Write) -> Result<(),
         accepted_before,
     };
     let after: Option<RecordCursor> = args.paging.after(&filter)?;
-    let page = tables.queries.list_notifications(&filter, after.as_ref(), args.paging.limit()).await;
+    let page = tables.lists.list_notifications(&filter, after.as_ref(), args.paging.limit()).await;
     let page = tables.explained(page)?;
     let listing = Listing {
         what: "notification",

@@ -135,7 +135,7 @@ async fn list(args: &ListArgs, tables: &Tables, style: Style, out: &mut impl Wri
         recorded_before,
     };
     let after: Option<MalformedPlace> = args.paging.after(&filter)?;
-    let page = tables.queries.list_malformed_intents(&filter, after.as_ref(), args.paging.limit()).await;
+    let page = tables.lists.list_malformed_intents(&filter, after.as_ref(), args.paging.limit()).await;
     let page = tables.explained(page)?;
     let listing = Listing {
         what: "malformed intent",

@@ -27,7 +27,7 @@ pub(crate) use terminal::{
 
 use super::{Failure, Vars, load};
 use crate::config::{OperatorConfig, Redis};
-use crate::start::repeat_if_late;
+use crate::start::{reading_replicas, repeat_if_late};
 use crate::wiring::leader::LockLookup;
 use crate::{migrations, wiring};
 
@@ -43,8 +43,10 @@ const CONNECTIONS: usize = 2;
 /// The service's tables.
 pub(crate) struct Tables {
     pub(crate) config: OperatorConfig,
-    /// The queries that read the tables.
+    /// The queries that read the primary.
     pub(crate) queries: PgQueries,
+    /// The same queries, whose lists, searches and counts read from replicas if there are any.
+    pub(crate) lists: PgQueries,
 }
 
 impl Tables {
@@ -63,8 +65,11 @@ impl Tables {
     /// Opens the tables of `config`. Checks that they exist, that their migrations are recent enough, and
     /// that they belong to the configured stream.
     pub(crate) async fn open(config: OperatorConfig) -> Result<Self, Failure> {
-        let queries = PgQueries::new(pool(&config, store_postgres::QUERY_SESSION)?);
-        let tables = Self { config, queries };
+        let primary = pool(&config, store_postgres::QUERY_SESSION)?;
+        let queries = PgQueries::new(primary.clone());
+        let settings = settings(store_postgres::QUERY_SESSION);
+        let lists = reading_replicas(&queries, primary, &config.postgres, settings)?;
+        let tables = Self { config, queries, lists };
         tables.check().await?;
         Ok(tables)
     }
@@ -122,7 +127,9 @@ pub(crate) fn open_redis(config: &Redis) -> anyhow::Result<RedisClient> {
 }
 
 fn pool(config: &OperatorConfig, session: SessionSettings) -> anyhow::Result<PgPool> {
-    let settings =
-        PoolSettings { max_connections: CONNECTIONS, operation_timeout: STATEMENT_TIMEOUT, session };
-    PgPool::new(&config.postgres.dsn, settings).context("PostgreSQL cannot be used as configured")
+    PgPool::new(&config.postgres.dsn, settings(session)).context("PostgreSQL cannot be used as configured")
+}
+
+fn settings(session: SessionSettings) -> PoolSettings {
+    PoolSettings { max_connections: CONNECTIONS, operation_timeout: STATEMENT_TIMEOUT, session }
 }

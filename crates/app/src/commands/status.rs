@@ -49,7 +49,7 @@ pub async fn run(args: StatusArgs, vars: Vars, out: &mut impl Write) -> Result<(
     let (term, leaderless_since) = tables.explained(find_leader(&lookup, &tables).await)?;
     let stream = &tables.config.intents_stream;
     let now = tables.explained(tables.queries.now().await)?;
-    let store = tables.explained(tables.queries.status(stream, now).await)?;
+    let store = tables.explained(tables.lists.status(stream, now).await)?;
     let backlog = RedisIntentStream::new(&redis, stream.clone()).backlog(store.processed_up_to()).await;
     let status = Status::new(store, term, leaderless_since, backlog.as_ref().ok().copied());
     match args.output.json {

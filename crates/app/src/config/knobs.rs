@@ -133,7 +133,9 @@ knobs! {
         NOTIFICATION_POSTGRES_OPERATION_TIMEOUT = time("5s", MS, Duration::from_mins(10),
             "How long one statement or transaction may take.");
         NOTIFICATION_POSTGRES_REPLICA_DSNS = secret(optional("", DSNS,
-            "Replicas. Only their form is checked; nothing is read from them."));
+            "Streaming standbys of the primary. Lists, searches, the console, audit and status read from them."));
+        NOTIFICATION_POSTGRES_REPLICA_MAX_LAG = time("10s", MS, HOUR,
+            "A replica that is further behind the primary is passed over, and the primary serves its reads.");
     }
     "Internal HTTP" => {
         NOTIFICATION_INTERNAL_HTTP_ADDR = optional(":8092", LISTEN,

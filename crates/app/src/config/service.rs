@@ -19,8 +19,10 @@ section! {
         pub max_open_conns: usize = NOTIFICATION_POSTGRES_MAX_OPEN_CONNS,
         /// The deadline of a statement or a transaction.
         pub operation_timeout: Duration = NOTIFICATION_POSTGRES_OPERATION_TIMEOUT,
-        /// The connection strings of replicas. Their form is checked; they are not used otherwise.
+        /// The connection strings of read replicas.
         pub replicas: Vec<Dsn> = NOTIFICATION_POSTGRES_REPLICA_DSNS,
+        /// The longest time by which a read replica may be behind.
+        pub replica_max_lag: Duration = NOTIFICATION_POSTGRES_REPLICA_MAX_LAG,
     }
 }
 

@@ -139,7 +139,7 @@ pub(super) async fn prepare(
     let keyspace = super::keyspace(&config.intents.stream, &config.outbound, config.publish.dedupe_ttl);
     let leader = LockLookup::new(stores.locks.clone(), &config.intents.stream);
     let search = super::search(
-        queries.clone(),
+        queries.current.clone(),
         &stores.redis,
         &config.intents.stream,
         &config.outbound,
@@ -152,8 +152,8 @@ pub(super) async fn prepare(
         tokens,
         tls,
         keys: guarded(config, &api.limits, keys)?,
-        erasures: eraser(&erasure, stores.postgres.clone(), queries.clone(), &stores.redis),
-        queries,
+        erasures: eraser(&erasure, stores.postgres.clone(), queries.current.clone(), &stores.redis),
+        queries: queries.lists,
         operations: leased_changes(&stores.postgres, &stores.redis, &keyspace, times),
         stream: RedisIntentStream::new(&stores.redis, config.intents.stream.clone()),
         leader,

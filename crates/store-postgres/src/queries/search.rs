@@ -11,7 +11,7 @@ use domain::ports::StoreError;
 use domain::query::{FilterFault, NotificationSummary, Page, PageLimit, SearchFilter, SearchOutcome};
 use domain::record::RecordCursor;
 use pg::parameter::{self, Parameters};
-use pg::{BoundStatement, PgPool, ServerError, Session, Statement};
+use pg::{BoundStatement, ServerError, Session, Statement};
 use state::query::Filter;
 use tokio::time::Instant;
 
@@ -25,7 +25,8 @@ use crate::error::store_error;
 const BEGIN: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
 
 pub(super) async fn search(
-    pool: &PgPool,
+    session: &Session,
+    within: Duration,
     filter: &SearchFilter,
     after: Option<&RecordCursor>,
     limit: PageLimit,
@@ -40,9 +41,7 @@ pub(super) async fn search(
             return Ok(SearchOutcome::Invalid(fault));
         }
     };
-    let session = pool.session("search notifications").await.map_err(store_error)?;
-    let within = pool.operation_timeout().unwrap_or(Duration::MAX);
-    let search = Search { session: &session, filter: &filter, began: Instant::now(), within };
+    let search = Search { session, filter: &filter, began: Instant::now(), within };
     session.begin_with(BEGIN).await.map_err(store_error)?;
     match search.page(after, limit.get()).await {
         Ok(page) => {

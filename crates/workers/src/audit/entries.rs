@@ -69,7 +69,7 @@ where
         context: &EntryContext<'_>,
     ) -> Result<Vec<Discrepancy>, StoreError> {
         let mut wrong = Vec::new();
-        for (_, outcome) in self.judge(page, context).await? {
+        for (_, outcome) in self.judge(&self.stores.tables, page, context).await? {
             match outcome {
                 Ok(outcome) => self.figures.entries.add(outcome),
                 Err(discrepancy) => wrong.push(discrepancy),
@@ -80,6 +80,7 @@ where
 
     async fn judge(
         &self,
+        tables: &S,
         page: Vec<StreamEntry>,
         context: &EntryContext<'_>,
     ) -> Result<Vec<JudgedEntry>, StoreError> {
@@ -92,7 +93,7 @@ where
                 false => EntryTrace::new(entry.id, entry.fields.as_ref().map_err(|why| *why), catalog),
             })
             .collect();
-        let found = retry(async || self.stores.tables.find_outcomes(context.stream, &traces).await).await?;
+        let found = retry(async || tables.find_outcomes(context.stream, &traces).await).await?;
         // The cutoffs are computed again: rows that were deleted before the outcomes were read have expired
         // by now.
         let context = EntryContext { cutoffs: self.cutoffs(), ..*context };
@@ -136,7 +137,8 @@ where
         mut after: EntryId,
         last: EntryId,
     ) -> Result<Vec<JudgedEntry>, StoreError> {
-        let durable = retry(async || self.stores.tables.audited_checkpoint(stream).await).await?;
+        let tables = &self.stores.current;
+        let durable = retry(async || tables.audited_checkpoint(stream).await).await?;
         let processed = durable.map_or(EntryId::ZERO, |durable| durable.last_entry_id);
         let state = retry(async || self.stores.streams.inspect_stream(stream).await).await?;
         let state = state.map(StreamState::from);
@@ -148,7 +150,7 @@ where
                 retry(async || self.stores.streams.list_entries(stream, after, last, READ_LIMIT).await)
                     .await?;
             let Some(read) = page.last().map(|last| last.id) else { break };
-            judged.extend(self.judge(page, &context).await?);
+            judged.extend(self.judge(tables, page, &context).await?);
             after = read;
         }
         Ok(judged)

@@ -33,7 +33,8 @@ where
                     retry(async || self.stores.streams.list_entries(&stream, after, until, READ_LIMIT).await)
                         .await?;
                 let Some(last) = page.last().map(|last| last.id) else { break };
-                let verdicts = self.judge_outbound_page(channel, &stream, page).await?;
+                let tables = &self.stores.tables;
+                let verdicts = self.judge_outbound_page(tables, channel, &stream, page).await?;
                 let mut wrong = Vec::new();
                 for (_, verdict) in verdicts {
                     self.figures.outbound.add(&verdict);
@@ -52,6 +53,7 @@ where
 
     async fn judge_outbound_page(
         &self,
+        tables: &S,
         channel: Channel,
         stream: &str,
         page: Vec<StreamEntry>,
@@ -59,7 +61,7 @@ where
         let named = |entry: StreamEntry| (entry.id, OutboundName::of(channel, entry.fields.as_ref().ok()));
         let names: Vec<(EntryId, OutboundName)> = page.into_iter().map(named).collect();
         let keys: Vec<&RouteKey> = names.iter().filter_map(|(_, name)| key_of(name)).collect();
-        let found = retry(async || self.stores.tables.find_routes(&keys).await).await?;
+        let found = retry(async || tables.find_routes(&keys).await).await?;
         let cutoffs = self.cutoffs();
         let mut routes = found.iter();
         let mut verdicts = Vec::with_capacity(names.len());
@@ -122,7 +124,8 @@ where
                     retry(async || self.stores.streams.list_entries(stream, read, last, READ_LIMIT).await)
                         .await?;
                 let Some(end) = page.last().map(|last| last.id) else { break };
-                for (id, verdict) in self.judge_outbound_page(channel, stream, page).await? {
+                let tables = &self.stores.current;
+                for (id, verdict) in self.judge_outbound_page(tables, channel, stream, page).await? {
                     match verdict {
                         OutboundVerdict::Wrong(discrepancy) => again.push(discrepancy),
                         verdict if is_suspected(&wrong, id) => self.figures.outbound.add(&verdict),

@@ -173,7 +173,7 @@ where
             let mut ids: Vec<&NotificationId> = wrong.iter().filter_map(record_of).collect();
             ids.sort_unstable();
             ids.dedup();
-            let page = retry(async || self.stores.tables.get_audited_records(&ids).await).await?;
+            let page = retry(async || self.stores.current.get_audited_records(&ids).await).await?;
             let mut again = self.judge_records(page).await?.wrong;
             if absent {
                 again.extend(self.absent_streams(&wrong).await?);

@@ -198,7 +198,7 @@ async fn audit(stores: &Stores) -> Result<Vec<DiscrepancyKind>, StoreError> {
         until: None,
     };
     let ports =
-        AuditStores { tables: stores, streams: stores, outbound: stores, cache: stores, leader: stores };
+        AuditStores { tables: stores, current: stores, streams: stores, outbound: stores, cache: stores, leader: stores };
     let clock = ManualClock::new(Timestamp::from_millis(1_775_121_700_000).expect("in range"));
     let (figures, found) = Audit::new(ports, settings, clock, Found::default()).run().await?;
     assert_eq!(figures.discrepancies, found.0.len() as u64);
