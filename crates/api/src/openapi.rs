@@ -113,6 +113,10 @@ fn headers() -> Value {
             "required": true,
             "schema": {"type": "integer", "minimum": 1},
         },
+        "Data-Age-Ms": {
+            "description": "The data was read from a replica: changes of the last so many milliseconds may be missing. Without it, the data is current.",
+            "schema": {"type": "integer", "minimum": 0},
+        },
         "WWW-Authenticate": {
             "description": "How to authenticate.",
             "required": true,

@@ -195,7 +195,7 @@ impl Replica {
     fn serves(&self, as_of: Instant) {
         *self.state() = Measured { as_of: Some(as_of), next: Instant::now() + MEASURE_INTERVAL };
         if let Some(Recovery { times, lasted_ms }) = self.episode.recovered(Instant::now()) {
-            tracing::info!(read_replica = %self.dsn, times, lasted_ms, "a read replica serves again");
+            tracing::info!(read_replica = %self.dsn, times, lasted_ms, "read replica recovered");
         }
     }
 

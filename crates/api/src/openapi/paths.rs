@@ -146,7 +146,7 @@ fn list_notifications(schemas: &mut Schemas) -> Operation {
             "notifications",
             "Lists notifications, newest first.",
             &notifications::PARAMS,
-            answer("A page.", schemas.answer::<Notifications>(), examples::notifications(), &[]),
+            answer("A page.", schemas.answer::<Notifications>(), examples::notifications(), &["Data-Age-Ms"]),
         )
     }
 }
@@ -166,7 +166,7 @@ fn search_notifications(settings: &ApiSettings, schemas: &mut Schemas) -> Operat
             "searchNotifications",
             "notifications",
             "Searches notifications by a filter, newest first.",
-            answer("A page.", schemas.answer::<Notifications>(), examples::notifications(), &[]),
+            answer("A page.", schemas.answer::<Notifications>(), examples::notifications(), &["Data-Age-Ms"]),
         )
     }
 }
@@ -209,7 +209,7 @@ fn list_dead_letters(schemas: &mut Schemas) -> Operation {
         "operations",
         "Lists dead letters, newest first.",
         &dead_letters::PARAMS,
-        answer("A page.", schemas.answer::<DeadLetters>(), examples::dead_letters(), &[]),
+        answer("A page.", schemas.answer::<DeadLetters>(), examples::dead_letters(), &["Data-Age-Ms"]),
     )
 }
 
@@ -266,7 +266,7 @@ fn list_actions(schemas: &mut Schemas) -> Operation {
             "operations",
             "Lists what operators changed, newest first.",
             &actions::PARAMS,
-            answer("A page.", schemas.answer::<Actions>(), examples::actions(), &[]),
+            answer("A page.", schemas.answer::<Actions>(), examples::actions(), &["Data-Age-Ms"]),
         )
     }
 }
@@ -339,7 +339,7 @@ fn get_status(schemas: &mut Schemas) -> Operation {
         "getStatus",
         "operations",
         "Shows the state of the service.",
-        answer("The state.", schemas.answer::<Status>(), examples::status(), &[]),
+        answer("The state.", schemas.answer::<Status>(), examples::status(), &["Data-Age-Ms"]),
     )
 }
 
@@ -349,7 +349,7 @@ fn get_activity(schemas: &mut Schemas) -> Operation {
         "operations",
         "Shows what the service did in the last hour or day, in steps.",
         &activity::PARAMS,
-        answer("The activity.", schemas.answer::<ActivityHistory>(), examples::activity(), &[]),
+        answer("The activity.", schemas.answer::<ActivityHistory>(), examples::activity(), &["Data-Age-Ms"]),
     )
 }
 

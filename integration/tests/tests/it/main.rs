@@ -57,6 +57,7 @@ mod process;
 mod prometheus;
 mod publish;
 mod quiet_after_loss;
+mod read_replicas;
 mod receipts;
 mod recovery;
 mod relay;

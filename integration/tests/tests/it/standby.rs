@@ -16,14 +16,14 @@ use crate::world::*;
 const RECOVERY_BOUND: Duration = Duration::from_secs(60);
 
 /// A world whose database is on `primary` and streamed to `standby`.
-struct Pair {
-    world: World,
-    primary: Postgres,
-    standby: Postgres,
+pub(crate) struct Pair {
+    pub(crate) world: World,
+    pub(crate) primary: Postgres,
+    pub(crate) standby: Postgres,
 }
 
 impl Pair {
-    async fn new() -> Self {
+    pub(crate) async fn new() -> Self {
         let primary = Postgres::start(PostgresOptions::default()).await.expect("a primary starts");
         let database = TestDatabase::on(&primary).await;
         let world = World::with(database, None).await;
@@ -66,7 +66,7 @@ impl Pair {
     }
 
     /// Waits until the standby has replayed all commits.
-    async fn replicated(&self) {
+    pub(crate) async fn replicated(&self) {
         wait_for("the standby has all", BOUND, async || {
             let sql = "SELECT count(*) FROM pg_stat_replication WHERE replay_lsn >= pg_current_wal_lsn()";
             (self.world.number(sql).await == 1).then_some(())
@@ -75,7 +75,7 @@ impl Pair {
     }
 
     /// Promotes the standby. From then on the world looks at it.
-    async fn promote(&mut self) {
+    pub(crate) async fn promote(&mut self) {
         self.standby.promote().await.expect("it is promoted");
         self.world.database = self.world.database.on_port(self.standby.port());
     }
