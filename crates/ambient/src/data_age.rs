@@ -1,5 +1,5 @@
-//! The age of the data behind a response: a store that reads from a replica records it, and the front end that
-//! responds reports it. Stores and front ends need no other knowledge of each other for it.
+//! The age of the data behind a response: a store that reads from a replica records it, and the front end
+//! that responds reports it. Stores and front ends need no other knowledge of each other for it.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};

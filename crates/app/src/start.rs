@@ -82,8 +82,8 @@ pub(crate) async fn connect(config: &Config) -> anyhow::Result<Backends> {
     checks.deadline += migrating.elapsed();
     let mut postgres = PgStore::new(pool.clone()).with_endpoint(api::INTENTS_ENDPOINT);
     if config.api.is_some() {
-        postgres =
-            postgres.with_plans(query_pool(config, PLAN_CONNECTIONS, config.postgres.operation_timeout)?);
+        let for_plans = query_settings(PLAN_CONNECTIONS, config.postgres.operation_timeout);
+        postgres = postgres.with_plans(query_pool(&config.postgres, for_plans)?);
     }
     let dsn = &config.postgres.dsn;
     let with_users = matches!(config.user_directory, UserDirectory::State);
@@ -272,17 +272,20 @@ pub(crate) struct ApiQueries {
 /// Creates the API's pools for searches and lists, and for reads by primary key.
 pub(crate) fn open_queries(config: &Config, query_timeout: Duration) -> anyhow::Result<ApiQueries> {
     let postgres = &config.postgres;
-    let session = store_postgres::QUERY_SESSION;
-    let for_searches =
-        PoolSettings { max_connections: query_connections(config), operation_timeout: query_timeout, session };
-    let for_lookups =
-        PoolSettings { max_connections: LOOKUP_CONNECTIONS, operation_timeout: postgres.operation_timeout, session };
-    let open = |settings| PgPool::new(&postgres.dsn, settings);
-    let pools = open(for_searches).and_then(|searches| Ok((searches, open(for_lookups)?)));
-    let (searches, lookups) = pools.context("PostgreSQL cannot be used as configured")?;
+    let for_searches = query_settings(query_connections(config), query_timeout);
+    let searches = query_pool(postgres, for_searches)?;
+    let lookups = query_pool(postgres, query_settings(LOOKUP_CONNECTIONS, postgres.operation_timeout))?;
     let current = PgQueries::new(searches).with_lookups(lookups.clone());
     let lists = reading_replicas(&current, lookups, postgres, for_searches)?;
     Ok(ApiQueries { current, lists })
+}
+
+fn query_settings(max_connections: usize, operation_timeout: Duration) -> PoolSettings {
+    PoolSettings { max_connections, operation_timeout, session: store_postgres::QUERY_SESSION }
+}
+
+fn query_pool(postgres: &Postgres, settings: PoolSettings) -> anyhow::Result<PgPool> {
+    PgPool::new(&postgres.dsn, settings).context("PostgreSQL cannot be used as configured")
 }
 
 /// The queries with the configured read replicas, each with a pool of its own. `primary` measures their age.
@@ -297,7 +300,8 @@ pub(crate) fn reading_replicas(
     }
     let open = |dsn: &Dsn| Ok((dsn.clone(), PgPool::new(dsn, settings)?));
     let replicas: Result<Vec<_>, DsnError> = postgres.replicas.iter().map(open).collect();
-    let replicas = replicas.context("a replica in NOTIFICATION_POSTGRES_REPLICA_DSNS cannot be used as configured")?;
+    let replicas =
+        replicas.context("a replica in NOTIFICATION_POSTGRES_REPLICA_DSNS cannot be used as configured")?;
     Ok(queries.clone().with_replicas(ReadReplicas::new(primary, replicas, postgres.replica_max_lag)))
 }
 

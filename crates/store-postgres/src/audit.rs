@@ -8,6 +8,8 @@ pub(crate) mod entries;
 pub(crate) mod orphans;
 pub(crate) mod records;
 
+use std::ops::ControlFlow;
+
 use ambient::Timestamp;
 use domain::audit::{EntryTrace, FoundOutcome, RouteState};
 use domain::checkpoint::Checkpoint;
@@ -15,11 +17,12 @@ use domain::ports::{AuditStore, AuditedPage, ChildTable, OrphanPage, StoreError}
 use domain::record::{NotificationId, RecordCursor};
 use domain::route::{Channel, RouteKey};
 
+use crate::queries::read;
 use crate::{PgQueries, checkpoint, republish};
 
 impl AuditStore for PgQueries {
     async fn audited_checkpoint(&self, stream: &str) -> Result<Option<Checkpoint>, StoreError> {
-        self.read("load the checkpoint", async |session| checkpoint::load(session, stream).await).await
+        read!(self, "load the checkpoint", session => checkpoint::load(&session, stream))
     }
 
     async fn list_audited_records(
@@ -27,11 +30,11 @@ impl AuditStore for PgQueries {
         after: &RecordCursor,
         until: Timestamp,
     ) -> Result<AuditedPage, StoreError> {
-        self.read("list records with their routes", async |session| records::list(session, after, until).await).await
+        read!(self, "list records with their routes", session => records::list(&session, after, until))
     }
 
     async fn get_audited_records(&self, ids: &[&NotificationId]) -> Result<AuditedPage, StoreError> {
-        self.read("read records with their routes", async |session| records::get(session, ids).await).await
+        read!(self, "read records with their routes", session => records::get(&session, ids))
     }
 
     async fn find_outcomes(
@@ -39,15 +42,15 @@ impl AuditStore for PgQueries {
         stream: &str,
         entries: &[EntryTrace],
     ) -> Result<Vec<FoundOutcome>, StoreError> {
-        self.read("find the outcomes of entries", async |session| entries::outcomes(session, stream, entries).await).await
+        read!(self, "find the outcomes of entries", session => entries::outcomes(&session, stream, entries))
     }
 
     async fn find_routes(&self, keys: &[&RouteKey]) -> Result<Vec<Option<RouteState>>, StoreError> {
-        self.read("find the routes of entries", async |session| entries::routes(session, keys).await).await
+        read!(self, "find the routes of entries", session => entries::routes(&session, keys))
     }
 
     async fn list_audited_names(&self, since: Timestamp) -> Result<Vec<(Channel, String)>, StoreError> {
-        self.read("list the names of the outbound streams", async |session| republish::list_names(session, since).await).await
+        read!(self, "list the names of the outbound streams", session => republish::list_names(&session, since))
     }
 
     async fn list_orphans(
@@ -55,7 +58,7 @@ impl AuditStore for PgQueries {
         table: ChildTable,
         after: Option<&RouteKey>,
     ) -> Result<OrphanPage, StoreError> {
-        self.read("list rows without a parent", async |session| orphans::list(session, table, after).await).await
+        read!(self, "list rows without a parent", session => orphans::list(&session, table, after))
     }
 }
 

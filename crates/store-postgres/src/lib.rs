@@ -5,10 +5,10 @@
 //! `operator_actions`, `sessions` of the console, `idempotency_keys` of submissions) and for each transaction
 //! or comparison over several of them (`accept`, `retention`, `republish`, `resubmit`, `operations`, `erase`,
 //! `queries`, `audit`); together they implement the stores of [`domain::ports`] on [`PgStore`], and the
-//! queries on [`PgQueries`], which has a pool of its own and may read from `read_replicas`. Each statement stands next to the plan that it
-//! needs; those in SQL are listed in `statements.rs`, built ones use the columns of `schema.rs`. Rows are
-//! read by name in `codec.rs`. Every change of a route is guarded by the version it was decided on. The rules
-//! for a route's next state are in `domain`, not here.
+//! queries on [`PgQueries`], which has a pool of its own and may read from `read_replicas`. Each statement
+//! stands next to the plan that it needs; those in SQL are listed in `statements.rs`, built ones use the
+//! columns of `schema.rs`. Rows are read by name in `codec.rs`. Every change of a route is guarded by the
+//! version it was decided on. The rules for a route's next state are in `domain`, not here.
 
 mod accept;
 mod audit;

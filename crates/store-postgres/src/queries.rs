@@ -20,7 +20,8 @@ mod search;
 mod status;
 mod traced;
 
-use std::time::Duration;
+use std::ops::ControlFlow;
+use std::time::{Duration, Instant};
 
 use ambient::{Timestamp, data_age};
 use domain::ports::{ActivityQueries, Queries, StoreError};
@@ -36,7 +37,7 @@ use tokio_postgres::Row;
 
 use crate::codec::column;
 use crate::error::store_error;
-use crate::read_replicas::ReadReplicas;
+use crate::read_replicas::{ReadReplicas, Replica};
 
 pub(crate) use dead_letters::{DeadLetterRow, dead_letter_page};
 pub(crate) use detail::{next_attempt_range, next_attempt_text};
@@ -75,26 +76,13 @@ impl PgQueries {
         Self { replicas: Some(replicas), ..self }
     }
 
-    /// Runs a read on a replica, or on the primary if none may be read or the replica fails. A read that took
-    /// too long is not repeated.
-    pub(crate) async fn read<T>(
-        &self,
-        operation: &'static str,
-        run: impl AsyncFn(&Session) -> Result<T, StoreError>,
-    ) -> Result<T, StoreError> {
-        if let Some(replicas) = &self.replicas
-            && let Some((replica, as_of)) = replicas.choose().await
-        {
-            let read = async { run(&replica.session(operation).await?).await };
-            match read.await {
-                Err(error @ StoreError::Unavailable { .. }) => replica.failed(error),
-                outcome => {
-                    data_age::read_as_of(as_of);
-                    return outcome;
-                }
-            }
-        }
-        run(&self.session(operation).await?).await
+    /// The source of a read: a replica if one may be read, or else the primary.
+    pub(crate) async fn source(&self, operation: &'static str) -> Source<'_> {
+        let replica = match &self.replicas {
+            Some(replicas) => replicas.choose().await,
+            None => None,
+        };
+        Source { queries: self, operation, replica }
     }
 
     pub(crate) async fn session(&self, operation: &'static str) -> Result<Session, StoreError> {
@@ -105,6 +93,56 @@ impl PgQueries {
         self.lookups.session(operation).await.map_err(store_error)
     }
 }
+
+/// The source of one read.
+pub(crate) struct Source<'a> {
+    queries: &'a PgQueries,
+    operation: &'static str,
+    /// The replica, and the moment up to which it has everything; `None` for the primary.
+    replica: Option<(&'a Replica, Instant)>,
+}
+
+impl Source<'_> {
+    pub(crate) async fn session(&self) -> Result<Session, StoreError> {
+        match self.replica {
+            Some((replica, _)) => replica.session(self.operation).await,
+            None => self.queries.session(self.operation).await,
+        }
+    }
+
+    /// Ends the read with this outcome, or continues with the primary if the replica failed. A read that took
+    /// too long is not made again.
+    pub(crate) fn end<T>(&mut self, outcome: Result<T, StoreError>) -> ControlFlow<Result<T, StoreError>> {
+        match (self.replica.take(), outcome) {
+            (Some((replica, _)), Err(error @ StoreError::Unavailable { .. })) => {
+                replica.failed(error);
+                ControlFlow::Continue(())
+            }
+            (Some((_, as_of)), outcome) => {
+                data_age::read_as_of(as_of);
+                ControlFlow::Break(outcome)
+            }
+            (None, outcome) => ControlFlow::Break(outcome),
+        }
+    }
+}
+
+/// Runs a read that may be a little old, on a replica or on the primary.
+macro_rules! read {
+    ($queries:expr, $operation:literal, $session:ident => $read:expr) => {{
+        let mut source = $queries.source($operation).await;
+        loop {
+            let outcome = match source.session().await {
+                Ok($session) => $read.await,
+                Err(error) => Err(error),
+            };
+            if let ControlFlow::Break(outcome) = source.end(outcome) {
+                break outcome;
+            }
+        }
+    }};
+}
+pub(crate) use read;
 
 impl Queries for PgQueries {
     async fn get_notification(&self, id: &NotificationId) -> Result<Option<Notification>, StoreError> {
@@ -121,7 +159,7 @@ impl Queries for PgQueries {
     }
 
     async fn list_traced(&self, id: &str) -> Result<Vec<NotificationId>, StoreError> {
-        self.read("list traced notifications", async |session| traced::list(session, id).await).await
+        read!(self, "list traced notifications", session => traced::list(&session, id))
     }
 
     async fn list_notifications(
@@ -130,7 +168,7 @@ impl Queries for PgQueries {
         after: Option<&RecordCursor>,
         limit: PageLimit,
     ) -> Result<Page<NotificationSummary, RecordCursor>, StoreError> {
-        self.read("list notifications", async |session| notifications::list(session, filter, after, limit).await).await
+        read!(self, "list notifications", session => notifications::list(&session, filter, after, limit))
     }
 
     async fn search_notifications(
@@ -140,8 +178,7 @@ impl Queries for PgQueries {
         limit: PageLimit,
     ) -> Result<SearchOutcome, StoreError> {
         let within = self.pool.operation_timeout().unwrap_or(Duration::MAX);
-        let search = async |session: &Session| search::search(session, within, filter, after, limit).await;
-        self.read("search notifications", search).await
+        read!(self, "search notifications", session => search::search(&session, within, filter, after, limit))
     }
 
     async fn list_actions(
@@ -150,7 +187,7 @@ impl Queries for PgQueries {
         after: Option<&ActionPlace>,
         limit: PageLimit,
     ) -> Result<Page<RecordedAction, ActionPlace>, StoreError> {
-        self.read("list the actions of operators", async |session| actions::list(session, filter, after, limit).await).await
+        read!(self, "list the actions of operators", session => actions::list(&session, filter, after, limit))
     }
 
     async fn list_dead_letters(
@@ -159,7 +196,7 @@ impl Queries for PgQueries {
         after: Option<&DeadLetterPlace>,
         limit: PageLimit,
     ) -> Result<Page<DeadLetter, DeadLetterPlace>, StoreError> {
-        self.read("list dead letters", async |session| dead_letters::list(session, filter, after, limit).await).await
+        read!(self, "list dead letters", session => dead_letters::list(&session, filter, after, limit))
     }
 
     async fn list_malformed_intents(
@@ -168,7 +205,7 @@ impl Queries for PgQueries {
         after: Option<&MalformedPlace>,
         limit: PageLimit,
     ) -> Result<Page<MalformedSummary, MalformedPlace>, StoreError> {
-        self.read("list malformed intents", async |session| malformed::list(session, filter, after, limit).await).await
+        read!(self, "list malformed intents", session => malformed::list(&session, filter, after, limit))
     }
 
     async fn get_malformed_intents(
@@ -184,21 +221,21 @@ impl Queries for PgQueries {
     }
 
     async fn count_dead_letters(&self) -> Result<Causes<DeadLetterCause>, StoreError> {
-        self.read("count dead letters", async |session| causes::of_dead_letters(session).await).await
+        read!(self, "count dead letters", session => causes::of_dead_letters(&session))
     }
 
     async fn count_malformed_intents(&self) -> Result<Causes<MalformedCause>, StoreError> {
-        self.read("count malformed intents", async |session| causes::of_malformed_intents(session).await).await
+        read!(self, "count malformed intents", session => causes::of_malformed_intents(&session))
     }
 
     async fn status(&self, stream: &str, now: Timestamp) -> Result<StoreStatus, StoreError> {
-        self.read("read the status", async |session| status::read(session, stream, now).await).await
+        read!(self, "read the status", session => status::read(&session, stream, now))
     }
 }
 
 impl ActivityQueries for PgQueries {
     async fn activity(&self, period: ActivityPeriod) -> Result<ActivityHistory, StoreError> {
-        self.read("read the activity", async |session| activity::read(session, period).await).await
+        read!(self, "read the activity", session => activity::read(&session, period))
     }
 }
 

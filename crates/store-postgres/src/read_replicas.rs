@@ -18,7 +18,7 @@ use tokio_postgres::Row;
 use crate::codec::{column, corrupt};
 use crate::error::store_error;
 
-/// The shortest time between two measurements of a replica.
+/// The shortest time between two measurements of a replica, or half of the permitted lag if that is less.
 const MEASURE_INTERVAL: Duration = Duration::from_secs(1);
 /// The longest duration of a measurement.
 const MEASURE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -89,8 +89,8 @@ enum Unfit {
 }
 
 impl ReadReplicas {
-    /// Replicas with their pools, whose sessions have the settings [`crate::QUERY_SESSION`]. `primary` measures
-    /// them.
+    /// Replicas with their pools, whose sessions have the settings [`crate::QUERY_SESSION`]. `primary` is
+    /// used to measure their age.
     pub fn new(
         primary: PgPool,
         replicas: impl IntoIterator<Item = (Dsn, PgPool)>,
@@ -113,11 +113,14 @@ impl ReadReplicas {
         let turn = turns.fetch_add(1, Ordering::Relaxed);
         for offset in 0..replicas.len() {
             let replica = &replicas[turn.wrapping_add(offset) % replicas.len()];
-            if replica.is_due() {
+            if replica.is_due(self.interval()) {
                 self.measure(replica).await;
             }
-            if let Some(as_of) = replica.state().as_of.filter(|as_of| as_of.elapsed() <= *max_lag) {
-                return Some((replica, as_of));
+            let as_of = replica.state().as_of;
+            match as_of {
+                Some(as_of) if as_of.elapsed() <= *max_lag => return Some((replica, as_of)),
+                Some(_) => replica.pass_over(&Unfit::Lags, self.interval()),
+                None => {}
             }
         }
         None
@@ -126,10 +129,14 @@ impl ReadReplicas {
     async fn measure(&self, replica: &Replica) {
         let measured = tokio::time::timeout(MEASURE_TIMEOUT, self.age_of(replica)).await;
         match measured.unwrap_or(Err(Unfit::Late)) {
-            Ok(as_of) if as_of.elapsed() <= self.0.max_lag => replica.serves(as_of),
-            Ok(_) => replica.pass_over(&Unfit::Lags, MEASURE_INTERVAL),
+            Ok(as_of) if as_of.elapsed() <= self.0.max_lag => replica.serves(as_of, self.interval()),
+            Ok(_) => replica.pass_over(&Unfit::Lags, self.interval()),
             Err(unfit) => replica.pass_over(&unfit, PAUSE),
         }
+    }
+
+    fn interval(&self) -> Duration {
+        MEASURE_INTERVAL.min(self.0.max_lag / 2)
     }
 
     /// Returns the moment up to which the replica has everything.
@@ -158,7 +165,8 @@ impl ReadReplicas {
 
     /// The last position that the primary has written. Keeps the installation of its tables.
     async fn position(&self) -> Result<String, StoreError> {
-        let session = self.0.primary.session("read the position of the primary").await.map_err(store_error)?;
+        let session =
+            self.0.primary.session("read the position of the primary").await.map_err(store_error)?;
         let rows = session.query(POSITION.bind([])).await.map_err(store_error)?;
         let row = first(&rows)?;
         if let Some(installation) = column::<Option<String>>(row, "installation", "")? {
@@ -183,17 +191,17 @@ impl Replica {
     }
 
     /// Returns true for one caller when the next measurement is due; that caller makes it.
-    fn is_due(&self) -> bool {
+    fn is_due(&self, interval: Duration) -> bool {
         let (mut state, now) = (self.state(), Instant::now());
         let is_due = state.next <= now;
         if is_due {
-            state.next = now + MEASURE_INTERVAL;
+            state.next = now + interval;
         }
         is_due
     }
 
-    fn serves(&self, as_of: Instant) {
-        *self.state() = Measured { as_of: Some(as_of), next: Instant::now() + MEASURE_INTERVAL };
+    fn serves(&self, as_of: Instant, interval: Duration) {
+        *self.state() = Measured { as_of: Some(as_of), next: Instant::now() + interval };
         if let Some(Recovery { times, lasted_ms }) = self.episode.recovered(Instant::now()) {
             tracing::info!(read_replica = %self.dsn, times, lasted_ms, "read replica recovered");
         }

@@ -6,8 +6,8 @@ use pg::Statement;
 
 use crate::{
     audit, checkpoint, dead_letters, erase, holds, installation, malformed_intents, operations,
-    operator_actions, queries, read_replicas, receipts, records, replicas, republish, resubmit, retention, routes, sessions,
-    step_down,
+    operator_actions, queries, read_replicas, receipts, records, replicas, republish, resubmit, retention,
+    routes, sessions, step_down,
 };
 
 /// The statements that run with the settings [`crate::SESSION`], with those of other crates that join the

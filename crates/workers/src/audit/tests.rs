@@ -197,8 +197,14 @@ async fn audit(stores: &Stores) -> Result<Vec<DiscrepancyKind>, StoreError> {
         since: None,
         until: None,
     };
-    let ports =
-        AuditStores { tables: stores, current: stores, streams: stores, outbound: stores, cache: stores, leader: stores };
+    let ports = AuditStores {
+        tables: stores,
+        current: stores,
+        streams: stores,
+        outbound: stores,
+        cache: stores,
+        leader: stores,
+    };
     let clock = ManualClock::new(Timestamp::from_millis(1_775_121_700_000).expect("in range"));
     let (figures, found) = Audit::new(ports, settings, clock, Found::default()).run().await?;
     assert_eq!(figures.discrepancies, found.0.len() as u64);

@@ -13,8 +13,8 @@ use domain::intent::decode;
 use domain::outbound::route_of;
 use domain::ports::{IntentStream, LeaderLookup, Queries, StoreError, StreamQueries, error_chain};
 use domain::query::{
-    ActionFilter, EntryLook, FoundEntry, MalformedFilter, MalformedPlace, MalformedSummary, NotificationFilter, PageLimit,
-    Status, UnreadEntries,
+    ActionFilter, Counted, EntryLook, FoundEntry, MalformedFilter, MalformedPlace, MalformedSummary,
+    NotificationFilter, PageLimit, Status, UnreadEntries,
 };
 use domain::record::{IdempotencyKey, NotificationId, Record};
 use domain::route::RouteKey;

@@ -227,10 +227,9 @@ impl Fate {
     /// The quality of the fate.
     pub fn tone(&self) -> Tone {
         match self {
-            Self::Accepted { .. }
-            | Self::Change { .. }
-            | Self::Duplicate { .. }
-            | Self::Published { .. } => Tone::Good,
+            Self::Accepted { .. } | Self::Change { .. } | Self::Duplicate { .. } | Self::Published { .. } => {
+                Tone::Good
+            }
             Self::Unread { .. } | Self::Forgotten { .. } => Tone::Warning,
             Self::Conflict { .. }
             | Self::Malformed(_)
