@@ -70,6 +70,11 @@ test-large: large-tools ## what a release needs besides: millions of rows, many 
 	cargo test --release -p integration-tests --features large --test large -- --nocapture --test-threads=1
 
 # What is shipped, under target/dist-artifacts. Linking the whole program at once takes many minutes.
+# Needs root and debootstrap: each suite of Debian has one version of each server.
+.PHONY: test-versions
+test-versions: large-tools ## the tests on every PostgreSQL, Redis and Valkey of Debian's suites; needs root
+	@exec sh scripts/test-versions.sh
+
 .PHONY: dist
 dist: dist-tools ## build what is shipped: package, binary, debug symbols, list of components, manual pages, completions, checksums
 	@exec sh scripts/dist.sh

@@ -9,19 +9,27 @@ use store_redis::RedisVersion;
 
 /// The oldest PostgreSQL that supports every setting and statement of the service: `enable_incremental_sort`.
 const MIN_POSTGRES: ServerVersion = ServerVersion(13, 0);
-/// The newest PostgreSQL with which the tests run.
-const TESTED_POSTGRES: u32 = 15;
+/// The newest PostgreSQL with which the tests run: `make test-versions`.
+const TESTED_POSTGRES: u32 = 18;
 /// The oldest Redis that reports the deleted entries of a stream (`max-deleted-entry-id`). Without this,
 /// deleted entries would be published again.
 const MIN_REDIS: ServerVersion = ServerVersion(7, 0);
 /// The newest Redis with which the tests run.
-const TESTED_REDIS: ServerVersion = ServerVersion(7, 0);
+const TESTED_REDIS: ServerVersion = ServerVersion(8, 0);
+/// The newest Valkey with which the tests run. It has the commands of Redis 7.2.
+const TESTED_VALKEY: ServerVersion = ServerVersion(9, 1);
 
 /// A major and a minor number.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct ServerVersion(u32, u32);
 
 impl ServerVersion {
+    /// Parses the first two numbers of a version, such as `7.0.15`.
+    fn parse(text: &str) -> Option<Self> {
+        let mut numbers = text.split('.').map_while(|number| number.parse::<u32>().ok());
+        Some(Self(numbers.next()?, numbers.next()?))
+    }
+
     /// Parses a `server_version_num` of PostgreSQL.
     fn of_postgres(number: u32) -> Self {
         Self(number / 10_000, number % 10_000)
@@ -98,22 +106,28 @@ pub(crate) fn check_redis(version: Option<&RedisVersion>) -> Result<(), TooOld> 
     match judge_redis(version) {
         Support::Supported => Ok(()),
         Support::Untested => {
-            warn("Redis", &shown, &TESTED_REDIS.to_string());
+            warn("Redis", &shown, &format!("{TESTED_REDIS}, Valkey {TESTED_VALKEY}"));
             Ok(())
         }
         Support::TooOld => Err(TooOld { server: "Redis", found: shown, needed: MIN_REDIS }),
     }
 }
 
-/// Judges Redis by major and minor version, because a minor version brings new commands. A server that is not
-/// Redis itself, such as Valkey, counts as not tested, whatever its version.
+/// Judges Redis by major and minor version, because a minor version brings new commands. Valkey is judged by
+/// its own version. Any other server that is not Redis itself counts as not tested.
 fn judge_redis(version: &RedisVersion) -> Support {
-    let mut numbers = version.redis.split('.').map_while(|number| number.parse::<u32>().ok());
-    let (Some(major), Some(minor)) = (numbers.next(), numbers.next()) else { return Support::Untested };
-    match ServerVersion(major, minor) {
-        found if found < MIN_REDIS => Support::TooOld,
-        found if found > TESTED_REDIS || version.other.is_some() => Support::Untested,
-        _ => Support::Supported,
+    let Some(redis) = ServerVersion::parse(&version.redis) else { return Support::Untested };
+    let is_tested = match &version.other {
+        None => redis <= TESTED_REDIS,
+        Some(other) => {
+            let valkey = other.strip_prefix("valkey ").and_then(ServerVersion::parse);
+            valkey.is_some_and(|valkey| valkey <= TESTED_VALKEY)
+        }
+    };
+    match redis {
+        _ if redis < MIN_REDIS => Support::TooOld,
+        _ if is_tested => Support::Supported,
+        _ => Support::Untested,
     }
 }
 
@@ -128,24 +142,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_postgresql_before_13_is_too_old_and_one_after_15_is_untested() {
+    fn a_postgresql_before_13_is_too_old_and_one_after_18_is_untested() {
         for (number, support) in [
             (90_624, Support::TooOld),
             (120_022, Support::TooOld),
             (130_000, Support::Supported),
             (150_018, Support::Supported),
-            (160_000, Support::Untested),
-            (180_006, Support::Untested),
+            (180_006, Support::Supported),
+            (190_000, Support::Untested),
         ] {
             assert_eq!(judge_postgres(ServerVersion::of_postgres(number)), support, "{number}");
         }
         let error = check_postgres(120_022).expect_err("it is too old");
         assert_eq!(error.to_string(), "PostgreSQL is version 12.22, and 13.0 or later is needed");
-        check_postgres(180_006).expect("it is expected to work");
+        check_postgres(190_000).expect("it is expected to work");
     }
 
     #[test]
-    fn a_redis_before_7_is_too_old_and_a_later_or_another_one_is_untested() {
+    fn a_redis_before_7_is_too_old_and_one_after_the_tested_or_another_server_is_untested() {
         let version = |redis: &str, other: Option<&str>| RedisVersion {
             redis: redis.to_owned(),
             other: other.map(str::to_owned),
@@ -156,16 +170,39 @@ mod tests {
             ("6.2.6", Some("keydb 6.3.4"), Support::TooOld),
             ("7.0.0", None, Support::Supported),
             ("7.0.15", None, Support::Supported),
-            ("7.2.4", None, Support::Untested),
-            ("8.0.0", None, Support::Untested),
-            ("7.0.15", Some("valkey 7.0.0"), Support::Untested),
+            ("8.0.6", None, Support::Supported),
+            ("8.2.0", None, Support::Untested),
+            ("7.2.4", Some("valkey 9.1.2"), Support::Supported),
+            ("7.2.4", Some("valkey 10.0.0"), Support::Untested),
+            ("7.2.4", Some("valkey"), Support::Untested),
+            ("7.2.4", Some("dragonfly 1.0.0"), Support::Untested),
             ("unstable", None, Support::Untested),
         ] {
             assert_eq!(judge_redis(&version(redis, other)), support, "{redis} {other:?}");
         }
         let error = check_redis(Some(&version("6.2.14", None))).expect_err("it is too old");
         assert_eq!(error.to_string(), "Redis is version 6.2.14, and 7.0 or later is needed");
-        check_redis(Some(&version("7.2.4", Some("valkey 8.0.1")))).expect("it is expected to work");
+        check_redis(Some(&version("7.2.4", Some("valkey 10.0.1")))).expect("it is expected to work");
         check_redis(None).expect("it is accepted as it is");
+    }
+
+    #[test]
+    fn the_page_has_the_newest_tested_version_of_each_server_and_all_its_tests_pass() {
+        let page = include_str!("../../../docs/operations.md");
+        let table = page.split_once("<!-- versions: ").expect("a table").1;
+        let (table, _) = table.split_once("<!-- end of versions -->").expect("its end");
+        let rows: Vec<Vec<&str>> = table
+            .lines()
+            .filter(|line| line.starts_with("| ") && !line.starts_with("| Debian"))
+            .map(|line| line.trim_matches('|').split('|').map(str::trim).collect())
+            .collect();
+        assert!(rows.iter().all(|row| row[3].starts_with("all ")), "{rows:?}");
+        let newest = |column: usize, prefix: &str| {
+            let versions = rows.iter().filter_map(|row| row[column].strip_prefix(prefix));
+            versions.filter_map(ServerVersion::parse).max()
+        };
+        assert_eq!(newest(1, "").map(|version| version.0), Some(TESTED_POSTGRES));
+        assert_eq!(newest(2, "Redis "), Some(TESTED_REDIS));
+        assert_eq!(newest(2, "Valkey "), Some(TESTED_VALKEY));
     }
 }

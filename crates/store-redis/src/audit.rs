@@ -13,8 +13,10 @@ use redis::{Script, Value, cmd};
 
 use crate::blocking::BlockingConnection;
 use crate::connect::MAX_COPY_TIME;
-use crate::connect::{RedisClient, ScriptCall, TimedOut, unexpected};
+use crate::connect::RedisClient;
+use crate::error::{TimedOut, unexpected};
 use crate::intents::{FIRST_IN_RANGE, entries};
+use crate::script_call::ScriptCall;
 use crate::stream_state::{self, entry_id, parse_state};
 
 /// The time that a read may take beyond the operation timeout: it may return megabytes, and nothing waits for

@@ -12,7 +12,8 @@ use domain::ports::StoreError;
 use redis::{Cmd, Value};
 use tokio::time::{Instant, timeout};
 
-use crate::connect::{MAX_COPY_TIME, RedisClient, TimedOut, redis_error, unavailable};
+use crate::connect::{MAX_COPY_TIME, RedisClient};
+use crate::error::{TimedOut, redis_error, unavailable};
 use crate::socket::Connection;
 
 /// The largest reply after which a connection is used again: the client library keeps a buffer of that size.

@@ -10,8 +10,10 @@ use domain::entry::EntryId;
 use domain::ports::{CheckpointCache, Fence, StoreError, Swap};
 use redis::{Script, Value};
 
-use crate::connect::{RedisClient, ScriptCall, unexpected};
+use crate::connect::RedisClient;
+use crate::error::unexpected;
 use crate::keyspace::checkpoint_key;
+use crate::script_call::ScriptCall;
 
 const SAVE: &str = include_str!("scripts/save_checkpoint.lua");
 

@@ -4,7 +4,9 @@ use domain::entry::EntryId;
 use domain::ports::{EntryDeletion, StoreError};
 use redis::{Script, Value};
 
-use crate::connect::{RedisClient, ScriptCall, unexpected};
+use crate::connect::RedisClient;
+use crate::error::unexpected;
+use crate::script_call::ScriptCall;
 
 const DELETE: &str = include_str!("scripts/delete_entries.lua");
 

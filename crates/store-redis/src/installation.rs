@@ -3,8 +3,10 @@
 use domain::ports::StoreError;
 use redis::{Script, Value};
 
-use crate::connect::{RedisClient, ScriptCall, unexpected};
+use crate::connect::RedisClient;
+use crate::error::unexpected;
 use crate::keyspace;
+use crate::script_call::ScriptCall;
 
 const CLAIM: &str = include_str!("scripts/claim_installation.lua");
 

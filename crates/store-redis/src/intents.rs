@@ -19,7 +19,9 @@ use redis::{Script, Value, cmd};
 use tokio::time::Instant;
 
 use crate::blocking::{BlockingConnection, ask_within};
-use crate::connect::{MAX_COPY_TIME, RedisClient, ScriptCall, millis, unavailable, unexpected};
+use crate::connect::{MAX_COPY_TIME, RedisClient};
+use crate::error::{unavailable, unexpected};
+use crate::script_call::{ScriptCall, millis};
 use crate::server;
 use crate::socket::Connection;
 use crate::stream_state::{self, entry_id, parse_state};

@@ -47,7 +47,8 @@ use redis::Value;
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
-use crate::connect::{RedisClient, unexpected};
+use crate::connect::RedisClient;
+use crate::error::unexpected;
 
 const ROUTE_LEASES: &str = "notification:route_leases:";
 const SERVER_CHANGES: &str = "notification:server_changes:";

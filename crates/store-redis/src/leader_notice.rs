@@ -9,8 +9,9 @@ use domain::ports::StoreError;
 use redis::{Script, cmd};
 
 use crate::blocking::{BlockingConnection, MAX_KEPT_BUFFER_BYTES};
-use crate::connect::{RedisClient, ScriptCall, millis};
+use crate::connect::RedisClient;
 use crate::keyspace::leader_change;
+use crate::script_call::{ScriptCall, millis};
 
 const ANNOUNCE: &str = include_str!("scripts/announce_leader_change.lua");
 

@@ -11,8 +11,10 @@ use domain::ports::{Acknowledged, Leasable, LeaseOutcome, LeaseStore, LeaseToken
 use domain::route::{Channel, RouteKey};
 use redis::{Script, Value};
 
-use crate::connect::{RedisClient, ScriptCall, millis, unexpected};
+use crate::connect::RedisClient;
+use crate::error::unexpected;
 use crate::keyspace::{Keyspace, OldKey};
+use crate::script_call::{ScriptCall, millis};
 use crate::{marker, server};
 
 const ACQUIRE: &str = include_str!("scripts/acquire_leases.lua");

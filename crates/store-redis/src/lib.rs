@@ -14,6 +14,7 @@ mod cluster;
 mod connect;
 mod endpoint;
 mod erase;
+mod error;
 mod installation;
 mod intents;
 mod keyspace;
@@ -25,6 +26,7 @@ mod outbound;
 mod outbox;
 mod permissions;
 mod producer;
+mod script_call;
 mod sentinel;
 mod server;
 mod settings;
@@ -34,9 +36,10 @@ mod version;
 
 pub use audit::RedisStreamReader;
 pub use checkpoint::RedisCheckpoints;
-pub use connect::{RedisClient, is_rejected};
+pub use connect::RedisClient;
 pub use endpoint::InvalidSettings;
 pub use erase::RedisEntryDeletion;
+pub use error::is_rejected;
 pub use installation::claim_stream;
 pub use intents::RedisIntentStream;
 pub use keyspace::{

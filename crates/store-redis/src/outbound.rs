@@ -10,8 +10,10 @@ use domain::ports::{Acknowledged, Append, Leasable, LeaseToken, Outbound, Server
 use domain::route::{Channel, RouteKey};
 use redis::{Script, Value};
 
-use crate::connect::{RedisClient, ScriptCall, millis, unavailable, unexpected, without_script};
+use crate::connect::RedisClient;
+use crate::error::{unavailable, unexpected, without_script};
 use crate::keyspace::{Keyspace, OldKey, server_changes};
+use crate::script_call::{ScriptCall, millis};
 use crate::{marker, server, stream_state};
 use inspection::InspectionScripts;
 

@@ -21,8 +21,10 @@ use redis::{Script, Value};
 use tokio::time::Instant;
 
 use self::server::{Watch, other_server};
-use crate::connect::{RedisClient, ScriptCall, millis, unavailable, unexpected};
+use crate::connect::RedisClient;
+use crate::error::{unavailable, unexpected};
 use crate::keyspace::{OldKey, outbox_marker};
+use crate::script_call::{ScriptCall, millis};
 
 /// The maximum age of a reading of Redis's clock. It also bounds how long an unavailable Redis goes unnoticed
 /// before a claim.

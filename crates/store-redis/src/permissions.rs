@@ -7,8 +7,10 @@
 use domain::ports::StoreError;
 use redis::{Script, Value};
 
-use crate::connect::{RedisClient, ScriptCall, is_missing_permission, unexpected};
+use crate::connect::RedisClient;
+use crate::error::{is_missing_permission, unexpected};
 use crate::keyspace::permission_check;
+use crate::script_call::ScriptCall;
 
 const TRY: &str = include_str!("scripts/try_commands.lua");
 

@@ -4,7 +4,8 @@ use domain::entry::{EntryId, RawFields};
 use domain::ports::{IntentProducer, StoreError};
 use redis::{Cmd, cmd};
 
-use crate::connect::{RedisClient, unexpected};
+use crate::connect::RedisClient;
+use crate::error::unexpected;
 use crate::stream_state::entry_id;
 
 /// Appends to the intents stream at one key.

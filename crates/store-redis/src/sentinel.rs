@@ -15,7 +15,7 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tokio::time::{Instant, sleep, timeout_at};
 
-use crate::connect::TimedOut;
+use crate::error::TimedOut;
 use crate::socket::{Connection, Connector, ServerAddr};
 
 /// The largest response of a Sentinel or of a server that is asked for its role, in bytes.

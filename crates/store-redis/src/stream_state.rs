@@ -5,7 +5,7 @@ use domain::entry::EntryId;
 use domain::ports::{OutboundState, StoreError};
 use redis::{Script, Value};
 
-use crate::connect::{unavailable, unexpected};
+use crate::error::{unavailable, unexpected};
 
 /// The Lua function `state(key)`.
 pub(crate) const STATE_FUNCTION: &str = include_str!("scripts/stream_state.lua");

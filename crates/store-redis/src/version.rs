@@ -4,7 +4,7 @@ use domain::ports::StoreError;
 use redis::Value;
 
 use crate::RedisClient;
-use crate::connect::unexpected;
+use crate::error::unexpected;
 use crate::socket::ServerAddr;
 
 /// The name and version of the server that responds.
@@ -83,8 +83,8 @@ fn parse(info: &str) -> Option<RedisVersion> {
         let version = property(&format!("{name}_version"));
         version.map_or_else(|| name.clone(), |version| format!("{name} {version}"))
     });
-    // A server that does not tell is accepted as it is.
-    let mode = match property("redis_mode").as_deref() {
+    // Valkey has a name of its own for it. A server that does not tell is accepted as it is.
+    let mode = match property("redis_mode").or_else(|| property("server_mode")).as_deref() {
         Some("cluster") => ServerMode::ClusterNode,
         Some("sentinel") => ServerMode::Sentinel,
         _ => ServerMode::Standalone,
@@ -114,8 +114,10 @@ mod tests {
             ("cluster", ServerMode::ClusterNode),
             ("sentinel", ServerMode::Sentinel),
         ] {
-            let info = format!("# Server\r\nredis_version:7.0.15\r\nredis_mode:{word}\r\n");
-            assert_eq!(parse(&info).map(|version| version.mode), Some(mode));
+            for name in ["redis_mode", "server_mode"] {
+                let info = format!("# Server\r\nredis_version:7.0.15\r\n{name}:{word}\r\n");
+                assert_eq!(parse(&info).map(|version| version.mode), Some(mode), "{info}");
+            }
         }
     }
 

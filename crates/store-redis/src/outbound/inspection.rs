@@ -15,7 +15,8 @@ use domain::route::{Channel, RouteKey};
 use redis::{Script, Value};
 
 use super::{RedisOutbound, add_entries, append_script, appended, stream_script};
-use crate::connect::{ScriptCall, millis, unavailable, unexpected};
+use crate::error::{unavailable, unexpected};
+use crate::script_call::{ScriptCall, millis};
 use crate::server;
 use crate::stream_state::parse_state;
 

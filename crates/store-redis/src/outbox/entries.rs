@@ -10,7 +10,8 @@ use redis::cmd;
 
 use super::RedisOutboxStreams;
 use crate::blocking::ask_within;
-use crate::connect::{RedisClient, TimedOut};
+use crate::connect::RedisClient;
+use crate::error::TimedOut;
 use crate::intents::entries;
 use crate::socket::Connection;
 

@@ -17,8 +17,9 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use super::RedisOutboxStreams;
-use crate::connect::{ScriptCall, unavailable, unexpected};
+use crate::error::{unavailable, unexpected};
 use crate::keyspace::{outbox_marker, outbox_servers};
+use crate::script_call::ScriptCall;
 
 /// The maximum age of an observation.
 const OBSERVATION_MAX_AGE: Duration = Duration::from_secs(1);

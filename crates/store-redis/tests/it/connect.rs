@@ -53,6 +53,27 @@ async fn an_address_without_a_listener_is_unavailable() {
 }
 
 #[tokio::test]
+async fn calls_that_wait_for_another_to_connect_fail_with_it_and_connect_only_later() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let client = client_of(&listener.local_addr().expect("bound").to_string(), SHORT_TIMEOUT);
+    let first = tokio::spawn({
+        let client = client.clone();
+        async move { client.ping().await }
+    });
+    let (_silent, _) = listener.accept().await.expect("the first call connects");
+    // These have time left when the first one fails.
+    let (second, third) = tokio::join!(client.ping(), client.ping());
+    assert_unavailable(first.await.expect("it ends"));
+    assert_unavailable(second);
+    assert_unavailable(third);
+    let more = tokio::time::timeout(Duration::ZERO, listener.accept()).await;
+    assert!(more.is_err(), "they opened a connection of their own");
+    let fourth = tokio::spawn(async move { client.ping().await });
+    let _silent = listener.accept().await.expect("a later call connects");
+    assert_unavailable(fourth.await.expect("it ends"));
+}
+
+#[tokio::test]
 async fn a_redis_that_was_killed_and_started_again_serves_the_same_client() {
     let mut world = World::new().await;
     let stream = RedisIntentStream::new(&world.client, "notification:intents".to_owned());
