@@ -11,7 +11,6 @@ here=$PWD
 target=$(mkdir -p "${CARGO_TARGET_DIR:-target}" && realpath "${CARGO_TARGET_DIR:-target}")
 export PATH="${PATH:-/usr/bin:/bin}:/usr/sbin:/sbin"
 [ $# -gt 0 ] || set -- bookworm trixie sid
-# Each suite has one PostgreSQL; of the servers that a suite lacks nothing is said.
 
 say() {
     echo "test-versions: $*" >&2

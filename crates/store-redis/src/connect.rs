@@ -236,8 +236,8 @@ impl RedisClient {
         if let Some(present) = self.inner.slot().present() {
             return Ok(present);
         }
-        // Calls that arrive while another one connects wait for its outcome, also if it fails: what is left of
-        // their time would be too short for an attempt of their own.
+        // Calls that arrive while another one connects wait for its outcome, also if it fails: what is left
+        // of their time would be too short for an attempt of their own.
         let begun = Instant::now();
         let mut failed = timeout_at(deadline, self.inner.connecting.lock()).await.map_err(late)?;
         if let Some(present) = self.inner.slot().present() {

@@ -11,6 +11,7 @@ mod backlog;
 mod baseline;
 mod capacity;
 mod chart;
+mod cluster;
 mod contender;
 mod contender_process;
 mod directory;
@@ -93,6 +94,7 @@ const SMOKE: Scale = Scale {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 enum Scenario {
     Throughput,
+    Cluster,
     Latency,
     Lateness,
     Replicas,
@@ -118,8 +120,9 @@ enum Scenario {
 
 impl Scenario {
     /// The scenarios of a full run.
-    const ALL: [Self; 20] = [
+    const ALL: [Self; 21] = [
         Self::Throughput,
+        Self::Cluster,
         Self::Latency,
         Self::Lateness,
         Self::Replicas,
@@ -148,6 +151,7 @@ impl Scenario {
     async fn run(self, testbed: &mut Testbed, scale: Scale) -> anyhow::Result<ReportSection> {
         match self {
             Self::Throughput => throughput::run(testbed, scale).await,
+            Self::Cluster => cluster::run(testbed, scale).await,
             Self::Latency => latency::run(testbed, scale).await,
             Self::Lateness => lateness::run(testbed).await,
             Self::Replicas => replicas::run(testbed, scale).await,

@@ -32,6 +32,24 @@ pub(crate) async fn wait_for_entries(redis: &mut MultiplexedConnection, expected
     Ok(())
 }
 
+/// Waits for `expected` entries in one stream.
+pub(crate) async fn wait_for_length(
+    redis: &mut MultiplexedConnection,
+    stream: &str,
+    expected: u64,
+) -> anyhow::Result<()> {
+    let started = Instant::now();
+    loop {
+        let found: u64 = redis::cmd("XLEN").arg(stream).query_async(redis).await?;
+        ensure!(found <= expected, "{found} entries in {stream}, not {expected}: a route was appended twice");
+        if found == expected {
+            return Ok(());
+        }
+        ensure!(started.elapsed() < BOUND, "{found} of {expected} entries in {stream} after {BOUND:?}");
+        tokio::time::sleep(POLL).await;
+    }
+}
+
 /// Waits for at least `expected` entries. Returns their number.
 pub(crate) async fn at_least(redis: &mut MultiplexedConnection, expected: u64) -> anyhow::Result<u64> {
     let started = Instant::now();

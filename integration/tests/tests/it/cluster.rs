@@ -6,19 +6,22 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use harness::{Redis, RedisCluster, RedisClusterOptions, Service, wait_for};
+use harness::{Redis, RedisCluster, RedisClusterOptions, RedisOptions, Service, wait_for};
 use redis::Value;
 use redis::aio::MultiplexedConnection;
 use tokio::task::JoinHandle;
 
 use crate::api_client::*;
 use crate::outbox::*;
+use crate::sentinel::{TESTDATA, audited, tls, works};
 use crate::world::*;
 
 /// The pause of a producer after each intent.
 const PACE: Duration = Duration::from_millis(25);
 /// The time for a response of a node that may be paused.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// The limit of a start that fails.
+const START_LIMIT: Duration = Duration::from_secs(30);
 /// The first number of the intents that are sent by HTTP.
 const FIRST_BY_HTTP: u32 = 1_000_000;
 /// The number of records that are accepted before and after each fault, from all producers.
@@ -269,6 +272,48 @@ async fn a_slot_that_is_moved_loses_nothing_and_is_not_counted_as_a_loss() {
         );
     }
     loaded.check().await;
+}
+
+#[tokio::test]
+async fn nodes_have_a_password_and_use_tls() {
+    let node = RedisOptions {
+        password: Some("nodes".to_owned()),
+        tls: Some(tls()),
+        appendonly: true,
+        ..RedisOptions::default()
+    };
+    let options = RedisClusterOptions { node, ..RedisClusterOptions::default() };
+    let mut world = World::with_cluster(options).await;
+    assert!(cluster(&world).addrs().starts_with("rediss://localhost:"));
+    let service = |world: &World, password: &str| {
+        let root = format!("{TESTDATA}/root.pem");
+        world.service().env("SSL_CERT_FILE", root).env("NOTIFICATION_REDIS_PASSWORD", password)
+    };
+    let mut refused = service(&world, "guessed").spawn();
+    assert_eq!(refused.wait_exit(START_LIMIT).await.code(), Some(1));
+    let output = refused.output().join("\n");
+    assert!(output.contains("Password authentication failed") && !output.contains("guessed"), "{output}");
+
+    let _service = service(&world, "nodes").start().await;
+    works(&world, 0).await;
+    for (n, stream) in [PUSH, INTENTS].into_iter().enumerate() {
+        let primary_of = async |world: &World| {
+            wait_for("the slot has a node", BOUND, async || cluster(world).primary_of(stream).await.ok()?)
+                .await
+        };
+        let killed = primary_of(&world).await;
+        let nodes = &mut world.cluster.as_mut().expect("it has a Cluster").nodes;
+        nodes[killed].kill().await;
+        wait_for("the slot is on another node", BOUND, async || {
+            (primary_of(&world).await != killed).then_some(())
+        })
+        .await;
+        works(&world, 1 + u32::try_from(n).expect("few")).await;
+        let nodes = &mut world.cluster.as_mut().expect("it has a Cluster").nodes;
+        nodes[killed].start_again().await.expect("it starts");
+    }
+    let audit = service(&world, "nodes").env("NOTIFICATION_RECORD_RETENTION", "17520h");
+    audited(audit.arguments(["audit"])).await;
 }
 
 #[tokio::test]

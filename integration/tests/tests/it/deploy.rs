@@ -83,7 +83,7 @@ fn check_config(what: &str, command: &str, variables: Vec<(String, String)>) {
     let place = |(name, value): (String, String)| {
         let Some(file) = value.strip_prefix(SECRETS) else { return (name, value) };
         let content = match file {
-            "postgres-dsn" | "postgres-owner-dsn" | "outbox-dsn" => {
+            "postgres-dsn" | "postgres-owner-dsn" | "postgres-replica-dsns" | "outbox-dsn" => {
                 "postgres://n:s@db:5432/galaxy?search_path=notification\n"
             }
             "tokens.toml" => "",
@@ -244,7 +244,7 @@ fn merge(document: &mut Value, patch: &Value) {
 
 #[test]
 fn each_component_is_a_valid_configuration_of_the_service_without_a_warning() {
-    for component in ["console", "sentinel", "cluster"] {
+    for component in ["console", "sentinel", "cluster", "read-replicas"] {
         let (_, mut all, _) = workloads().remove(0);
         let folder = format!("deploy/kubernetes/{component}");
         let kustomization = documents(&format!("{folder}/kustomization.yaml")).remove(0);

@@ -17,7 +17,7 @@ use crate::api::*;
 use crate::outbox::*;
 use crate::world::*;
 
-const TESTDATA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata");
+pub(crate) const TESTDATA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata");
 /// The pause of a producer after each intent.
 const PACE: Duration = Duration::from_millis(20);
 /// The time for a response of a server that may be paused.
@@ -128,7 +128,7 @@ async fn open(addr: &str) -> redis::RedisResult<MultiplexedConnection> {
 }
 
 /// Waits until intents that were sent after this call are accepted from the stream and published.
-async fn works(world: &World, n: u32) {
+pub(crate) async fn works(world: &World, n: u32) {
     wait_for("an intent of the stream is published", BOUND, async || {
         // Until Sentinels have made a former primary a replica, an entry may be appended to it and be lost.
         let mut redis = world.redis().await;
@@ -285,14 +285,14 @@ async fn a_relay_and_send_find_the_primary_before_and_after_a_failover() {
 }
 
 /// Waits until the audit finds nothing: what Redis lost with a primary has been appended again.
-async fn audited(audit: harness::ServiceBuilder) {
+pub(crate) async fn audited(audit: harness::ServiceBuilder) {
     wait_for("the audit finds nothing", BOUND, async || {
         (audit.clone().run().await.code == Some(0)).then_some(())
     })
     .await;
 }
 
-fn tls() -> RedisTls {
+pub(crate) fn tls() -> RedisTls {
     let file = |name: &str| Path::new(TESTDATA).join(name);
     RedisTls { certificate: file("localhost.pem"), key: file("localhost.key"), authority: file("root.pem") }
 }
