@@ -1,5 +1,5 @@
-//! Converts Redis' errors into errors of the ports: which of them are an outage of Redis or of the connection,
-//! and which reject the command.
+//! Converts Redis' errors into errors of the ports: which of them are an outage of Redis or of the
+//! connection, and which reject the command.
 
 use std::time::Duration;
 
