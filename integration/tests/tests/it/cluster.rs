@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 
 use crate::api_client::*;
 use crate::outbox::*;
-use crate::sentinel::{TESTDATA, audited, tls, works};
+use crate::sentinel::{TESTDATA, audited, restrict, tls, works};
 use crate::world::*;
 
 /// The pause of a producer after each intent.
@@ -275,7 +275,7 @@ async fn a_slot_that_is_moved_loses_nothing_and_is_not_counted_as_a_loss() {
 }
 
 #[tokio::test]
-async fn nodes_have_a_password_and_use_tls() {
+async fn nodes_have_a_password_documented_rights_and_tls() {
     let node = RedisOptions {
         password: Some("nodes".to_owned()),
         tls: Some(tls()),
@@ -285,6 +285,10 @@ async fn nodes_have_a_password_and_use_tls() {
     let options = RedisClusterOptions { node, ..RedisClusterOptions::default() };
     let mut world = World::with_cluster(options).await;
     assert!(cluster(&world).addrs().starts_with("rediss://localhost:"));
+    for node in &cluster(&world).nodes {
+        // The test asks for the nodes of slots.
+        restrict(node, "nodes", &["+cluster"]).await;
+    }
     let service = |world: &World, password: &str| {
         let root = format!("{TESTDATA}/root.pem");
         world.service().env("SSL_CERT_FILE", root).env("NOTIFICATION_REDIS_PASSWORD", password)

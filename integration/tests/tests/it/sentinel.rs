@@ -297,8 +297,30 @@ pub(crate) fn tls() -> RedisTls {
     RedisTls { certificate: file("localhost.pem"), key: file("localhost.key"), authority: file("root.pem") }
 }
 
+/// The words of a documented line that begins with `ACL SETUSER <user>`, with this password.
+pub(crate) fn documented_acl(user: &str, password: &str) -> Vec<String> {
+    let page = include_str!("../../../../docs/operations.md");
+    let begin = format!("ACL SETUSER {user} ");
+    let line = page.lines().find_map(|line| Some(line.trim()).filter(|line| line.starts_with(&begin)));
+    line.expect("a line").replace('…', password).split(' ').map(str::to_owned).collect()
+}
+
+/// Gives a server the documented users, and `more` rights for the test to its default user.
+pub(crate) async fn restrict(server: &Redis, password: &str, more: &[&str]) {
+    let ask =
+        async |words: &[&str]| server.ask::<()>(words).await.unwrap_or_else(|e| panic!("{words:?}: {e}"));
+    for user in ["replication", "sentinel", "default"] {
+        let acl = documented_acl(user, password);
+        let more = more.iter().copied().filter(|_| user == "default");
+        if user == "default" {
+            ask(&["CONFIG", "SET", "masteruser", "replication", "masterauth", password]).await;
+        }
+        ask(&acl.iter().map(String::as_str).chain(more).collect::<Vec<_>>()).await;
+    }
+}
+
 #[tokio::test]
-async fn sentinels_and_servers_have_passwords_of_their_own_and_use_tls() {
+async fn sentinels_and_servers_have_passwords_of_their_own_documented_rights_and_tls() {
     let server = RedisOptions {
         password: Some("servers".to_owned()),
         tls: Some(tls()),
@@ -309,6 +331,13 @@ async fn sentinels_and_servers_have_passwords_of_their_own_and_use_tls() {
     let options = SentinelOptions { server, sentinel_password, ..patient() };
     let mut world = World::with_sentinels(options).await;
     assert!(group(&mut world).addrs().starts_with("rediss://localhost:"));
+    for sentinel in &group(&mut world).sentinels {
+        let of = ["SENTINEL", "SET", "galaxy", "auth-user", "sentinel"];
+        sentinel.ask::<()>(&of).await.expect("it is a Sentinel");
+    }
+    for server in &group(&mut world).servers {
+        restrict(server, "servers", &[]).await;
+    }
     let service = |world: &World, password: &str| {
         world
             .service()
@@ -326,7 +355,13 @@ async fn sentinels_and_servers_have_passwords_of_their_own_and_use_tls() {
     works(&world, 0).await;
     let killed = group(&mut world).primary().await.expect("a Sentinel responds");
     group(&mut world).servers[killed].kill().await;
-    promoted(&world, killed).await;
+    let primary = promoted(&world, killed).await;
+    wait_for("the third server follows the new primary", BOUND, async || {
+        let servers = &world.sentinels.as_ref().expect("it has Sentinels").servers;
+        let info: String = servers[primary].ask(&["INFO", "replication"]).await.ok()?;
+        info.contains("state=online").then_some(())
+    })
+    .await;
     works(&world, 1).await;
     let audit = service(&world, "sentinels").env("NOTIFICATION_RECORD_RETENTION", "17520h");
     audited(audit.arguments(["audit"])).await;
