@@ -22,7 +22,7 @@ impl Fate {
             Self::Change { request_id, newest: RecordedAction { action, actor, at, .. }, affected } => {
                 let least = if affected.capped { "at least " } else { "" };
                 format!(
-                    "The request {request_id} of {actor}: {action}, {least}{} rows changed, the last at {at}",
+                    "The request {request_id} of {actor}: {action}; changed rows: {least}{}, the last at {at}",
                     affected.count
                 )
             }
