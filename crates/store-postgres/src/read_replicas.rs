@@ -143,7 +143,10 @@ impl ReadReplicas {
     async fn age_of(&self, replica: &Replica) -> Result<Instant, Unfit> {
         let began = Instant::now();
         // Without the primary, only the time of the last transaction tells the age.
-        let position = self.position().await.ok();
+        let position = match (self.position().await, self.0.installation.get()) {
+            (Err(error), None) => return Err(error.into()),
+            (position, _) => position.ok(),
+        };
         let session = replica.session("measure the age of a read replica").await?;
         let rows = session.query(STATE.bind([parameter::optional_text(position)])).await;
         let rows = rows.map_err(store_error)?;

@@ -42,11 +42,11 @@ Examples:
   notification explain 4bf92f3577b34da6a3ce929d0e0e4736                a request id or a trace id
   notification explain game-123:turn-54 --json | jq -r '.found[].outcome'
 
-The outcome of an intent is accepted, duplicate, conflict, malformed or unread, that of an entry of an outbound stream published,
-and that of an operator's request change; where nothing tells it, forgotten, trimmed, deleted, stream_unavailable or unknown, with what was searched. Without --producer and --stream
-an id is looked for as all that it may be, and everything found is listed. Request ids and trace ids are looked for last, among the newest 100,000
-notifications and the newest actions of operators. The exit code is 1 if nothing was found. --json prints what GET /v1/find returns. Entries are read by the catalogue of this
-environment (NOTIFICATION_CATALOG_PATH).";
+The outcome of an intent is accepted, duplicate, conflict, malformed or unread. An entry of an outbound stream is published, and the request of
+an operator is change. Where nothing shows an outcome, it is forgotten, trimmed, deleted, stream_unavailable or unknown, with the places that were
+searched. Without --producer and --stream an id is looked for as all that it may be, and everything found is listed. Request ids and trace ids are
+looked for last, among the newest 100,000 notifications and the newest actions of operators. The exit code is 1 if nothing was found. --json prints
+what GET /v1/find returns. Entries are read by the catalogue of this environment (NOTIFICATION_CATALOG_PATH).";
 
 /// Runs the command with these variables, and prints to `out`.
 pub async fn run(args: ExplainArgs, vars: Vars, out: &mut impl Write) -> Result<(), Failure> {
