@@ -27,12 +27,12 @@ const PAUSE: Duration = Duration::from_secs(5);
 
 pg::statements! {
     /// The last position that the primary has written, and the installation in its tables.
-    POSITION = "read_replicas.position", plan ["Result"], "
+    POSITION = "read_replicas.position", plan ["Seq Scan"], "
         SELECT pg_current_wal_lsn()::text AS position, (SELECT id FROM installation LIMIT 1) AS installation";
 
     /// The state of a replica: whether it has replayed the position, and the age of the last transaction that
     /// it has.
-    STATE = "read_replicas.state", plan ["Result"], "
+    STATE = "read_replicas.state", plan ["Seq Scan"], "
         SELECT pg_is_in_recovery() AS is_standby,
             coalesce(pg_last_wal_replay_lsn() >= $1::text::pg_lsn, false) AS is_caught_up,
             CAST(extract(epoch FROM clock_timestamp() - pg_last_xact_replay_timestamp()) * 1000 AS bigint) AS age_ms,
