@@ -39,6 +39,8 @@ mod fence;
 mod guard;
 mod key;
 mod lock_id;
+#[cfg(feature = "memory")]
+mod memory;
 mod outcome;
 mod retry;
 mod schema;
@@ -52,6 +54,8 @@ pub use guard::Guard;
 pub use key::{MAX_KEY_BYTES, STORAGE_KEY_LIMIT, hash_key, storage_key};
 pub use lock_id::LockId;
 pub use manager::{DEFAULT_TTL, Lease, LockManager, LockOptions, MAX_TTL, PURGE_BATCH};
+#[cfg(feature = "memory")]
+pub use memory::{Gate, LocksBackup, MemoryLocks};
 pub use outcome::{Acquisition, Extension, GrantedLock, LockInfo, Release};
 pub use retry::{Backoff, Retry, RetryJitter};
 pub use schema::{MAX_TABLE_NAME_BYTES, TableNames, schema_sql};

@@ -14,7 +14,7 @@ use crate::guard::{Guard, RenewalSchedule};
 use crate::key::LockKey;
 use crate::retry::Retry;
 use crate::schema::TableNames;
-use crate::store::{LockStore, Selector};
+use crate::store::{LockStore, LockTables, Locks, Selector};
 use crate::telemetry::{EventSink, LockObserver, LockOperation};
 use crate::{Acquisition, Extension, GrantedLock, LockError, LockId, LockInfo, Release};
 
@@ -60,7 +60,13 @@ pub struct LockManager {
 
 impl fmt::Debug for LockManager {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LockManager").field("tables", &self.store.names).finish_non_exhaustive()
+        let mut manager = f.debug_struct("LockManager");
+        match &self.store.locks {
+            Locks::Tables(tables) => manager.field("tables", &tables.names),
+            #[cfg(feature = "memory")]
+            Locks::Memory(_) => &mut manager,
+        };
+        manager.finish_non_exhaustive()
     }
 }
 
@@ -68,16 +74,22 @@ impl LockManager {
     /// Creates a manager of locks in the tables `names`, which [`LockManager::setup_schema`] or a migration
     /// has created.
     pub fn new(pool: PgPool, names: TableNames) -> Self {
-        Self::build(pool, names, EventSink::default())
+        Self::build(Locks::Tables(LockTables { pool, names }), EventSink::default())
+    }
+
+    /// Creates a manager of locks in memory, for tests.
+    #[cfg(feature = "memory")]
+    pub fn in_memory(locks: crate::MemoryLocks) -> Self {
+        Self::build(Locks::Memory(locks), EventSink::default())
     }
 
     /// Does the same with an `observer` of every operation.
     pub fn observed(pool: PgPool, names: TableNames, observer: Arc<dyn LockObserver>) -> Self {
-        Self::build(pool, names, EventSink(Some(observer)))
+        Self::build(Locks::Tables(LockTables { pool, names }), EventSink(Some(observer)))
     }
 
-    fn build(pool: PgPool, names: TableNames, telemetry: EventSink) -> Self {
-        let store = Arc::new(LockStore { pool, names, telemetry, same_ttl: false });
+    fn build(locks: Locks, telemetry: EventSink) -> Self {
+        let store = Arc::new(LockStore { locks, telemetry, same_ttl: false });
         Self { store, tokens: Arc::new(RandomTokens), jitter: Arc::new(RandomJitter), abort: None }
     }
 
@@ -106,6 +118,12 @@ impl LockManager {
     /// Checks that every statement of this crate can be prepared on the tables.
     pub async fn check_schema(&self) -> Result<(), LockError> {
         self.store.check_schema().await
+    }
+
+    /// Returns the same locks with another source of ids.
+    #[must_use]
+    pub fn with_tokens(&self, tokens: Arc<dyn Tokens>) -> Self {
+        Self { tokens, ..self.clone() }
     }
 
     /// Tries once to acquire `key` for `ttl`. The lock is not renewed: see [`LockManager::hold`].

@@ -120,6 +120,7 @@ pg::statements! {
     LOCK_ROW = "locks.lock_row", plan ["locks_pkey"], concat!("
         SELECT ", is_live!(), " AS is_live FROM {locks} WHERE key = $1::text FOR UPDATE");
 
+    // MODEL-01
     /// Raises the counter and grants, or does neither; the caller has locked both rows. Returns a row if it
     /// was granted.
     GRANT = "locks.grant", plan ["fence_counters_pkey", "locks_pkey"], concat!("

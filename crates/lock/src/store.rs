@@ -1,4 +1,5 @@
-//! Runs the statements: the reads, the order of row locks, and the interpretation of results.
+//! The locks of one database, and the statements on them: the reads, the order of row locks, and the
+//! interpretation of results.
 //!
 //! Rows are always locked in the order counter, then lock, after the advisory lock that the original
 //! implementation uses to admit one acquirer of a key. Every change of a lock locks its row first and reads
@@ -47,14 +48,22 @@ pub(crate) enum Selector<'a> {
     Id(&'a LockId),
 }
 
-/// The locks in two tables of one database.
+/// The locks of one database, observed.
 #[derive(Clone)]
 pub(crate) struct LockStore {
-    pub(crate) pool: PgPool,
-    pub(crate) names: TableNames,
+    pub(crate) locks: Locks,
     pub(crate) telemetry: EventSink,
     /// True if all clients acquire a key for the same time.
     pub(crate) same_ttl: bool,
+}
+
+/// The place of the locks.
+#[derive(Clone)]
+pub(crate) enum Locks {
+    /// Two tables in PostgreSQL.
+    Tables(LockTables),
+    #[cfg(feature = "memory")]
+    Memory(crate::MemoryLocks),
 }
 
 impl LockStore {
@@ -64,7 +73,12 @@ impl LockStore {
         id: &LockId,
         ttl_ms: i64,
     ) -> Result<Attempt, LockError> {
-        let attempt = self.try_acquire(key, id, ttl_ms).await;
+        let same_ttl_ms = self.same_ttl.then_some(ttl_ms);
+        let attempt = match &self.locks {
+            Locks::Tables(tables) => tables.acquire(key, id, ttl_ms, same_ttl_ms).await,
+            #[cfg(feature = "memory")]
+            Locks::Memory(locks) => locks.acquire(key, id, ttl_ms, same_ttl_ms).await,
+        };
         self.telemetry.report(|| LockEvent {
             operation: LockOperation::Acquire,
             outcome: match &attempt {
@@ -78,11 +92,145 @@ impl LockStore {
         attempt
     }
 
-    async fn try_acquire(&self, key: &LockKey, id: &LockId, ttl_ms: i64) -> Result<Attempt, LockError> {
+    pub(crate) async fn extend(&self, id: &LockId, ttl_ms: i64) -> Result<Extension, LockError> {
+        let changed = match &self.locks {
+            Locks::Tables(tables) => tables.extend(id, ttl_ms).await,
+            #[cfg(feature = "memory")]
+            Locks::Memory(locks) => locks.extend(id, ttl_ms).await,
+        };
+        self.report(LockOperation::Extend, id, &changed);
+        Ok(match changed? {
+            Ok(expires_at_ms) => Extension::Extended { expires_at_ms },
+            Err(_) => Extension::NotHeld,
+        })
+    }
+
+    pub(crate) async fn release(&self, id: &LockId) -> Result<Release, LockError> {
+        let changed = match &self.locks {
+            Locks::Tables(tables) => tables.release(id).await,
+            #[cfg(feature = "memory")]
+            Locks::Memory(locks) => locks.release(id).await,
+        };
+        self.report(LockOperation::Release, id, &changed);
+        Ok(match changed? {
+            Ok(_) => Release::Released,
+            Err(_) => Release::NotHeld,
+        })
+    }
+
+    /// Releases a lock that no caller waits for, and retries transient failures.
+    pub(crate) async fn release_abandoned(&self, id: &LockId) -> Result<Release, LockError> {
+        for _ in 1..ABANDONED_RELEASE_ATTEMPTS {
+            match self.release(id).await {
+                Err(error) if error.is_transient() => tokio::time::sleep(ABANDONED_RELEASE_PAUSE).await,
+                outcome => return outcome,
+            }
+        }
+        self.release(id).await
+    }
+
+    fn report<T>(
+        &self,
+        operation: LockOperation,
+        id: &LockId,
+        changed: &Result<Result<T, Reason>, LockError>,
+    ) {
+        self.telemetry.report(|| LockEvent {
+            operation,
+            outcome: match changed {
+                Ok(Ok(_)) => LockOutcome::Done,
+                Ok(Err(reason)) => LockOutcome::Refused(*reason),
+                Err(error) => LockOutcome::Failed(error),
+            },
+            key_hash: None,
+            lock_id_hash: Some(id.hash()),
+        });
+    }
+
+    pub(crate) async fn lookup(&self, which: Selector<'_>) -> Result<Option<LockInfo>, LockError> {
+        let found = match &self.locks {
+            Locks::Tables(tables) => tables.find(which).await,
+            #[cfg(feature = "memory")]
+            Locks::Memory(locks) => locks.find(which).await,
+        };
+        let (key_hash, lock_id_hash) = match which {
+            Selector::Key(key) => (Some(key), None),
+            Selector::Id(id) => (None, Some(id)),
+        };
+        self.telemetry.report(|| LockEvent {
+            operation: LockOperation::Lookup,
+            outcome: match &found {
+                Ok(Some(_)) => LockOutcome::Done,
+                Ok(None) => LockOutcome::Refused(Reason::NotFound),
+                Err(error) => LockOutcome::Failed(error),
+            },
+            key_hash: key_hash.map(|key| hash_key(&key.user)),
+            lock_id_hash: lock_id_hash.map(LockId::hash),
+        });
+        found
+    }
+
+    pub(crate) async fn expired_at_ms(&self, key: &LockKey) -> Result<Option<i64>, LockError> {
+        match &self.locks {
+            Locks::Tables(tables) => tables.expired_at_ms(key).await,
+            #[cfg(feature = "memory")]
+            Locks::Memory(locks) => locks.expired_at_ms(key).await,
+        }
+    }
+
+    pub(crate) async fn purge(&self, limit: u64) -> Result<u64, LockError> {
+        match &self.locks {
+            Locks::Tables(tables) => tables.purge(limit).await,
+            #[cfg(feature = "memory")]
+            Locks::Memory(locks) => locks.purge(limit).await,
+        }
+    }
+
+    pub(crate) async fn raise_counter(&self, key: &LockKey, floor: i64) -> Result<u64, LockError> {
+        match &self.locks {
+            Locks::Tables(tables) => tables.raise_counter(key, floor).await,
+            #[cfg(feature = "memory")]
+            Locks::Memory(locks) => locks.raise_counter(key, floor).await,
+        }
+    }
+
+    pub(crate) async fn setup_schema(&self) -> Result<(), LockError> {
+        match &self.locks {
+            Locks::Tables(tables) => tables.setup_schema().await,
+            #[cfg(feature = "memory")]
+            Locks::Memory(_) => Ok(()),
+        }
+    }
+
+    pub(crate) async fn check_schema(&self) -> Result<(), LockError> {
+        match &self.locks {
+            Locks::Tables(tables) => tables.check_schema().await,
+            #[cfg(feature = "memory")]
+            Locks::Memory(_) => Ok(()),
+        }
+    }
+}
+
+/// The locks in two tables of one database.
+#[derive(Clone)]
+pub(crate) struct LockTables {
+    pub(crate) pool: PgPool,
+    pub(crate) names: TableNames,
+}
+
+impl LockTables {
+    /// `same_ttl_ms` is the time for which all clients acquire a key, if they agree on it.
+    async fn acquire(
+        &self,
+        key: &LockKey,
+        id: &LockId,
+        ttl_ms: i64,
+        same_ttl_ms: Option<i64>,
+    ) -> Result<Attempt, LockError> {
         let session = self.pool.session("acquire a lock").await?;
         let row = || parameter::text(&key.storage);
         let counter = || parameter::text(&key.fence);
-        let length = || parameter::optional_bigint(self.same_ttl.then_some(ttl_ms));
+        let length = || parameter::optional_bigint(same_ttl_ms);
         let found = session.query(self.names.of(&PEEK).bind([row(), length()])).await?;
         if is_live(&found)? {
             if found.first().map_or(Ok(false), |row| column(row, "is_ahead"))? {
@@ -146,35 +294,14 @@ impl LockStore {
         Ok(Attempt::Granted(GrantedLock { lock_id: id.clone(), fence, expires_at_ms, asked_at }))
     }
 
-    pub(crate) async fn extend(&self, id: &LockId, ttl_ms: i64) -> Result<Extension, LockError> {
+    async fn extend(&self, id: &LockId, ttl_ms: i64) -> Result<Result<i64, Reason>, LockError> {
         let extend = self.names.of(&EXTEND).bind([parameter::text(id.as_str()), parameter::bigint(ttl_ms)]);
-        let changed = self.change("extend a lock", extend).await;
-        self.report(LockOperation::Extend, id, &changed);
-        Ok(match changed? {
-            Ok(expires_at_ms) => Extension::Extended { expires_at_ms },
-            Err(_) => Extension::NotHeld,
-        })
+        self.change("extend a lock", extend).await
     }
 
-    pub(crate) async fn release(&self, id: &LockId) -> Result<Release, LockError> {
+    async fn release(&self, id: &LockId) -> Result<Result<i64, Reason>, LockError> {
         let release = self.names.of(&RELEASE).bind([parameter::text(id.as_str())]);
-        let changed = self.change("release a lock", release).await;
-        self.report(LockOperation::Release, id, &changed);
-        Ok(match changed? {
-            Ok(_) => Release::Released,
-            Err(_) => Release::NotHeld,
-        })
-    }
-
-    /// Releases a lock that no caller waits for, and retries transient failures.
-    pub(crate) async fn release_abandoned(&self, id: &LockId) -> Result<Release, LockError> {
-        for _ in 1..ABANDONED_RELEASE_ATTEMPTS {
-            match self.release(id).await {
-                Err(error) if error.is_transient() => tokio::time::sleep(ABANDONED_RELEASE_PAUSE).await,
-                outcome => return outcome,
-            }
-        }
-        self.release(id).await
+        self.change("release a lock", release).await
     }
 
     /// Changes the lock `id` if it is live. Returns the end of its lease, or the reason that nothing changed.
@@ -191,43 +318,6 @@ impl LockStore {
             (None, true) => Err(Reason::Expired),
             (None, false) => Err(Reason::NotFound),
         })
-    }
-
-    fn report<T>(
-        &self,
-        operation: LockOperation,
-        id: &LockId,
-        changed: &Result<Result<T, Reason>, LockError>,
-    ) {
-        self.telemetry.report(|| LockEvent {
-            operation,
-            outcome: match changed {
-                Ok(Ok(_)) => LockOutcome::Done,
-                Ok(Err(reason)) => LockOutcome::Refused(*reason),
-                Err(error) => LockOutcome::Failed(error),
-            },
-            key_hash: None,
-            lock_id_hash: Some(id.hash()),
-        });
-    }
-
-    pub(crate) async fn lookup(&self, which: Selector<'_>) -> Result<Option<LockInfo>, LockError> {
-        let found = self.find(which).await;
-        let (key_hash, lock_id_hash) = match which {
-            Selector::Key(key) => (Some(key), None),
-            Selector::Id(id) => (None, Some(id)),
-        };
-        self.telemetry.report(|| LockEvent {
-            operation: LockOperation::Lookup,
-            outcome: match &found {
-                Ok(Some(_)) => LockOutcome::Done,
-                Ok(None) => LockOutcome::Refused(Reason::NotFound),
-                Err(error) => LockOutcome::Failed(error),
-            },
-            key_hash: key_hash.map(|key| hash_key(&key.user)),
-            lock_id_hash: lock_id_hash.map(LockId::hash),
-        });
-        found
     }
 
     async fn find(&self, which: Selector<'_>) -> Result<Option<LockInfo>, LockError> {
@@ -248,7 +338,7 @@ impl LockStore {
         }))
     }
 
-    pub(crate) async fn expired_at_ms(&self, key: &LockKey) -> Result<Option<i64>, LockError> {
+    async fn expired_at_ms(&self, key: &LockKey) -> Result<Option<i64>, LockError> {
         let session = self.pool.session("look up an expired lock").await?;
         let lease_end = self.names.of(&LEASE_END).bind([parameter::text(&key.storage)]);
         let rows = session.query(lease_end).await?;
@@ -256,14 +346,14 @@ impl LockStore {
         column(row, "expires_at_ms").map(Some)
     }
 
-    pub(crate) async fn purge(&self, limit: u64) -> Result<u64, LockError> {
+    async fn purge(&self, limit: u64) -> Result<u64, LockError> {
         let session = self.pool.session("purge expired locks").await?;
         let limit = parameter::bigint(i64::try_from(limit).unwrap_or(i64::MAX));
         let purge = self.names.of(&PURGE).bind([parameter::bigint(PURGE_AFTER_MS), limit]);
         Ok(session.execute(purge).await?)
     }
 
-    pub(crate) async fn raise_counter(&self, key: &LockKey, floor: i64) -> Result<u64, LockError> {
+    async fn raise_counter(&self, key: &LockKey, floor: i64) -> Result<u64, LockError> {
         let session = self.pool.session("raise a fence counter").await?;
         let raise = self.names.of(&RAISE_COUNTER).bind([
             parameter::text(&key.fence),
@@ -275,7 +365,7 @@ impl LockStore {
         u64::try_from(fence).map_err(|_| LockError::Corrupt("fence"))
     }
 
-    pub(crate) async fn setup_schema(&self) -> Result<(), LockError> {
+    async fn setup_schema(&self) -> Result<(), LockError> {
         let session = self.pool.session("create the tables of the locks").await?;
         session.begin().await?;
         // IF NOT EXISTS does not prevent an error if another process creates the table at the same time.
@@ -287,7 +377,7 @@ impl LockStore {
         self.check_schema().await
     }
 
-    pub(crate) async fn check_schema(&self) -> Result<(), LockError> {
+    async fn check_schema(&self) -> Result<(), LockError> {
         let session = self.pool.session("check the tables of the locks").await?.checking();
         let statements: Vec<Statement> = STATEMENTS.iter().map(|each| self.names.of(each)).collect();
         session.prepare_all(&statements).await?;

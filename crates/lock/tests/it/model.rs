@@ -1,8 +1,11 @@
 //! Random histories of many clients that crash, pause and return late, checked against a model.
 
 use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
 
-use lock::{Acquisition, Extension, LockId, Release};
+use ambient::{Clock, ManualClock, Timestamp};
+use lock::{Acquisition, Extension, LockId, LockManager, MemoryLocks, Release};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
@@ -114,8 +117,43 @@ impl KeyModel {
     }
 }
 
+/// The place of the locks.
+enum Place {
+    Tables(Db),
+    Memory(LockManager, Arc<ManualClock>),
+}
+
+impl Place {
+    fn in_memory() -> Self {
+        let clock = Arc::new(ManualClock::new(Timestamp::UNIX_EPOCH));
+        let clock_of_locks: Arc<dyn Clock> = clock.clone();
+        Self::Memory(LockManager::in_memory(MemoryLocks::new(clock_of_locks)), clock)
+    }
+
+    fn locks(&self) -> &LockManager {
+        match self {
+            Self::Tables(db) => &db.locks,
+            Self::Memory(locks, _) => locks,
+        }
+    }
+
+    async fn pass(&self, millis: i64) {
+        match self {
+            Self::Tables(db) => db.pass(millis).await,
+            Self::Memory(_, clock) => clock.advance(Duration::from_millis(millis.unsigned_abs())),
+        }
+    }
+
+    async fn now(&self) -> i64 {
+        match self {
+            Self::Tables(db) => db.now().await,
+            Self::Memory(_, clock) => clock.now().as_millis(),
+        }
+    }
+}
+
 struct World<'a> {
-    db: &'a Db,
+    place: &'a Place,
     names: [String; KEYS],
     keys: [KeyModel; KEYS],
     memories: [[Vec<LockId>; KEYS]; CLIENTS],
@@ -124,15 +162,15 @@ struct World<'a> {
 
 impl World<'_> {
     async fn acquire(&self, key: usize) -> Acquisition {
-        self.db.locks.try_acquire(&self.names[key], TTL).await.expect("no failure")
+        self.place.locks().try_acquire(&self.names[key], TTL).await.expect("no failure")
     }
 
     async fn extend(&self, id: &LockId) -> Extension {
-        self.db.locks.extend(id, TTL).await.expect("no failure")
+        self.place.locks().extend(id, TTL).await.expect("no failure")
     }
 
     async fn release(&self, id: &LockId) -> Release {
-        self.db.locks.release(id).await.expect("no failure")
+        self.place.locks().release(id).await.expect("no failure")
     }
 
     fn remembered(&self, client: usize, key: usize, back: usize) -> Option<LockId> {
@@ -159,11 +197,11 @@ impl World<'_> {
             }
             Op::Crash { client } => self.memories[client] = Default::default(),
             Op::Pass { millis } => {
-                self.db.pass(millis).await;
+                self.place.pass(millis).await;
                 self.now += millis;
             }
             Op::Purge => {
-                self.db.locks.purge_expired().await.expect("purged");
+                self.place.locks().purge_expired().await.expect("purged");
             }
             Op::Race { key } => self.race(key).await,
             Op::Duel { key } => self.duel(key).await,
@@ -201,7 +239,7 @@ impl World<'_> {
 
     async fn check(&self) {
         for (name, model) in self.names.iter().zip(&self.keys) {
-            let found = self.db.locks.lookup(name).await.expect("looked up");
+            let found = self.place.locks().lookup(name).await.expect("looked up");
             assert_eq!(found.is_some(), model.is_live(self.now), "{name}");
             assert!(found.is_none_or(|found| found.fence == model.last_fence));
         }
@@ -210,23 +248,33 @@ impl World<'_> {
 
 #[test]
 fn whatever_clients_do_there_is_one_holder_and_fences_rise() {
+    check(60, async || Place::Tables(Db::new().await));
+}
+
+#[test]
+fn locks_in_memory_follow_the_same_rules() {
+    check(500, async || Place::in_memory());
+}
+
+/// Runs this many random histories.
+fn check(cases: u32, place: impl AsyncFnOnce() -> Place) {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("runtime");
-    let db = runtime.block_on(Db::new());
+    let place = runtime.block_on(place());
     let mut case = 0;
     let mut names = || {
         case += 1;
         [format!("{case} a"), format!("{case} b")]
     };
     let names = std::cell::RefCell::new(&mut names);
-    let mut runner = TestRunner::new(Config { cases: 60, failure_persistence: None, ..Config::default() });
+    let mut runner = TestRunner::new(Config { cases, failure_persistence: None, ..Config::default() });
     let histories = prop::collection::vec(any_op(), 1..40);
     let outcome = runner.run(&histories, |ops| {
         let names = (names.borrow_mut())();
         runtime.block_on(async {
-            let now = db.now().await;
+            let now = place.now().await;
             let mut world =
-                World { db: &db, names, keys: Default::default(), memories: Default::default(), now };
+                World { place: &place, names, keys: Default::default(), memories: Default::default(), now };
             for op in &ops {
                 world.step(op).await;
                 world.check().await;
