@@ -8,7 +8,7 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use domain::ports::StoreError;
+use domain::ports::{ServerId, StoreError};
 use redis::{Cmd, Value};
 use tokio::time::{Instant, timeout};
 
@@ -33,8 +33,18 @@ struct BlockingSlot {
     /// Counts the calls of `close`: a connection from before the last one is not used again.
     generation: u64,
     idle: Option<Identified>,
-    /// The identity of the server of the last connection.
+    /// The server that the next connection must lead to: that of the last connection, or before the first
+    /// one the server that the caller has identified.
     server: Option<Vec<String>>,
+}
+
+/// The lines of `INFO` that identify a server that accepts writes.
+fn identity_of_primary(server: &ServerId) -> Vec<String> {
+    let ServerId { run_id, replication_id } = server;
+    let mut lines =
+        vec![format!("run_id:{run_id}"), format!("master_replid:{replication_id}"), "role:master".to_owned()];
+    lines.sort_unstable();
+    lines
 }
 
 /// A connection, and the time at which its server's identity was last confirmed. A server that becomes a
@@ -80,9 +90,16 @@ impl BlockingConnection {
         Ok(reply)
     }
 
+    /// Makes the first connection return an error if it leads to another server than this one, on which the
+    /// caller has determined where to resume.
+    pub(crate) fn expect(&self, server: &ServerId) {
+        self.slot().server.get_or_insert_with(|| identity_of_primary(server));
+    }
+
     /// Requests the identity of the server. Returns an error once if the connection leads to another server
     /// than the one before: the stream may have lost entries, and the caller determines again where to
     /// resume.
+    // MODEL-09
     async fn identify(
         &self,
         operation: &'static str,
@@ -93,11 +110,12 @@ impl BlockingConnection {
         let limit = self.client.operation_timeout();
         let info = ask_within(operation, &mut connection, &info, MAX_KEPT_BUFFER_BYTES, limit).await?;
         let info: String = info.and_then(|info| redis::from_redis_value(info).ok()).unwrap_or_default();
-        let ids: Vec<String> = info
+        let mut ids: Vec<String> = info
             .lines()
             .filter(|line| ["run_id:", "master_replid:", "role:"].iter().any(|name| line.starts_with(name)))
             .map(str::to_owned)
             .collect();
+        ids.sort_unstable();
         let former = self.slot().server.replace(ids.clone());
         match former {
             Some(former) if former != ids => {

@@ -229,7 +229,10 @@ impl IntentStream for RedisIntentStream {
         let call = ScriptCall::new(&self.server, [&self.key].into_iter());
         let response = self.client.script(OPERATION, &call).await?;
         let Value::Array(ids) = &response else { return Err(unexpected(OPERATION, &response)) };
-        server::parse(ids.get(..2).unwrap_or_default()).ok_or_else(|| unexpected(OPERATION, &response))
+        let server = server::parse(ids.get(..2).unwrap_or_default());
+        let server = server.ok_or_else(|| unexpected(OPERATION, &response))?;
+        self.reader.expect(&server);
+        Ok(server)
     }
 
     async fn trim(&self, before: EntryId) -> Result<u64, StoreError> {

@@ -62,7 +62,8 @@ pub trait IntentStream: Send + Sync {
         limit: ReadLimit,
     ) -> impl Future<Output = Result<(Vec<RawEntry>, bool), StoreError>> + Send;
 
-    /// Returns the server that has the stream.
+    /// Returns the server that has the stream. If the first read leads to another server, it fails, and the
+    /// caller determines again where to resume.
     fn server(&self) -> impl Future<Output = Result<ServerId, StoreError>> + Send;
 
     /// Returns the state of the whole stream; `None` if the key does not exist.

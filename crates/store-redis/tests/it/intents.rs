@@ -366,3 +366,16 @@ async fn a_server_that_becomes_a_replica_under_an_open_connection_is_another_ser
     // Returned once: the caller then determines again where to resume.
     assert_eq!(entries_of(read().await).len(), 1);
 }
+
+#[tokio::test]
+async fn the_first_read_fails_once_if_it_leads_to_another_server_than_the_identified_one() {
+    let mut world = World::new().await;
+    let stream = stream(&world);
+    add(&world, "5-1").await;
+    stream.server().await.expect("Redis is there");
+    world.restart_from_snapshot().await;
+    let error = stream.read(EntryId::ZERO, upto(10), SHORT).await.expect_err("another process");
+    assert!(domain::ports::error_chain(&error).contains("another server"), "{error:?}");
+    // Returned once: the caller then determines again where to resume.
+    entries_of(stream.read(EntryId::ZERO, upto(10), SHORT).await);
+}
