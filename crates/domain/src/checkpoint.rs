@@ -165,6 +165,7 @@ pub enum StreamCheck {
 }
 
 /// Compares a stream with the last processed entry.
+// MODEL-11
 pub fn check_stream(processed: EntryId, state: Option<StreamState>) -> StreamCheck {
     let Some(state) = state else {
         return if processed > EntryId::ZERO { StreamCheck::Absent } else { StreamCheck::Continues };
@@ -199,6 +200,7 @@ impl Witness {
     /// fingerprint of its entry with that id, which may be another entry: a slow clock can generate the same
     /// id again. If the entry is absent, a consumer deleted it if it is the last deleted entry. If the stream
     /// has not `moved` to another server, a later deleted entry is enough.
+    // MODEL-07
     pub fn shows_no_loss(
         &self,
         processed: EntryId,

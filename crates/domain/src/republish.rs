@@ -13,7 +13,7 @@ use crate::route::RouteStatus;
 
 /// A Redis server process with one replication history. An acknowledgement is valid only for the server that
 /// gave it.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ServerId {
     /// `run_id`: changes with each start of the server.
     pub run_id: Arc<str>,
@@ -150,6 +150,7 @@ impl EntryState {
 
 /// Returns the state of the entry `id`, given whether it is `present` in the stream. `stream` is `None` if
 /// the key does not exist.
+// MODEL-30
 pub fn entry_state(id: EntryId, present: bool, stream: Option<&OutboundState>) -> EntryState {
     let Some(stream) = stream else { return EntryState::NoStream };
     let never_existed = id > stream.last_generated || stream.gaps.iter().any(|gap| gap.contains(id));

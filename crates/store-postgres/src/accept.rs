@@ -129,6 +129,7 @@ impl<'a> Rows<'a> {
 }
 
 /// Sends the transaction. Leaves it open unless it is committed.
+// MODEL-03
 async fn write(
     session: &Session,
     batch: &AcceptanceBatch<'_>,

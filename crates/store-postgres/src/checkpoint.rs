@@ -18,6 +18,7 @@ use crate::records::{is_id_of, requests, requests_of};
 use crate::{PgStore, malformed_intents};
 
 impl CheckpointStore for PgStore {
+    // MODEL-06
     async fn find_last_processed(
         &self,
         stream: &str,
@@ -103,6 +104,7 @@ fn traces(entries: &[ProcessedTrace]) -> impl Iterator<Item = (EntryId, &str)> +
 
 /// Claims the checkpoint for a term. A row that could not be claimed has a higher fence; in both cases the
 /// result contains its checkpoint.
+// MODEL-02
 async fn claim_for(
     session: &Session,
     stream: &str,
@@ -131,6 +133,7 @@ pub(crate) async fn load(session: &Session, stream: &str) -> Result<Option<Check
 }
 
 pg::statements! {
+    // MODEL-03, MODEL-05
     /// Moves the checkpoint if it is the expected one. It is compared for equality: a lower one means that
     /// PostgreSQL has lost outcomes, and those entries must be read again.
     ADVANCE = "checkpoint.advance", plan ["intake_pkey"], "

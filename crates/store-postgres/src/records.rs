@@ -107,6 +107,7 @@ pg::statements! {
     IDS_BETWEEN = "records.ids_between", plan ["records_pkey"], "
         SELECT notification_id FROM records WHERE notification_id >= $1::text AND notification_id < $2::text";
 
+    // MODEL-04
     /// Inserts the records whose key and id are free; the number of rows shows whether all were inserted.
     /// `unnest` is in the list of the `SELECT` and not in a `FROM`: the result of a function there is stored
     /// before it is read.

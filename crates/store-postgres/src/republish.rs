@@ -232,6 +232,7 @@ pg::statements! {
         ) AS r
         JOIN records c ON c.notification_id = r.notification_id");
 
+    // MODEL-33
     /// Changes only the entry id and the version. Skips a route that was changed or deleted since it was
     /// read, or that another transaction has locked.
     REPLACE_ENTRIES = "republish.replace_entries", plan ["routes_pkey"], concat!("

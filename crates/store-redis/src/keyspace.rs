@@ -200,6 +200,7 @@ impl Keyspace {
     }
 
     /// The key of a route's lease, and of its published marker.
+    // MODEL-19
     pub fn route_lease(&self, route: &RouteKey) -> OldKey {
         let notification_id = URL_SAFE_NO_PAD.encode(route.notification_id.as_str());
         let route_id = URL_SAFE_NO_PAD.encode(&route.route_id);

@@ -92,6 +92,7 @@ pub(crate) async fn while_leading<E: Election, F: Future>(
         let work = work(CurrentTerm { fence, over: over.clone() });
         tokio::pin!(work);
         tokio::select! {
+            biased;
             value = &mut work => value,
             end = term.over() => {
                 let worker = health.worker();

@@ -169,6 +169,7 @@ impl<P: Ports> RoutePublisher<P> {
             tokio::time::sleep(DRAIN_TIMEOUT).await;
         };
         tokio::select! {
+            biased;
             () = self.work(batches, &shared) => {}
             never = shared.markers.keep_alive(&self.leases, self.settings.dedupe_ttl) => match never {},
             never = self.retry_deferred(&shared) => match never {},
@@ -334,6 +335,7 @@ impl<P: Ports> RoutePublisher<P> {
         let mut routes = page.routes;
         {
             let deferred = shared.deferred();
+            // MODEL-21
             routes.retain(|route| !deferred.contains(&route.key));
         }
         let found = !routes.is_empty();

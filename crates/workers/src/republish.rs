@@ -49,8 +49,10 @@ use crate::passes::{CurrentTerm, Pass, Passes, run_passes, while_leading};
 const OBSERVE_INTERVAL: Duration = Duration::from_secs(2);
 /// The time for which both stores must have responded before a comparison begins. Completions that were in
 /// progress are committed by then.
+// MODEL-26
 const SETTLE_TIME: Duration = Duration::from_secs(5);
 /// The time from a comparison to its repetition.
+// MODEL-27
 const REPEAT_DELAY: Duration = Duration::from_secs(60);
 /// The additional delay before a replica repeats the comparison of another one. That one repeats it first,
 /// because it has the record of the losses that it reported.
@@ -214,6 +216,7 @@ where
     }
 
     /// Saves the streams only under leadership, so that no replica saves them while another compares.
+    // MODEL-31
     async fn reconcile_if_elected(
         &self,
         watch: &mut Watch,
@@ -269,6 +272,7 @@ where
             seen.iter().map(|now| (now.seen.clone(), again(&now.seen))).collect();
         // Reported first: after a crash in between it is reported again.
         renamed.iter().chain(&renamed_meanwhile).for_each(report_renamed);
+        // MODEL-28
         self.store.save_outbound_streams(&saves).await?;
         watch.note_known(seen);
         watch.note_compared(seen);

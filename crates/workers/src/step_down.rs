@@ -150,6 +150,7 @@ impl<T: Term, S: StepDownStore> Term for StepDownTerm<T, S> {
 
     async fn over(&self) -> TermEnd {
         tokio::select! {
+            biased;
             end = self.term.over() => end,
             () = self.requests.requested(self.began) => TermEnd::StepDownRequested,
         }

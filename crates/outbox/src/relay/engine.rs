@@ -119,6 +119,7 @@ impl<S: Storage, P: Publisher, O: RelayObserver> Relay<S, P, O> {
                     outage_pause = OUTAGE_PAUSE_MIN;
                     let time = self.idle_time(&work, wake, due_in);
                     tokio::select! {
+                        biased;
                         () = stop.cancelled() => {}
                         () = wake.announced() => work.looks_first = false,
                         () = sleep(time) => work.looks_first = true,

@@ -180,6 +180,7 @@ macro_rules! failed_routes {
     };
 }
 
+// MODEL-20
 // Each change is `UPDATE routes … FROM given WHERE key AND updated_at = expected`. It raises `updated_at`
 // even if the clock does not, and never changes a terminal route, not even one that was edited by hand
 // without raising its version. A live route is one with a live status, not one with a time of the next

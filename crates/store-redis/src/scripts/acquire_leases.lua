@@ -5,6 +5,7 @@
 -- ARGV: token, TTL in ms, then for each lease the id of the entry that is replaced, or empty.
 -- Returns for each lease: 1 if won, 0 if held, or the entry id of its marker; after these, if there is a
 -- marker, run id and replication id of this server.
+-- MODEL-13
 local token, ttl, n = ARGV[1], ARGV[2], #ARGV - 2
 local answers, found = {}, false
 -- Returns the answer for one name; an error table if Redis cannot write.

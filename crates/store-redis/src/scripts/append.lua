@@ -5,6 +5,7 @@
 -- number of its names and values, and these.
 -- Returns run id and replication id of this server, then for each entry: its id, appended now or before; 0 if
 -- the lease is lost; {error} if the stream rejected it.
+-- MODEL-14
 local stream, token, ttl, max_len, n = KEYS[1], ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local run_id, replication_id = server()
 local noted, is_new = server_changes(stream, KEYS[2], KEYS[n + 3], run_id, replication_id)

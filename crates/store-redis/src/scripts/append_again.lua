@@ -6,6 +6,7 @@
 -- one that it replaced, or empty, then for each entry the number of its names and values, and these.
 -- Returns run id and replication id of this server, then for each entry: its id, appended now or before on
 -- this server; 0 if a publisher holds the lease; {error} if the stream rejected it.
+-- MODEL-16
 local stream, ttl, max_len, n = KEYS[1], ARGV[1], ARGV[2], tonumber(ARGV[3])
 local run_id, replication_id = server()
 local noted, is_new = server_changes(stream, KEYS[2], KEYS[n + 3], run_id, replication_id)

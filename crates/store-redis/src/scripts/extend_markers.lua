@@ -4,6 +4,7 @@
 -- KEYS: leases, then, if they are used, their old names.
 -- ARGV: run id and replication id of that server, TTL in ms, then the entry id of each lease.
 -- Returns 1, or 0 if this is another server.
+-- MODEL-15
 local run_id, replication_id = server()
 -- True if the first id is greater.
 local function is_later(one, other)

@@ -1,6 +1,7 @@
 -- KEYS: a stream, its server changes, and their old name if it is used. ARGV: id and first value of each entry.
 -- Returns run id and replication id of this server, the state of the stream, then for each entry 1 if it is
 -- there and 0 if not. Writes nothing.
+-- MODEL-17
 local run_id, replication_id = server()
 local stream = stream_or_none(KEYS[1])
 local noted = server_changes(KEYS[1], KEYS[2], KEYS[3], run_id, replication_id, stream)

@@ -3,6 +3,7 @@
 -- ARGV: milliseconds, sequence, fence, the value to write, 1 if it must advance, the highest fence that is
 -- not garbled.
 -- Returns 1 if the key holds the value, 0 if it was rejected.
+-- MODEL-10
 -- Ids have up to 20 digits, which Lua's numbers cannot represent: they are compared as digits. A garbled
 -- value is overwritten; otherwise it would be permanent, because no term would have a higher fence.
 local function older(a, b)

@@ -153,6 +153,7 @@ impl<'a, P: Ports> CheckpointKeeper<'a, P> {
 
     /// Determines where to resume, and stops every earlier term from writing. The durable checkpoint is
     /// authoritative; the cached one is used if there is no durable one.
+    // MODEL-08
     pub(super) async fn resume(&mut self, reader: &EntryReader<'_, P>) -> Result<Resumed, StoreError> {
         let stream = self.settings.stream.as_str();
         let claim = self.store.write_fence(stream, self.fence, !self.claimed).await?;
@@ -267,6 +268,7 @@ impl<'a, P: Ports> CheckpointKeeper<'a, P> {
     /// Checks the stream after a read without entries. Compares the stream with the processed entries, and at
     /// an interval the durable checkpoint with the committed one. Returns `None` if PostgreSQL has another
     /// checkpoint, or if there is no position.
+    // MODEL-12
     pub(super) async fn check_idle(&mut self) -> Result<Option<Idle>, StoreError> {
         let Some(position) = &mut self.position else { return Ok(None) };
         let processed = position.processed;

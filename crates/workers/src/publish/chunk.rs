@@ -156,6 +156,7 @@ impl<P: Ports> RoutePublisher<P> {
             report.contended = leased.routes.len() + markers.len() < asked;
             outcomes.published = markers;
             let leased = self.without_held(leased, shared).await?;
+            // MODEL-25
             // The marker of another publisher may have expired since the route was read, because it may have
             // been half its TTL old then. So PostgreSQL is queried again whether the route is still to be
             // published.
@@ -336,6 +337,7 @@ impl<P: Ports> RoutePublisher<P> {
         }
     }
 
+    // MODEL-18
     pub(super) fn token(&self) -> LeaseToken {
         LeaseToken(self.tokens.next().iter().map(|byte| format!("{byte:02x}")).collect())
     }

@@ -245,6 +245,7 @@ impl<P: Ports> RoutePublisher<P> {
                 }
             };
             tokio::select! {
+                biased;
                 () = is_due => {}
                 () = shared.deferred_added.notified() => continue,
             }

@@ -18,6 +18,7 @@ use crate::ports::Ports;
 /// The longest age of an acknowledgement whose completion is sent to PostgreSQL without confirmation. After a
 /// change of server, a comparison of the streams begins later than this ([`crate::republish`]), so it sees
 /// the completions that were sent before the change.
+// MODEL-22
 pub(super) const MAX_UNCONFIRMED: Duration = Duration::from_secs(1);
 
 /// Completions whose acknowledgements were confirmed.
@@ -53,6 +54,7 @@ impl<P: Ports> RoutePublisher<P> {
         Ok(())
     }
 
+    // MODEL-23
     async fn confirm_chunk(&self, chunk: &[Published], confirmed: &mut Confirmed) -> Result<(), StoreError> {
         // An unparsable id does not belong to an entry that this service appended; PostgreSQL decides about
         // it.

@@ -6,7 +6,7 @@
 //! appends it. The list is bounded; when it is full, the channel takes no new work. After a crash of this
 //! replica the routes are still due: the next publisher finds their markers and defers them, too.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use domain::ports::{Failed, Published, StoreError, error_chain};
@@ -68,7 +68,7 @@ impl Cause {
 /// The deferred completions.
 #[derive(Debug, Default)]
 pub(super) struct Deferred {
-    waiting: HashMap<RouteKey, WaitingChange>,
+    waiting: BTreeMap<RouteKey, WaitingChange>,
 }
 
 #[derive(Debug)]

@@ -5,7 +5,7 @@
 //! times within the TTL. After a crash of this replica, markers expire after one TTL at the latest; long
 //! before that, another replica finds the due route and its marker.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -16,6 +16,7 @@ use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
 /// The number of times that markers are renewed within their TTL.
+// MODEL-24
 const RENEWALS_PER_TTL: u32 = 4;
 /// The most markers that one call renews.
 const RENEWED_AT_ONCE: usize = 512;
@@ -25,7 +26,7 @@ const RENEWAL_RETRY_INTERVAL: Duration = Duration::from_millis(500);
 /// The markers that are renewed.
 #[derive(Debug, Default)]
 pub(super) struct Markers {
-    held: Mutex<HashMap<RouteKey, Acknowledged>>,
+    held: Mutex<BTreeMap<RouteKey, Acknowledged>>,
     added: Notify,
 }
 
@@ -69,7 +70,7 @@ impl Markers {
     /// Renews the held markers. If the server that acknowledged an entry has been replaced, its marker is
     /// renewed only if it exists, and is not written again.
     async fn renew<L: LeaseStore>(&self, leases: &L, ttl: Duration) -> Result<(), StoreError> {
-        let mut of_server: HashMap<ServerId, Vec<(RouteKey, String)>> = HashMap::new();
+        let mut of_server: BTreeMap<ServerId, Vec<(RouteKey, String)>> = BTreeMap::new();
         for (key, entry) in self.held().iter() {
             let held = (key.clone(), entry.entry_id.clone());
             of_server.entry(entry.server.clone()).or_default().push(held);
@@ -85,7 +86,7 @@ impl Markers {
     }
 
     /// Locks the held markers. Nothing panics while the lock is held.
-    fn held(&self) -> MutexGuard<'_, HashMap<RouteKey, Acknowledged>> {
+    fn held(&self) -> MutexGuard<'_, BTreeMap<RouteKey, Acknowledged>> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

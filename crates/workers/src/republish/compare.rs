@@ -80,6 +80,7 @@ where
     C: Clock,
 {
     /// The time of acceptance of the oldest records that a comparison of these streams reads.
+    // MODEL-34
     pub(super) fn accepted_since(&self, suspects: &[Suspect]) -> Timestamp {
         let since = suspects.iter().map(|suspect| suspect.since).min().unwrap_or(Timestamp::MIN);
         since - self.settings.window - ACCEPTED_EARLIER
@@ -113,6 +114,7 @@ where
             *unfinished = Some(comparison);
             return compared;
         }
+        // MODEL-29
         let is_complete = comparison.streams.iter().all(|(_, tally)| tally.held == 0);
         for (suspect, tally) in &comparison.streams {
             losses.report(suspect, tally, is_complete, &self.metrics);
@@ -267,6 +269,7 @@ where
             return Ok(());
         }
         let given: Vec<_> = entries.iter().map(|(route, entry)| (*route, entry)).collect();
+        // MODEL-32
         let marker_ttl = self.settings.dedupe_ttl.max(self.settings.window);
         let appends = self.outbound.append_again(channel, &given, marker_ttl).await?;
         let (mut done, mut outage) = (Vec::with_capacity(entries.len()), None);

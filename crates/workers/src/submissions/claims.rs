@@ -244,8 +244,9 @@ impl<P: Ports> SubmissionIntake<P> {
             let mut claims = Vec::new();
             // New claims do not cause another attempt with all that have failed.
             tokio::select! {
-                count = abandoned.0.recv_many(&mut claims, room), if open && room > 0 => open = count > 0,
+                biased;
                 () = sleep_until(retry_at), if !failed.is_empty() => claims.append(&mut failed),
+                count = abandoned.0.recv_many(&mut claims, room), if open && room > 0 => open = count > 0,
             }
             if stop.is_cancelled() {
                 claims.append(&mut failed);

@@ -77,13 +77,14 @@ impl<P: Ports> SubmissionIntake<P> {
             let room = limits.elements.saturating_sub(queue.len());
             let mut received = Vec::new();
             tokio::select! {
+                biased;
+                Some(parts) = running.next() => if let Some((left, right)) = parts {
+                    divided.extend([right, left]);
+                },
                 count = looked_up.recv_many(&mut received, room), if open && room > 0 => {
                     open = count > 0;
                     queue.extend(received);
                 }
-                Some(parts) = running.next() => if let Some((left, right)) = parts {
-                    divided.extend([right, left]);
-                },
                 () = sleep_until(patient_until), if !queue.is_empty() && running.len() < limits.concurrent => {}
             }
         }

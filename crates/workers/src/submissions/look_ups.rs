@@ -25,11 +25,12 @@ impl<P: Ports> SubmissionIntake<P> {
         let mut open = true;
         while open || !running.is_empty() {
             tokio::select! {
+                biased;
+                Some(found) = running.next() => drop(looked_up.send(found).await),
                 waiting = claimed.recv(), if open && running.len() < MAX_LOOK_UPS => match waiting {
                     Some(waiting) => running.push(self.look_up_recipients(waiting)),
                     None => open = false,
                 },
-                Some(found) = running.next() => drop(looked_up.send(found).await),
             }
         }
     }
