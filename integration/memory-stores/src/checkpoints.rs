@@ -12,7 +12,21 @@ use super::lock;
 #[derive(Debug, Default)]
 pub struct MemoryCheckpoints(Mutex<HashMap<String, CachedCheckpoint>>);
 
+/// A copy of all cached checkpoints at one moment.
+#[derive(Clone, Debug)]
+pub struct CheckpointsBackup(HashMap<String, CachedCheckpoint>);
+
 impl MemoryCheckpoints {
+    /// Returns a copy of all cached checkpoints.
+    pub fn backup(&self) -> CheckpointsBackup {
+        CheckpointsBackup(lock(&self.0).clone())
+    }
+
+    /// Restores the cached checkpoints of `backup`.
+    pub fn restore(&self, backup: &CheckpointsBackup) {
+        lock(&self.0).clone_from(&backup.0);
+    }
+
     /// Replaces the checkpoint of `stream` with a value that is not a checkpoint.
     pub fn garble(&self, stream: &str) {
         lock(&self.0).insert(stream.to_owned(), CachedCheckpoint::Garbled("garbled".to_owned()));

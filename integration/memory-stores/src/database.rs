@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use ambient::{Clock, ManualClock, Timestamp};
+use ambient::Timestamp;
 use domain::accept::{Known, Probe, ProcessedTrace};
 use domain::checkpoint::{Checkpoint, Fence, FenceWrite, Witness};
 use domain::entry::EntryId;
@@ -21,6 +21,7 @@ use domain::ports::{
 use domain::record::{IdempotencyKey, NotificationId, Record};
 use domain::route::{Channel, LiveRoute, NewRoute, RouteKey, RouteStatus, SkipReason, Start, Version};
 
+use super::clock::ServerClock;
 use super::lock;
 use super::rows::{KeyRow, RecordedAction};
 
@@ -46,9 +47,9 @@ pub(super) struct ServiceTables {
     /// Routes with an unreadable value.
     pub(super) corrupt: HashSet<RouteKey>,
     pub(super) outbound_streams: BTreeMap<String, SavedStream>,
-    pub(super) outbound_names: HashMap<(Channel, String), Timestamp>,
+    pub(super) outbound_names: BTreeMap<(Channel, String), Timestamp>,
     /// The database's own clock; without one, its time stays at the epoch.
-    pub(super) clock: Option<Arc<ManualClock>>,
+    pub(super) clock: Option<ServerClock>,
     pub(super) actions: Vec<RecordedAction>,
 }
 
@@ -104,9 +105,19 @@ impl MemoryDatabase {
         RowLock { database: self.clone(), key: key.clone() }
     }
 
+    /// Ends all other transactions, as a restart does.
+    pub fn unlock_routes(&self) {
+        lock(&self.0).locked.clear();
+    }
+
     /// The ids of all records, sorted.
     pub fn records(&self) -> Vec<NotificationId> {
         lock(&self.0).records.keys().cloned().collect()
+    }
+
+    /// The idempotency keys of all records, with the ids of the records.
+    pub fn accepted_keys(&self) -> BTreeMap<IdempotencyKey, NotificationId> {
+        lock(&self.0).by_key.iter().map(|(key, id)| (key.clone(), id.clone())).collect()
     }
 
     /// The keys of all routes with their status, sorted.

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use ambient::Clock;
 use domain::entry::EntryId;
 use domain::outbound::OutboundEntry;
 use domain::ports::{
@@ -20,6 +19,12 @@ impl MemoryPublishing {
         lock(&self.state).run += 1;
     }
 
+    /// Replaces the server with its replica, which has all its data.
+    pub fn promote(&self) {
+        let mut state = lock(&self.state);
+        (state.run, state.failovers) = (state.run + 1, state.failovers + 1);
+    }
+
     /// Replaces the server with its replica, which has only the first `kept` entries of each stream and no
     /// lease and no marker.
     pub fn fail_over(&self, kept: usize) {
@@ -28,13 +33,12 @@ impl MemoryPublishing {
             let lost = self.entries(channel).len().saturating_sub(kept);
             self.lose_tail(channel, lost);
         }
-        let mut state = lock(&self.state);
-        (state.run, state.failovers) = (state.run + 1, state.failovers + 1);
+        self.promote();
     }
 
     /// Deletes an entry, as a consumer does.
     pub fn delete_entry(&self, channel: Channel, id: EntryId) {
-        if let Some(stream) = lock(&self.state).streams.get_mut(&channel) {
+        if let Some(stream) = lock(&self.state).data.streams.get_mut(&channel) {
             let count = stream.entries.len();
             stream.entries.retain(|(entry, _)| *entry != id);
             if stream.entries.len() < count {
@@ -45,7 +49,7 @@ impl MemoryPublishing {
 
     /// Removes the entries with ids below `before`, as a limit on the stream's length does.
     pub fn trim(&self, channel: Channel, before: EntryId) {
-        if let Some(stream) = lock(&self.state).streams.get_mut(&channel) {
+        if let Some(stream) = lock(&self.state).data.streams.get_mut(&channel) {
             stream.entries.retain(|(id, _)| *id >= before);
         }
     }
@@ -57,12 +61,12 @@ impl MemoryPublishing {
 
     /// Deletes the key of a channel's stream.
     pub fn delete_stream(&self, channel: Channel) {
-        lock(&self.state).streams.remove(&channel);
+        lock(&self.state).data.streams.remove(&channel);
     }
 
     /// Deletes the record of the servers that a channel's stream was on.
     pub fn forget_changes(&self, channel: Channel) {
-        lock(&self.state).changes.remove(&channel);
+        lock(&self.state).data.changes.remove(&channel);
     }
 }
 
@@ -87,13 +91,13 @@ impl OutboundEntries {
 
 impl PublishingState {
     fn outbound(&self, channel: Channel) -> Option<OutboundState> {
-        Some(self.streams.get(&channel)?.state(self.changes_of(channel)))
+        Some(self.data.streams.get(&channel)?.state(self.changes_of(channel)))
     }
 
     /// Returns true if the entry `id` of the route is in the stream, or was appended on this server and
     /// deleted since.
     fn has_had(&self, channel: Channel, key: &RouteKey, id: EntryId) -> bool {
-        let Some(stream) = self.streams.get(&channel) else { return false };
+        let Some(stream) = self.data.streams.get(&channel) else { return false };
         let first = self.changes_of(channel).first().and_then(|gap| gap.before);
         let is_of_this_server = first.is_some_and(|first| first <= id) && id <= stream.last_generated;
         let is_absent = stream.entries.binary_search_by_key(&id, |(id, _)| *id).is_err();
@@ -115,7 +119,7 @@ impl OutboundInspection for MemoryPublishing {
         entries: &[(&RouteKey, EntryId)],
     ) -> Result<FoundEntries, StoreError> {
         let state = lock(&self.state);
-        let stream = state.streams.get(&channel);
+        let stream = state.data.streams.get(&channel);
         let found = entries.iter().map(|(key, id)| stream.is_some_and(|stream| stream.has(key, *id)));
         Ok(FoundEntries::new(state.server(), state.outbound(channel), entries, found))
     }

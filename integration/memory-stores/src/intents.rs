@@ -1,9 +1,10 @@
 //! The intents stream.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use ambient::Clock;
 use domain::checkpoint::StreamState;
 use domain::entry::{EntryId, LargeEntry, LargePart, MAX_HEAD, RawEntry, RawFields};
 use domain::ports::{
@@ -15,12 +16,15 @@ use domain::query::{
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
+use super::clock::ServerClock;
 use super::lock;
+use super::publishing::next_id;
 
-/// An intents stream. Ids rise by one millisecond with each entry, whatever the time.
+/// An intents stream. Without a clock, ids rise by one millisecond with each entry.
 #[derive(Debug, Default)]
 pub struct MemoryIntents {
     stream: Mutex<Option<Stream>>,
+    clock: Option<ServerClock>,
     appended: Notify,
     is_stale: AtomicBool,
     /// The number of starts of the server.
@@ -36,7 +40,31 @@ struct Stream {
     is_hidden: bool,
 }
 
+/// A copy of a stream at one moment.
+#[derive(Clone, Debug)]
+pub struct IntentsBackup(Option<Stream>);
+
 impl MemoryIntents {
+    /// A stream on a server with this clock, from which it generates ids as Redis does.
+    pub fn on_server(clock: Arc<impl Clock + 'static>) -> Self {
+        Self { clock: Some(ServerClock::new(clock)), ..Self::default() }
+    }
+
+    /// Returns a copy of the stream.
+    pub fn backup(&self) -> IntentsBackup {
+        IntentsBackup(lock(&self.stream).clone())
+    }
+
+    /// Restores the stream of `backup`. It is on the same server until that is restarted.
+    pub fn restore(&self, backup: &IntentsBackup) {
+        lock(&self.stream).clone_from(&backup.0);
+    }
+
+    /// The entries, in order.
+    pub fn entries(&self) -> Vec<RawEntry> {
+        lock(&self.stream).iter().flat_map(|stream| &stream.entries).cloned().collect()
+    }
+
     /// Restarts the server with all its data.
     pub fn restart(&self) {
         self.starts.fetch_add(1, Ordering::SeqCst);
@@ -167,7 +195,10 @@ impl IntentProducer for MemoryIntents {
         let id = {
             let mut stream = lock(&self.stream);
             let stream = stream.get_or_insert_default();
-            let id = EntryId::new(stream.last_generated.millis + 1, 0);
+            let id = match &self.clock {
+                Some(clock) => next_id(stream.last_generated, clock.now()),
+                None => EntryId::new(stream.last_generated.millis + 1, 0),
+            };
             stream.last_generated = id;
             stream.entries.push(RawEntry { id, fields: fields.clone() });
             id

@@ -4,13 +4,15 @@
 //! Each keeps the contract of its port: the suites in `harness::contract` run on it and on the real store.
 //! Queries, searches and receipts have none, because no loop uses them: tests run them on PostgreSQL.
 //! Of operators' changes there is what a loop of the workers needs.
-//! [`Scripted`] puts a script in front of one, for failures and delays. Time is an `ambient::ManualClock`
-//! that the test advances; waiting is tokio's, which a test can pause.
+//! [`Scripted`] puts a script in front of one, for failures and delays; [`Remote`] any other [`Link`]. Time
+//! is a clock of the test; waiting is tokio's, which a test can pause.
 //!
 //! A value behind a lock is consistent whenever the lock is free, so a panic elsewhere does not make it
 //! unusable.
 
+mod audit;
 mod checkpoints;
+mod clock;
 mod database;
 mod directory;
 mod election;
@@ -20,26 +22,26 @@ mod inspection;
 mod intents;
 mod operations;
 mod publishing;
+mod remote;
 mod replicas;
 mod republish;
 mod retention;
 mod routes;
 mod rows;
 mod script;
-mod scripted;
 mod sessions;
 mod test_access;
 
-pub use checkpoints::MemoryCheckpoints;
+pub use checkpoints::{CheckpointsBackup, MemoryCheckpoints};
 pub use database::{MemoryDatabase, RowLock};
 pub use directory::MemoryDirectory;
 pub use election::{MemoryElection, MemoryTerm};
-pub use intents::MemoryIntents;
-pub use publishing::{MemoryPublishing, PublishedFields};
+pub use intents::{IntentsBackup, MemoryIntents};
+pub use publishing::{MemoryPublishing, PublishedFields, PublishingBackup};
+pub use remote::{Link, Remote, Scripted};
 pub use replicas::MemoryReplicas;
 pub use rows::RecordedAction;
 pub use script::{Call, Effect, Script};
-pub use scripted::Scripted;
 pub use sessions::MemorySessions;
 pub use test_access::{Backup, StoredRouteState};
 

@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use ambient::{Clock, ManualClock, Timestamp};
+use ambient::{Clock, Timestamp};
 use domain::entry::EntryId;
 use domain::outbound::OutboundEntry;
 use domain::ports::{
@@ -15,6 +15,7 @@ use domain::ports::{
 use domain::republish::Gap;
 use domain::route::{Channel, RouteKey};
 
+use super::clock::ServerClock;
 use super::lock;
 
 /// The names and values of an entry.
@@ -23,23 +24,33 @@ pub type PublishedFields = Vec<(String, String)>;
 /// Leases and outbound streams on one server, with the time of the clock.
 #[derive(Debug)]
 pub struct MemoryPublishing {
-    pub(super) clock: Arc<ManualClock>,
+    pub(super) clock: ServerClock,
     pub(super) state: Mutex<PublishingState>,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct PublishingState {
-    routes: HashMap<RouteKey, Expiring<Holder>>,
-    scan_locks: HashMap<Channel, Expiring<LeaseToken>>,
-    pub(super) streams: HashMap<Channel, OutboundEntries>,
+    pub(super) data: PublishingData,
     refusing: HashSet<Channel>,
     is_full: bool,
     /// The number of starts of the server, and of failovers to a replica.
     pub(super) run: u64,
     pub(super) failovers: u64,
+}
+
+/// The keys of the server.
+#[derive(Clone, Debug, Default)]
+pub(super) struct PublishingData {
+    routes: HashMap<RouteKey, Expiring<Holder>>,
+    scan_locks: HashMap<Channel, Expiring<LeaseToken>>,
+    pub(super) streams: HashMap<Channel, OutboundEntries>,
     /// The servers that each stream was on, latest first, each with the range of ids missing there.
     pub(super) changes: HashMap<Channel, Vec<Gap>>,
 }
+
+/// A copy of all data of a server at one moment.
+#[derive(Clone, Debug)]
+pub struct PublishingBackup(PublishingData);
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct OutboundEntries {
@@ -48,16 +59,25 @@ pub(super) struct OutboundEntries {
     pub(super) max_deleted: EntryId,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Expiring<T> {
     value: T,
     until: Timestamp,
 }
 
-#[derive(PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Holder {
     Token(LeaseToken),
     Marker(String),
+}
+
+/// The id that a stream generates at `now`, by the clock of its server, after `last`.
+pub(super) fn next_id(last: EntryId, now: Timestamp) -> EntryId {
+    let millis = u64::try_from(now.as_millis()).unwrap_or(0);
+    match millis > last.millis {
+        true => EntryId::new(millis, 0),
+        false => EntryId::new(last.millis, last.sequence + 1),
+    }
 }
 
 impl PublishingState {
@@ -67,11 +87,12 @@ impl PublishingState {
 
     /// The server changes of a stream, including the one to the current server, and the losses of its key.
     pub(super) fn changes_of(&self, channel: Channel) -> Vec<Gap> {
-        let (server, mut changes) = (self.server(), self.changes.get(&channel).cloned().unwrap_or_default());
+        let (server, mut changes) =
+            (self.server(), self.data.changes.get(&channel).cloned().unwrap_or_default());
         if changes.first().is_some_and(|gap| gap.before.is_none()) {
             changes.remove(0);
         }
-        let last = self.streams.get(&channel).map(|stream| stream.last_generated);
+        let last = self.data.streams.get(&channel).map(|stream| stream.last_generated);
         let is_noted =
             |gap: &Gap| gap.server == server && gap.before.is_some_and(|first| last >= Some(first));
         if !changes.first().is_some_and(is_noted) {
@@ -83,7 +104,7 @@ impl PublishingState {
     /// Records the current server.
     pub(super) fn note_changes(&mut self, channel: Channel) {
         let changes = self.changes_of(channel);
-        self.changes.insert(channel, changes);
+        self.data.changes.insert(channel, changes);
     }
 
     fn acknowledged(&self, entry_id: String) -> Acknowledged {
@@ -94,10 +115,10 @@ impl PublishingState {
 impl PublishingState {
     /// The holder of `key` at `now`; removes an expired one.
     pub(super) fn holder(&mut self, key: &RouteKey, now: Timestamp) -> Option<&Holder> {
-        if self.routes.get(key).is_some_and(|held| held.until <= now) {
-            self.routes.remove(key);
+        if self.data.routes.get(key).is_some_and(|held| held.until <= now) {
+            self.data.routes.remove(key);
         }
-        self.routes.get(key).map(|held| &held.value)
+        self.data.routes.get(key).map(|held| &held.value)
     }
 
     /// Appends the entry, and replaces the lease of its route with the marker.
@@ -116,19 +137,15 @@ impl PublishingState {
             return Append::Refused("WRONGTYPE Operation against a key of another type".to_owned());
         }
         let mut changes = self.changes_of(channel);
-        let stream = self.streams.entry(channel).or_default();
-        let (last, millis) = (stream.last_generated, u64::try_from(now.as_millis()).unwrap_or(0));
-        let id = match millis > last.millis {
-            true => EntryId::new(millis, 0),
-            false => EntryId::new(last.millis, last.sequence + 1),
-        };
+        let stream = self.data.streams.entry(channel).or_default();
+        let id = next_id(stream.last_generated, now);
         let fields = entry.0.iter().map(|(name, value)| ((*name).to_owned(), value.to_string())).collect();
         stream.entries.push((id, fields));
         stream.last_generated = id;
         if let Some(gap) = changes.first_mut() {
             gap.before = gap.before.or(Some(id));
         }
-        self.changes.insert(channel, changes);
+        self.data.changes.insert(channel, changes);
         self.put_marker(key, &id.to_string(), now + marker_ttl);
         self.done(id.to_string())
     }
@@ -138,33 +155,43 @@ impl PublishingState {
     }
 
     pub(super) fn put_marker(&mut self, key: &RouteKey, id: &str, until: Timestamp) {
-        self.routes.insert(key.clone(), Expiring { value: Holder::Marker(id.to_owned()), until });
+        self.data.routes.insert(key.clone(), Expiring { value: Holder::Marker(id.to_owned()), until });
     }
 }
 
 impl MemoryPublishing {
     /// An empty server.
-    pub fn new(clock: Arc<ManualClock>) -> Self {
-        Self { clock, state: Mutex::default() }
+    pub fn new(clock: Arc<impl Clock + 'static>) -> Self {
+        Self { clock: ServerClock::new(clock), state: Mutex::default() }
+    }
+
+    /// Returns a copy of the data of the server.
+    pub fn backup(&self) -> PublishingBackup {
+        PublishingBackup(lock(&self.state).data.clone())
+    }
+
+    /// Replaces the data of the server by that of `backup`. It is the same server until it is restarted.
+    pub fn restore(&self, backup: &PublishingBackup) {
+        lock(&self.state).data = backup.0.clone();
     }
 
     /// The remaining lifetime of the lease or marker of a route.
     pub fn remaining(&self, key: &RouteKey) -> Option<Duration> {
         let now = self.clock.now();
         let state = lock(&self.state);
-        let until = state.routes.get(key).map(|held| held.until)?;
+        let until = state.data.routes.get(key).map(|held| held.until)?;
         (until > now).then(|| until.saturating_since(now))
     }
 
     /// The entries of a channel's stream.
     pub fn entries(&self, channel: Channel) -> Vec<(EntryId, PublishedFields)> {
         let state = lock(&self.state);
-        state.streams.get(&channel).map(|stream| stream.entries.clone()).unwrap_or_default()
+        state.data.streams.get(&channel).map(|stream| stream.entries.clone()).unwrap_or_default()
     }
 
     /// The number of entries of a channel's stream.
     pub fn entry_count(&self, channel: Channel) -> usize {
-        lock(&self.state).streams.get(&channel).map_or(0, |stream| stream.entries.len())
+        lock(&self.state).data.streams.get(&channel).map_or(0, |stream| stream.entries.len())
     }
 
     /// Makes a channel's stream reject every append, as if its key had another type, or accept appends again.
@@ -184,7 +211,7 @@ impl MemoryPublishing {
     /// Loses the last `entries` entries of a stream with their ids, as a server that restarts with an older
     /// state.
     pub fn lose_tail(&self, channel: Channel, entries: usize) {
-        if let Some(stream) = lock(&self.state).streams.get_mut(&channel) {
+        if let Some(stream) = lock(&self.state).data.streams.get_mut(&channel) {
             stream.entries.truncate(stream.entries.len().saturating_sub(entries));
             stream.last_generated = stream.entries.last().map_or(EntryId::ZERO, |(id, _)| *id);
         }
@@ -199,8 +226,8 @@ impl MemoryPublishing {
     /// Loses every lease, marker and scan lock.
     pub fn lose_leases(&self) {
         let mut state = lock(&self.state);
-        state.routes.clear();
-        state.scan_locks.clear();
+        state.data.routes.clear();
+        state.data.scan_locks.clear();
     }
 }
 
@@ -221,7 +248,7 @@ impl LeaseStore for MemoryPublishing {
             Some(Holder::Token(holder)) if holder != token => LeaseOutcome::Held,
             Some(Holder::Token(_) | Holder::Marker(_)) | None => {
                 let held = Expiring { value: Holder::Token(token.clone()), until: now + ttl };
-                state.routes.insert(route.key().clone(), held);
+                state.data.routes.insert(route.key().clone(), held);
                 LeaseOutcome::Won
             }
         };
@@ -233,8 +260,8 @@ impl LeaseStore for MemoryPublishing {
         for key in keys {
             let own =
                 |held: &Expiring<Holder>| matches!(&held.value, Holder::Token(holder) if holder == token);
-            if state.routes.get(*key).is_some_and(own) {
-                state.routes.remove(*key);
+            if state.data.routes.get(*key).is_some_and(own) {
+                state.data.routes.remove(*key);
             }
         }
         Ok(())
@@ -249,17 +276,17 @@ impl LeaseStore for MemoryPublishing {
         let now = self.clock.now();
         let mut state = lock(&self.state);
         let other = |held: &Expiring<LeaseToken>| held.until > now && held.value != *token;
-        if state.scan_locks.get(&channel).is_some_and(other) {
+        if state.data.scan_locks.get(&channel).is_some_and(other) {
             return Ok(false);
         }
-        state.scan_locks.insert(channel, Expiring { value: token.clone(), until: now + ttl });
+        state.data.scan_locks.insert(channel, Expiring { value: token.clone(), until: now + ttl });
         Ok(true)
     }
 
     async fn release_scan_lock(&self, channel: Channel, token: &LeaseToken) -> Result<(), StoreError> {
         let mut state = lock(&self.state);
-        if state.scan_locks.get(&channel).is_some_and(|held| held.value == *token) {
-            state.scan_locks.remove(&channel);
+        if state.data.scan_locks.get(&channel).is_some_and(|held| held.value == *token) {
+            state.data.scan_locks.remove(&channel);
         }
         Ok(())
     }

@@ -4,19 +4,20 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use ambient::{Clock, ManualClock, Timestamp};
+use ambient::{Clock, Timestamp};
 use domain::ports::{Activity, ActivityQueries, ReplicaReport, ReplicaStore, StepDownStore, StoreError};
 use domain::query::{ActivityHistory, ActivityPeriod, REPLICA_FRESH_FOR};
 use domain::replica::{ActivityPart, PartActivity};
 use domain::step_down::{StepDown, StepDownState};
 
+use super::clock::ServerClock;
 use super::lock;
 use super::rows::RecordedAction;
 
 /// The replicas and their activity, with the time of the clock. Clones share them.
 #[derive(Clone, Debug)]
 pub struct MemoryReplicas {
-    clock: Arc<ManualClock>,
+    clock: ServerClock,
     tables: Arc<Mutex<ReplicaTables>>,
 }
 
@@ -35,8 +36,8 @@ struct ReplicaTables {
 
 impl MemoryReplicas {
     /// A store without replicas.
-    pub fn new(clock: Arc<ManualClock>) -> Self {
-        Self { clock, tables: Arc::default() }
+    pub fn new(clock: Arc<impl Clock + 'static>) -> Self {
+        Self { clock: ServerClock::new(clock), tables: Arc::default() }
     }
 
     /// The last report of each replica, by name.

@@ -10,7 +10,7 @@ use domain::ports::StoreError;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::lock;
+use super::{Link, lock};
 
 /// One call of a port.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -115,11 +115,7 @@ impl Script {
     }
 
     /// Records a call and applies the script to it. Returns its place in the record.
-    pub(super) async fn begin(
-        &self,
-        operation: &'static str,
-        elements: Vec<String>,
-    ) -> Result<usize, StoreError> {
+    async fn begin(&self, operation: &'static str, elements: Vec<String>) -> Result<usize, StoreError> {
         let call = Call { operation, elements, at: Instant::now(), succeeded: false };
         let (place, effect) = {
             let state = &mut *lock(&self.0.state);
@@ -141,10 +137,22 @@ impl Script {
         }
         Ok(place)
     }
+}
 
-    /// Marks the call at `place` as succeeded.
-    pub(super) fn succeeded(&self, place: usize) {
-        lock(&self.0.state).calls[place].succeeded = true;
+impl Link for Script {
+    async fn call<T: Send>(
+        &self,
+        operation: &'static str,
+        elements: Vec<String>,
+        response: impl Future<Output = Result<T, StoreError>> + Send,
+        succeeded: impl FnOnce(&T) -> bool + Send,
+    ) -> Result<T, StoreError> {
+        let place = self.begin(operation, elements).await?;
+        let value = response.await?;
+        if succeeded(&value) {
+            lock(&self.0.state).calls[place].succeeded = true;
+        }
+        Ok(value)
     }
 }
 

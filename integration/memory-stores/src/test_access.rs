@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ambient::{ManualClock, Timestamp};
+use ambient::{Clock, Timestamp};
 use domain::checkpoint::Checkpoint;
 use domain::route::{LiveRoute, RouteKey, RouteStatus, Version};
 
+use super::clock::ServerClock;
 use super::database::{MemoryDatabase, Row, ServiceTables};
 use super::lock;
 
@@ -41,8 +42,8 @@ impl MemoryDatabase {
     }
 
     /// Sets the clock for the timestamps that the database records about the outbound streams.
-    pub fn set_clock(&self, clock: Arc<ManualClock>) {
-        lock(&self.0).clock = Some(clock);
+    pub fn set_clock(&self, clock: Arc<impl Clock + 'static>) {
+        lock(&self.0).clock = Some(ServerClock::new(clock));
     }
 
     /// Sets the checkpoint of `stream` to any value, whatever its fence; `None` removes it.

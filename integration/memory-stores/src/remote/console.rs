@@ -1,4 +1,4 @@
-//! The console's queries and sessions, behind a script.
+//! The console's queries and sessions, behind a link.
 
 use std::time::Duration;
 
@@ -6,9 +6,9 @@ use domain::entry::EntryId;
 use domain::ports::{ActivityQueries, SessionHash, SessionStore, StoreError, StreamQueries, TokenHash};
 use domain::query::{ActivityHistory, ActivityPeriod, EntryLook, StreamBacklog, UnreadEntries};
 
-use super::{Scripted, texts};
+use super::{Link, Remote, texts};
 
-impl<S: StreamQueries> StreamQueries for Scripted<S> {
+impl<S: StreamQueries, L: Link> StreamQueries for Remote<S, L> {
     async fn backlog(&self, after: EntryId) -> Result<StreamBacklog, StoreError> {
         self.call("backlog", texts([after]), self.store.backlog(after)).await
     }
@@ -26,13 +26,13 @@ impl<S: StreamQueries> StreamQueries for Scripted<S> {
     }
 }
 
-impl<S: ActivityQueries> ActivityQueries for Scripted<S> {
+impl<S: ActivityQueries, L: Link> ActivityQueries for Remote<S, L> {
     async fn activity(&self, period: ActivityPeriod) -> Result<ActivityHistory, StoreError> {
         self.call("activity", texts([period.as_str()]), self.store.activity(period)).await
     }
 }
 
-impl<S: SessionStore> SessionStore for Scripted<S> {
+impl<S: SessionStore, L: Link> SessionStore for Remote<S, L> {
     async fn insert_session(
         &self,
         id: &SessionHash,

@@ -1,4 +1,4 @@
-//! The ports of Redis behind a script.
+//! The ports of Redis behind a link.
 
 use std::time::Duration;
 
@@ -12,9 +12,9 @@ use domain::ports::{
 };
 use domain::route::{Channel, RouteKey};
 
-use super::{Scripted, texts};
+use super::{Link, Remote, texts};
 
-impl<S: IntentStream> IntentStream for Scripted<S> {
+impl<S: IntentStream, L: Link> IntentStream for Remote<S, L> {
     async fn read(
         &self,
         after: EntryId,
@@ -59,13 +59,13 @@ impl<S: IntentStream> IntentStream for Scripted<S> {
     }
 }
 
-impl<S: IntentProducer> IntentProducer for Scripted<S> {
+impl<S: IntentProducer, L: Link> IntentProducer for Remote<S, L> {
     async fn append(&self, fields: &RawFields) -> Result<EntryId, StoreError> {
         self.call("append", Vec::new(), self.store.append(fields)).await
     }
 }
 
-impl<S: CheckpointCache> CheckpointCache for Scripted<S> {
+impl<S: CheckpointCache, L: Link> CheckpointCache for Remote<S, L> {
     async fn load(&self, stream: &str) -> Result<CachedCheckpoint, StoreError> {
         self.call("load", Vec::new(), self.store.load(stream)).await
     }
@@ -79,7 +79,7 @@ impl<S: CheckpointCache> CheckpointCache for Scripted<S> {
     }
 }
 
-impl<S: LeaseStore> LeaseStore for Scripted<S> {
+impl<S: LeaseStore, L: Link> LeaseStore for Remote<S, L> {
     async fn acquire_leases<R: Leasable>(
         &self,
         routes: &[&R],
@@ -120,7 +120,7 @@ impl<S: LeaseStore> LeaseStore for Scripted<S> {
     }
 }
 
-impl<S: Outbound> Outbound for Scripted<S> {
+impl<S: Outbound, L: Link> Outbound for Remote<S, L> {
     async fn append(
         &self,
         channel: Channel,
@@ -133,7 +133,7 @@ impl<S: Outbound> Outbound for Scripted<S> {
     }
 }
 
-impl<S: OutboundInspection> OutboundInspection for Scripted<S> {
+impl<S: OutboundInspection, L: Link> OutboundInspection for Remote<S, L> {
     async fn observe(&self, channel: Channel) -> Result<ObservedStream, StoreError> {
         self.call("observe", vec![channel.to_string()], self.store.observe(channel)).await
     }

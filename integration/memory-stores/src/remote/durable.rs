@@ -1,4 +1,4 @@
-//! The ports of PostgreSQL, the election and the user directory behind a script.
+//! The ports of PostgreSQL, the election and the user directory behind a link.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
@@ -26,7 +26,7 @@ use domain::route::{Channel, RouteKey};
 use domain::step_down::{StepDown, StepDownState};
 use domain::submission::AcceptedRequest;
 
-use super::{Scripted, texts};
+use super::{Link, Remote, texts};
 
 /// The id of the entry and its outcome; for a duplicate, which has no row, only the outcome.
 fn outcome(outcome: &Outcome) -> String {
@@ -38,7 +38,7 @@ fn outcome(outcome: &Outcome) -> String {
     }
 }
 
-impl<S: AcceptanceStore> AcceptanceStore for Scripted<S> {
+impl<S: AcceptanceStore, L: Link> AcceptanceStore for Remote<S, L> {
     async fn find_known(&self, intents: &[(IdempotencyKey, EntryId)]) -> Result<Known, StoreError> {
         let ids = texts(intents.iter().map(|(_, id)| id));
         self.call("find_known", ids, self.store.find_known(intents)).await
@@ -52,12 +52,8 @@ impl<S: AcceptanceStore> AcceptanceStore for Scripted<S> {
         let outcomes = outcomes.chain(responses).collect();
         // Other tasks run meanwhile, as with a real server.
         tokio::task::yield_now().await;
-        let place = self.script.begin("accept", outcomes).await?;
-        let fate = self.store.accept(batch).await?;
-        if fate == Fate::Committed {
-            self.script.succeeded(place);
-        }
-        Ok(fate)
+        let is_committed = |fate: &Fate| *fate == Fate::Committed;
+        self.link.call("accept", outcomes, self.store.accept(batch), is_committed).await
     }
 
     async fn probe(&self, probe: &Probe) -> Result<(), StoreError> {
@@ -65,7 +61,7 @@ impl<S: AcceptanceStore> AcceptanceStore for Scripted<S> {
     }
 }
 
-impl<S: IdempotencyStore> IdempotencyStore for Scripted<S> {
+impl<S: IdempotencyStore, L: Link> IdempotencyStore for Remote<S, L> {
     async fn find_requests(
         &self,
         keys: &[IdempotencyKey],
@@ -100,7 +96,7 @@ impl<S: IdempotencyStore> IdempotencyStore for Scripted<S> {
     }
 }
 
-impl<S: CheckpointStore> CheckpointStore for Scripted<S> {
+impl<S: CheckpointStore, L: Link> CheckpointStore for Remote<S, L> {
     async fn find_last_processed(
         &self,
         stream: &str,
@@ -137,7 +133,7 @@ impl<S: CheckpointStore> CheckpointStore for Scripted<S> {
     }
 }
 
-impl<S: HoldStore> HoldStore for Scripted<S> {
+impl<S: HoldStore, L: Link> HoldStore for Remote<S, L> {
     async fn list_holds(&self) -> Result<Vec<Hold>, StoreError> {
         self.call("list_holds", Vec::new(), self.store.list_holds()).await
     }
@@ -168,7 +164,7 @@ impl<S: HoldStore> HoldStore for Scripted<S> {
     }
 }
 
-impl<S: HoldChanges> HoldChanges for Scripted<S> {
+impl<S: HoldChanges, L: Link> HoldChanges for Remote<S, L> {
     async fn plan_hold(&self, key: &HoldKey, change: &HoldChange) -> Result<HoldPlan, StoreError> {
         self.call("plan_hold", texts([key]), self.store.plan_hold(key, change)).await
     }
@@ -183,7 +179,7 @@ impl<S: HoldChanges> HoldChanges for Scripted<S> {
     }
 }
 
-impl<S: RouteStore> RouteStore for Scripted<S> {
+impl<S: RouteStore, L: Link> RouteStore for Remote<S, L> {
     async fn list_due_routes(
         &self,
         channel: Channel,
@@ -235,7 +231,7 @@ impl<S: RouteStore> RouteStore for Scripted<S> {
     }
 }
 
-impl<K: Send + Sync, S: RetentionStore<K>> RetentionStore<K> for Scripted<S> {
+impl<K: Send + Sync, S: RetentionStore<K>, L: Link> RetentionStore<K> for Remote<S, L> {
     async fn list_expired(
         &self,
         cutoff: Cutoff,
@@ -250,7 +246,7 @@ impl<K: Send + Sync, S: RetentionStore<K>> RetentionStore<K> for Scripted<S> {
     }
 }
 
-impl<S: RepublishStore> RepublishStore for Scripted<S> {
+impl<S: RepublishStore, L: Link> RepublishStore for Remote<S, L> {
     async fn load_outbound_streams(&self, streams: &[&str]) -> Result<Vec<SavedStream>, StoreError> {
         self.call("load_outbound_streams", texts(streams), self.store.load_outbound_streams(streams)).await
     }
@@ -298,7 +294,7 @@ impl<S: RepublishStore> RepublishStore for Scripted<S> {
     }
 }
 
-impl<S: ReplicaStore> ReplicaStore for Scripted<S> {
+impl<S: ReplicaStore, L: Link> ReplicaStore for Remote<S, L> {
     async fn save_replica(&self, report: &ReplicaReport) -> Result<(), StoreError> {
         self.call("save_replica", texts([&report.replica]), self.store.save_replica(report)).await
     }
@@ -325,7 +321,7 @@ impl<S: ReplicaStore> ReplicaStore for Scripted<S> {
     }
 }
 
-impl<S: StepDownStore> StepDownStore for Scripted<S> {
+impl<S: StepDownStore, L: Link> StepDownStore for Remote<S, L> {
     async fn request_step_down(&self, request: &StepDown) -> Result<bool, StoreError> {
         let replica = texts([&request.replica]);
         self.call("request_step_down", replica, self.store.request_step_down(request)).await
@@ -336,7 +332,7 @@ impl<S: StepDownStore> StepDownStore for Scripted<S> {
     }
 }
 
-impl<S: Operations> Operations for Scripted<S> {
+impl<S: Operations, L: Link> Operations for Remote<S, L> {
     async fn select_routes(
         &self,
         change: &RouteChange,
@@ -370,7 +366,7 @@ impl<S: Operations> Operations for Scripted<S> {
     }
 }
 
-impl<S: Election> Election for Scripted<S> {
+impl<S: Election, L: Link> Election for Remote<S, L> {
     type Term = S::Term;
 
     async fn campaign(&self) -> Result<Option<S::Term>, StoreError> {
@@ -386,7 +382,7 @@ impl<S: Election> Election for Scripted<S> {
     }
 }
 
-impl<S: UserDirectory> UserDirectory for Scripted<S> {
+impl<S: UserDirectory, L: Link> UserDirectory for Remote<S, L> {
     fn users_per_call(&self) -> usize {
         self.store.users_per_call()
     }
