@@ -75,6 +75,15 @@ test-large: large-tools ## what a release needs besides: millions of rows, many 
 test-versions: large-tools ## the tests on every PostgreSQL, Redis and Valkey of Debian's suites; needs root
 	@exec sh scripts/test-versions.sh
 
+.PHONY: fuzz-tools
+fuzz-tools:
+	@sh scripts/ensure-tools.sh --fuzz
+
+# `make fuzz TARGET=json SECONDS=3600`. TARGET counts only from the command line: it is the folder of builds otherwise.
+.PHONY: fuzz
+fuzz: fuzz-tools ## look for input that breaks a parser, guided by coverage: TARGET=name (every one), SECONDS=60
+	@exec sh scripts/fuzz.sh "$(if $(filter command,$(firstword $(origin TARGET))),$(TARGET))" "$(or $(SECONDS),60)"
+
 .PHONY: dist
 dist: dist-tools ## build what is shipped: package, binary, debug symbols, list of components, manual pages, completions, checksums
 	@exec sh scripts/dist.sh
@@ -99,6 +108,16 @@ bench-peers: bench-build ## measure other queues with the same work on the same 
 	@command -v npm >/dev/null || { echo 'npm is missing: install Node.js with npm (Debian: apt-get install nodejs npm)' >&2; exit 1; }
 	cd $(PEERS) && npm ci
 	@exec $(TARGET)/release/bench --only peers
+
+# Optimised, because it runs for hours. A failing seed is printed with the command that replays it.
+SEEDS ?= 1000000
+.PHONY: simulate
+simulate: ## the workers on simulated servers under faults, SEEDS=1000000 times
+	cargo run --release -p simulation -- --seeds $(SEEDS)
+
+.PHONY: mutations
+mutations: ## break the code on purpose, and require that the simulation finds it
+	@exec sh scripts/mutations.sh
 
 .PHONY: fmt
 fmt: lint-tools ## format the code
