@@ -147,11 +147,14 @@ impl Deferred {
         self.waiting.values().map(|waiting| waiting.retry_at).min()
     }
 
-    /// Returns the completions to retry now, with the number of their failures. They stay in the list
-    /// meanwhile.
+    /// Returns the completions to retry now, those that are due longest first, with the number of their
+    /// failures. They stay in the list meanwhile.
     pub(super) fn due(&self, now: Instant) -> Vec<(DeferredChange, u32)> {
-        let due = self.waiting.values().filter(|waiting| waiting.retry_at <= now);
-        due.take(RETRIED_AT_ONCE).map(|waiting| (waiting.change.clone(), waiting.failures)).collect()
+        let mut due: Vec<&WaitingChange> =
+            self.waiting.values().filter(|waiting| waiting.retry_at <= now).collect();
+        due.sort_by_key(|waiting| waiting.retry_at);
+        due.truncate(RETRIED_AT_ONCE);
+        due.into_iter().map(|waiting| (waiting.change.clone(), waiting.failures)).collect()
     }
 }
 
@@ -187,6 +190,24 @@ mod tests {
         };
         assert_eq!(waits(&Cause::Locked), [1; 7]);
         assert_eq!(waits(&Cause::Refused("check".into())), [1, 2, 4, 8, 16, 30, 30]);
+    }
+
+    // INV-09
+    #[test]
+    fn completions_that_fail_again_and_again_do_not_keep_later_ones_from_their_turn() {
+        let now = Instant::now();
+        let mut deferred = Deferred::default();
+        let first = RETRIED_AT_ONCE as u64;
+        for number in 0..=first {
+            deferred.add(published(number), &Cause::Locked, 0, now);
+        }
+        // The retry of the first ones takes longer than their pause.
+        let retried = now + RETRY_MIN;
+        for (change, failures) in deferred.due(retried) {
+            deferred.add(change, &Cause::Locked, failures, retried);
+        }
+        let next = deferred.due(retried + RETRY_MIN);
+        assert_eq!((next.len(), &next[0].0), (RETRIED_AT_ONCE, &published(first)));
     }
 
     #[test]
