@@ -14,7 +14,8 @@ use domain::route::{Channel, RouteKey};
 use memory_stores::{MemoryIntents, MemoryPublishing, Remote};
 use workers::{Audit, AuditReport, AuditSettings, AuditStores};
 
-use crate::network::{Connection, Process};
+use crate::network::Connection;
+use crate::process::Process;
 use crate::replica::STREAM;
 use crate::world::World;
 

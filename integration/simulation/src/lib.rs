@@ -4,7 +4,7 @@
 //! clock of the runtime. [`Plan::of`] makes the plan of a seed, [`simulate`] runs it and returns what it
 //! violates, [`shrink`] makes a failing plan shorter.
 //!
-//! - `plan.rs` has the faults, `world.rs` lets them happen.
+//! - `faults.rs` has the faults, `plan.rs` draws them, `world.rs` lets them happen.
 //! - `network.rs` has the calls between processes and servers.
 //! - `replica.rs` wires the workers, `producers.rs` sends the intents.
 //! - `check.rs` has the invariants, `audit.rs` runs the audit of the service.
@@ -18,9 +18,12 @@ mod audit;
 mod check;
 mod clock;
 mod dice;
+mod faults;
 mod network;
+mod outbox_storage;
 mod outbox_streams;
 mod plan;
+mod process;
 mod producers;
 mod replica;
 mod run;
@@ -29,8 +32,7 @@ mod stores;
 mod trace;
 mod world;
 
-pub use plan::{
-    DirectoryFault, Fault, FaultKind, Plan, PlannedIntent, PostgresFault, RedisFault, ReplicaFault, Way,
-};
+pub use faults::{DirectoryFault, Fault, FaultKind, PostgresFault, RedisFault, ReplicaFault};
+pub use plan::{Plan, PlannedIntent, Way};
 pub use run::{Report, simulate};
 pub use shrink::{relevant, shrink};

@@ -1,4 +1,4 @@
-//! Servers, processes, and the calls between them.
+//! Servers, and the calls of processes to them.
 //!
 //! A call travels to the server, takes effect there at one moment, and its response travels back. A server
 //! that stops loses every call that is on its way, in either direction: the caller does not know whether it
@@ -6,7 +6,6 @@
 //! still arrive. A paused process neither sends nor receives until it continues.
 
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -18,6 +17,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::dice::Dice;
+use crate::process::Process;
 use crate::trace::Trace;
 
 /// The share of messages, in a thousand, that take longer than others.
@@ -25,55 +25,6 @@ const SLOW_MESSAGES: u64 = 30;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The life of a process. Clones share it.
-#[derive(Clone, Debug)]
-pub(crate) struct Process(Arc<ProcessState>);
-
-#[derive(Debug)]
-struct ProcessState {
-    name: String,
-    killed: AtomicBool,
-    paused_until: Mutex<Instant>,
-}
-
-impl Process {
-    pub(crate) fn new(name: String) -> Self {
-        let paused_until = Mutex::new(Instant::now());
-        Self(Arc::new(ProcessState { name, killed: AtomicBool::new(false), paused_until }))
-    }
-
-    pub(crate) fn name(&self) -> &str {
-        &self.0.name
-    }
-
-    pub(crate) fn kill(&self) {
-        self.0.killed.store(true, Ordering::SeqCst);
-    }
-
-    pub(crate) fn is_killed(&self) -> bool {
-        self.0.killed.load(Ordering::SeqCst)
-    }
-
-    pub(crate) fn pause(&self, time: Duration) {
-        let mut until = lock(&self.0.paused_until);
-        *until = (*until).max(Instant::now() + time);
-    }
-
-    /// Waits until the process runs; for ever if it was killed.
-    async fn runs(&self) {
-        loop {
-            if self.is_killed() {
-                std::future::pending::<()>().await;
-            }
-            let until = *lock(&self.0.paused_until);
-            if until <= Instant::now() {
-                return;
-            }
-            sleep_until(until).await;
-        }
-    }
 }
 
 /// A server as its clients see it.
@@ -377,7 +328,7 @@ impl Gate for LockGate {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::AtomicU32;
+    use std::sync::atomic::{AtomicU32, Ordering};
 
     use super::*;
 

@@ -15,9 +15,10 @@ use tokio::time::{sleep, sleep_until, timeout};
 use uuid::Uuid;
 
 use crate::dice::Dice;
-use crate::network::{Connection, Process};
+use crate::network::Connection;
 use crate::outbox_streams::PRODUCER;
 use crate::plan::{PlannedIntent, Way};
+use crate::process::Process;
 use crate::world::World;
 
 const TYPE: &str = "game.turn.ready";

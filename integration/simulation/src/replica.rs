@@ -27,8 +27,10 @@ use workers::{
 
 use crate::clock::MachineClock;
 use crate::dice::Dice;
-use crate::network::{Connection, LockGate, Process, Server};
-use crate::outbox_streams::{OutboxPublisher, RemoteOutbox};
+use crate::network::{Connection, LockGate, Server};
+use crate::outbox_storage::RemoteOutbox;
+use crate::outbox_streams::OutboxPublisher;
+use crate::process::Process;
 use crate::world::World;
 
 /// The intents stream.

@@ -11,9 +11,10 @@ use outbox::MemoryStorage;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::clock::MachineClock;
+use crate::faults::{DirectoryFault, Fault, FaultKind, PostgresFault, RedisFault, ReplicaFault};
 use crate::network::Server;
 use crate::outbox_streams::PRODUCER;
-use crate::plan::{DirectoryFault, Fault, FaultKind, Plan, PostgresFault, RedisFault, ReplicaFault};
+use crate::plan::Plan;
 use crate::replica::Replica;
 use crate::stores::{Directory, Ledger, Postgres, PostgresBackup, Redis, RedisBackup};
 use crate::trace::Trace;

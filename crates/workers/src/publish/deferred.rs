@@ -203,11 +203,14 @@ mod tests {
         }
         // The retry of the first ones takes longer than their pause.
         let retried = now + RETRY_MIN;
-        for (change, failures) in deferred.due(retried) {
+        let taken = deferred.due(retried);
+        let is_left = |change: &DeferredChange| taken.iter().all(|(taken, _)| taken != change);
+        let left = (0..=first).map(published).find(is_left).expect("one more than are retried at once");
+        for (change, failures) in taken {
             deferred.add(change, &Cause::Locked, failures, retried);
         }
         let next = deferred.due(retried + RETRY_MIN);
-        assert_eq!((next.len(), &next[0].0), (RETRIED_AT_ONCE, &published(first)));
+        assert_eq!((next.len(), &next[0].0), (RETRIED_AT_ONCE, &left));
     }
 
     #[test]
