@@ -20,7 +20,7 @@ use axum::response::{IntoResponse, Response};
 use domain::catalog::Catalog;
 use domain::conflict;
 use domain::intent::{BodyContext, Intent, IntentBody};
-use domain::malformed::Rejection;
+use domain::malformed_intent::Rejection;
 use domain::ports::{Queries, Submissions, error_chain};
 use domain::query::MAX_RECORDS;
 use domain::record::{IdempotencyKey, NotificationId, Record};

@@ -16,7 +16,6 @@ mod actions;
 mod activity;
 mod at_most;
 mod batch;
-mod changes;
 mod dead_letters;
 mod erase;
 mod find;
@@ -26,6 +25,7 @@ mod intents;
 mod malformed_intents;
 mod notifications;
 mod openapi;
+mod operations;
 mod operator_request;
 mod params;
 mod ports;
@@ -68,10 +68,10 @@ pub fn router<P: Ports>(api: Api<P>, guard: &TokenGuard) -> Router {
         .route("/v1/notifications:query", viewer(post(search::search::<P>)))
         .route("/v1/notifications/{notification_id}", reader(get(notifications::show::<P>)))
         .route("/v1/dead-letters", viewer(get(dead_letters::list::<P>)))
-        .route("/v1/dead-letters:replay", operator(post(changes::replay::<P>)))
-        .route("/v1/dead-letters:discard", operator(post(changes::discard::<P>)))
-        .route("/v1/routes:cancel", operator(post(changes::cancel::<P>)))
-        .route("/v1/routes:resend", operator(post(changes::resend::<P>)))
+        .route("/v1/dead-letters:replay", operator(post(operations::replay::<P>)))
+        .route("/v1/dead-letters:discard", operator(post(operations::discard::<P>)))
+        .route("/v1/routes:cancel", operator(post(operations::cancel::<P>)))
+        .route("/v1/routes:resend", operator(post(operations::resend::<P>)))
         .route("/v1/actions", viewer(get(actions::list::<P>)))
         .route("/v1/activity", viewer(get(activity::show::<P>)))
         .route("/v1/find", viewer(get(find::find::<P>)))

@@ -5,7 +5,7 @@ use std::time::Duration;
 use axum::http::StatusCode;
 use axum::http::request::Parts;
 use domain::conflict::Difference;
-use domain::malformed::Rejection;
+use domain::malformed_intent::Rejection;
 use domain::personal::Sight;
 use domain::ports::{StoreError, error_chain};
 use domain::route::Channel;

@@ -20,7 +20,7 @@ use serde::Deserialize;
 use tokio::time::Instant;
 
 use crate::at_most::AtMost;
-use crate::changes::either_ids_or_filter;
+use crate::operations::either_ids_or_filter;
 use crate::operator_request::OperatorRequest;
 use crate::ports::{Api, Ports};
 use crate::problems::{bad_request, read_failed, store_failed};

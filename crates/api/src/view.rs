@@ -6,17 +6,17 @@
 
 mod accepted;
 mod batch;
-mod changes;
 mod holds;
 mod intent_outcome;
 mod lists;
+mod operations;
 mod receipts;
 
 pub(crate) use accepted::{Accepted, AcceptedElement, OUTCOME_ACCEPTED, OUTCOME_DUPLICATE};
 pub(crate) use batch::{ElementResult, MAX_BATCH_RECIPIENTS, MAX_INTENTS, Results};
-pub(crate) use changes::{Cancelled, Discarded, Replayed, Resent};
 pub(crate) use holds::ChangedHold;
 pub use holds::Holds;
 pub(crate) use intent_outcome::{IntentState, KeyOutcome};
 pub use lists::{Actions, DeadLetters, MalformedIntents, MalformedIntentsPage, Notifications};
+pub(crate) use operations::{Cancelled, Discarded, Replayed, Resent};
 pub(crate) use receipts::{OUTCOME_INVALID, ReceiptResult, ReceiptResults};

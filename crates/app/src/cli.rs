@@ -19,7 +19,7 @@ use crate::commands::healthcheck::{self, HealthcheckArgs};
 use crate::commands::holds::{self, HoldArgs, HoldsCommand, ReleaseArgs};
 use crate::commands::leader::{self, LeaderArgs};
 use crate::commands::list::{self, ListArgs};
-use crate::commands::malformed::{self, MalformedCommand};
+use crate::commands::malformed_intents::{self, MalformedCommand};
 use crate::commands::migrate::{self, MigrateArgs};
 use crate::commands::outbox::{self, OutboxCommand};
 use crate::commands::output::StandardOutput;
@@ -85,7 +85,7 @@ enum Command {
     #[command(after_help = explain::EXAMPLES)]
     Explain(ExplainArgs),
     /// Look at intents that were not accepted
-    #[command(subcommand, after_help = malformed::EXAMPLES)]
+    #[command(subcommand, after_help = malformed_intents::EXAMPLES)]
     Malformed(MalformedCommand),
     /// Ask whether the process of this environment is ready: the health check of a container
     #[command(after_help = healthcheck::EXAMPLES)]
@@ -249,7 +249,9 @@ impl Cli {
             Command::List(args) => block_on(list::run(*args, vars, &mut StandardOutput)),
             Command::Show(args) => block_on(show::run(args, vars, &mut StandardOutput)),
             Command::Explain(args) => block_on(explain::run(args, vars, &mut StandardOutput)),
-            Command::Malformed(command) => block_on(malformed::run(command, vars, &mut StandardOutput)),
+            Command::Malformed(command) => {
+                block_on(malformed_intents::run(command, vars, &mut StandardOutput))
+            }
             Command::Completions(args) => generated::completions(&args, Self::command(), &mut StandardOutput),
             Command::Man(args) => generated::man(&args, Self::command(), &mut StandardOutput),
             Command::Healthcheck(args) => block_on(healthcheck::run(args, vars, &mut StandardOutput)),

@@ -6,18 +6,21 @@
 //! seconds, or within [`MIGRATION_TIMEOUT`] more if migrations run. After the start, no failure of a
 //! dependency ends the process.
 
+mod dependency;
+
 use std::time::Duration;
 
-use ambient::{Episode, RandomTokens, Recovery};
+use ambient::RandomTokens;
 use anyhow::Context;
 use lock::{LockManager, TableNames};
 use pg::{Dsn, DsnError, PgError, PgPool, PoolSettings, SessionSettings};
 use store_postgres::{PgQueries, PgStore, ReadReplicas};
 use store_redis::{KeyUse, RedisClient};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
 use crate::config::{Config, Postgres, Redis, RelayConfig, RelayMode, UserDirectory};
 use crate::{installation, migrations, topology, versions, wiring};
+pub(crate) use dependency::{DependencyStart, repeat_if_late};
 
 /// The time for Redis to respond at the start.
 const REDIS_START_TIMEOUT: Duration = Duration::from_secs(10);
@@ -29,8 +32,6 @@ const _: () =
 /// The time at which the last attempt of a check ends, counted from the beginning of the start, without the
 /// migrations.
 pub(crate) const START_TIMEOUT: Duration = Duration::from_secs(28);
-/// The pause between two attempts to reach a dependency.
-const START_RETRY_INTERVAL: Duration = Duration::from_millis(500);
 /// The maximum duration of migrations at the start of a replica. Longer ones must be run with
 /// `notification migrate`.
 const MIGRATION_TIMEOUT: Duration = Duration::from_secs(25);
@@ -79,7 +80,7 @@ pub(crate) async fn connect(config: &Config) -> anyhow::Result<Backends> {
     let migrating = Instant::now();
     migrate(&config.postgres.dsn).await?;
     // Migrations do not count against the time of the checks.
-    checks.deadline += migrating.elapsed();
+    checks.extend(migrating.elapsed());
     let mut postgres = PgStore::new(pool.clone()).with_endpoint(api::INTENTS_ENDPOINT);
     if config.api.is_some() {
         let for_plans = query_settings(PLAN_CONNECTIONS, config.postgres.operation_timeout);
@@ -106,7 +107,7 @@ async fn claim_stream(
     let stream = &config.intents.stream;
     let of_schema = || installation::of_schema(postgres, &RandomTokens, stream);
     let ours = checks.until_in_time(of_schema).await?;
-    let checks = DependencyStart { dependency: "Redis", ..*checks };
+    let checks = checks.of("Redis");
     let serving = checks.until_answered(|| store_redis::claim_stream(redis, stream, &ours.id)).await;
     installation::check_claim(&ours, &serving.context("the stream cannot be claimed")?)
 }
@@ -314,106 +315,4 @@ fn open_locks(config: &Config) -> anyhow::Result<LockManager> {
     let pool =
         PgPool::new(&config.postgres.dsn, settings).context("PostgreSQL cannot be used as configured")?;
     Ok(LockManager::new(pool, TableNames::default()))
-}
-
-/// The time limit for a dependency to respond at the start, for all calls together.
-pub(crate) struct DependencyStart {
-    dependency: &'static str,
-    limit: Duration,
-    deadline: Instant,
-}
-
-impl DependencyStart {
-    /// Starts the time limit now.
-    fn begin(dependency: &'static str, limit: Duration) -> Self {
-        Self { dependency, limit, deadline: Instant::now() + limit }
-    }
-
-    /// Calls `ask` until it succeeds or the time is over. The time limit also ends a call in progress. A
-    /// pooler whose configuration makes it unusable is an error at once.
-    async fn until_answered<T, E, F>(&self, ask: impl FnMut() -> F) -> anyhow::Result<T>
-    where
-        F: Future<Output = Result<T, E>>,
-        E: Into<anyhow::Error>,
-    {
-        self.retry_if(|error| !pg::is_unusable_pooler(error.as_ref()), ask).await
-    }
-
-    /// Does the same for a call whose errors may be permanent: retries it only if it timed out.
-    pub(crate) async fn until_in_time<T, E, F>(&self, ask: impl FnMut() -> F) -> anyhow::Result<T>
-    where
-        F: Future<Output = Result<T, E>>,
-        E: Into<anyhow::Error>,
-    {
-        self.retry_if(|error| pg::is_late(error.as_ref()), ask).await
-    }
-
-    async fn retry_if<T, E, F>(
-        &self,
-        may_pass: impl Fn(&anyhow::Error) -> bool,
-        mut ask: impl FnMut() -> F,
-    ) -> anyhow::Result<T>
-    where
-        F: Future<Output = Result<T, E>>,
-        E: Into<anyhow::Error>,
-    {
-        let Self { dependency, limit, deadline } = *self;
-        let (mut before, failures) = (None, Episode::default());
-        loop {
-            let error: anyhow::Error = match timeout_at(deadline, ask()).await {
-                Ok(Ok(answer)) => {
-                    if let Some(Recovery { times, lasted_ms }) = failures.recovered(Instant::now().into_std())
-                    {
-                        tracing::info!(dependency, times, lasted_ms, "dependency recovered");
-                    }
-                    return Ok(answer);
-                }
-                Ok(Err(error)) => error.into(),
-                Err(_) => {
-                    let late = format!("timed out after {limit:?}");
-                    // The error of the last completed attempt may show the cause.
-                    return Err(match before {
-                        Some(error) => anyhow::Error::context(error, late),
-                        None => anyhow::Error::msg(late),
-                    });
-                }
-            };
-            if !may_pass(&error) || Instant::now() + START_RETRY_INTERVAL >= deadline {
-                return Err(error);
-            }
-            let failure = failures.failed(Instant::now().into_std(), ());
-            if failure.is_logged {
-                tracing::warn!(
-                    dependency,
-                    error = domain::ports::error_chain(&*error),
-                    times = failure.times,
-                    "waiting for a dependency"
-                );
-            }
-            before = Some(error);
-            tokio::time::sleep(START_RETRY_INTERVAL).await;
-        }
-    }
-}
-
-/// Repeats a check that timed out until `limit` has passed in all. Never interrupts a check, because some
-/// need more time.
-pub(crate) async fn repeat_if_late<T, E, F>(limit: Duration, mut check: impl FnMut() -> F) -> Result<T, E>
-where
-    F: Future<Output = Result<T, E>>,
-    E: std::error::Error + 'static,
-{
-    let deadline = Instant::now() + limit;
-    loop {
-        match check().await {
-            Err(error) if pg::is_late(&error) && Instant::now() + START_RETRY_INTERVAL < deadline => {
-                tracing::debug!(
-                    error = domain::ports::error_chain(&error),
-                    "a check of the start is repeated"
-                );
-                tokio::time::sleep(START_RETRY_INTERVAL).await;
-            }
-            outcome => return outcome,
-        }
-    }
 }

@@ -2,14 +2,14 @@
 
 pub(crate) mod actions;
 pub(crate) mod catalogue;
-pub(crate) mod changes;
 pub(crate) mod dead_letters;
 pub(crate) mod erase;
 pub(crate) mod find;
 pub(crate) mod holds;
-pub(crate) mod malformed;
+pub(crate) mod malformed_intents;
 mod notification;
 pub(crate) mod notifications;
+pub(crate) mod operations;
 pub(crate) mod overview;
 mod parts;
 pub(crate) mod runbook;

@@ -12,7 +12,7 @@ use ambient::Timestamp;
 
 use crate::entry::EntryId;
 use crate::intent::Intent;
-use crate::malformed::{FailureCode, MalformedIntent, Rejection};
+use crate::malformed_intent::{FailureCode, MalformedIntent, Rejection};
 use crate::outcome::{Acceptance, Outcome};
 use crate::policy::{Policy, Schedule};
 use crate::recipient::{Lookup, User};

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::catalog::Catalog;
 use crate::document::{json_of, one_of};
 use crate::intent::{Intent, decode};
-use crate::malformed::{FailureCode, whole_fields};
+use crate::malformed_intent::{FailureCode, whole_fields};
 use crate::query::{MalformedSummary, StoredMalformedIntent};
 use crate::record::{IdempotencyKey, NotificationId, Record};
 
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
     use crate::entry::{EntryId, RawFields};
     use crate::explanation::intent::tests::{fields, record, row};
-    use crate::malformed::KeptFields;
+    use crate::malformed_intent::KeptFields;
 
     fn stored(fields: RawFields) -> StoredMalformedIntent {
         let summary = row(EntryId::new(40_000, 0), &fields, FailureCode::IdempotencyConflict);

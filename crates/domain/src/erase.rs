@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 
 use crate::document::{Counted, counted_form};
 use crate::entry::RawFields;
-use crate::malformed::read_fields;
+use crate::malformed_intent::read_fields;
 use crate::operations::PLAN_IDS;
 use crate::record::NotificationId;
 use crate::route::{Channel, RouteKey};

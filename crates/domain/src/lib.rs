@@ -4,8 +4,8 @@
 //! read, and stores write the results.
 //!
 //! - An intent's life: [`intent`] decodes it against the [`catalog`], [`accept`] decides about a batch,
-//!   [`record`] and [`route`] are what is kept, [`outbound`] is what consumers receive. [`malformed`] is an
-//!   intent that breaks a rule.
+//!   [`record`] and [`route`] are what is kept, [`outbound`] is what consumers receive.
+//!   [`malformed_intent`] is an intent that breaks a rule.
 //! - Routes after that: [`backoff`], [`dead_letter`], [`receipt`], and operators' changes in [`operations`],
 //!   [`hold`], [`resubmit`] and [`erase`].
 //! - After a loss or a change of leader: [`checkpoint`], [`republish`], [`audit`], [`step_down`].
@@ -28,7 +28,7 @@ pub mod find;
 pub mod hold;
 pub mod intent;
 pub mod json;
-pub mod malformed;
+pub mod malformed_intent;
 pub mod operations;
 pub mod outbound;
 pub mod outcome;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::malformed::{FailureCode, MalformedIntent};
+use crate::malformed_intent::{FailureCode, MalformedIntent};
 use crate::record::Record;
 use crate::route::{LiveRoute, NewRoute, Start, Version};
 

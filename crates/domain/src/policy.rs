@@ -74,6 +74,13 @@ pub struct Schedule {
     pub due: Timestamp,
 }
 
+impl Schedule {
+    /// The time between both.
+    pub fn head_start(&self) -> Duration {
+        self.due.saturating_since(self.accepted_at)
+    }
+}
+
 impl Policy {
     /// Returns the schedule of an acceptance at `now`. Routes that this replica dispatches to its own
     /// publishers have a head start of one lease TTL, in which other replicas leave them alone. Routes that

@@ -9,7 +9,7 @@
 //! Ports use the values of the domain; no rule of the domain uses a port. The values that appear in a port
 //! are exported here as well, so that an implementation needs one import.
 
-mod acceptance;
+mod accept;
 mod audit;
 mod checkpoints;
 mod directory;
@@ -19,8 +19,9 @@ mod error;
 mod find;
 mod holds;
 mod idempotency;
+mod leases;
 mod operations;
-mod publishing;
+mod outbound;
 mod queries;
 mod receipts;
 mod replicas;
@@ -33,7 +34,7 @@ mod step_down;
 mod streams;
 mod submissions;
 
-pub use acceptance::{AcceptanceBatch, AcceptanceStore, CheckpointMove};
+pub use accept::{AcceptanceBatch, AcceptanceStore, CheckpointMove};
 pub use audit::{AuditStore, AuditedPage, ChildTable, OrphanPage, StreamEntry, StreamReader};
 pub use checkpoints::{CheckpointCache, CheckpointStore};
 pub use directory::UserDirectory;
@@ -45,8 +46,9 @@ pub use holds::{HoldChanges, HoldStore};
 pub use idempotency::{
     AbandonOutcome, IdempotencyStore, KeyClaim, KeyClaimRequest, KeyClaimToken, KeyCondition, ResponseToStore,
 };
+pub use leases::{Leasable, LeaseOutcome, LeaseStore, LeaseToken};
 pub use operations::{ChangeOutcome, ChunkReport, Operations, apply_change, apply_to_chunk};
-pub use publishing::{Append, Leasable, LeaseOutcome, LeaseStore, LeaseToken, Outbound};
+pub use outbound::{Append, Appends, Outbound};
 pub use queries::{LeaderLookup, Queries, StreamQueries};
 pub use receipts::ReceiptStore;
 pub use replicas::{Activity, ActivityQueries, BlockedReport, ReplicaReport, ReplicaStore, WorkerReport};
@@ -64,7 +66,7 @@ pub use submissions::Submissions;
 
 pub use crate::accept::{Fate, Known, ProcessedTrace};
 pub use crate::checkpoint::{Fence, FenceWrite, StreamState};
-pub use crate::malformed::MalformedKey;
+pub use crate::malformed_intent::MalformedKey;
 pub use crate::operations::OperatorActionId;
 pub use crate::recipient::{Lookup, User};
 pub use crate::record::RecordCursor;

@@ -13,7 +13,7 @@ mod dead_letters;
 mod findings;
 mod intent_trace;
 mod leaderless;
-mod malformed;
+mod malformed_intents;
 mod notification;
 mod notifications;
 mod search;
@@ -38,7 +38,7 @@ pub use findings::{
 pub(crate) use intent_trace::tests::notification as intent_trace_fixture;
 pub use intent_trace::{IntentOutcome, IntentTrace};
 pub use leaderless::Leaderless;
-pub use malformed::{MalformedFilter, MalformedPlace, MalformedSummary, StoredMalformedIntent};
+pub use malformed_intents::{MalformedFilter, MalformedPlace, MalformedSummary, StoredMalformedIntent};
 pub use notification::{Notification, Route, RouteResend};
 pub use notifications::{LISTED_RECIPIENTS, NotificationFilter, NotificationSummary, RouteCounts};
 pub use search::{FilterFault, SEARCH_NAMES, SearchFilter, SearchName, SearchOutcome, SearchPlace};

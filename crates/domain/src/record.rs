@@ -39,6 +39,16 @@ impl NotificationId {
         &self.0
     }
 
+    /// The time in the id: the id of the stream entry, or the time of the acceptance in this form. Zero if
+    /// the service did not make the id.
+    pub fn time(&self) -> EntryId {
+        self.entry().unwrap_or_else(|| {
+            let at = uuid::Uuid::try_parse(&self.0).ok().and_then(|id| id.get_timestamp());
+            let (seconds, nanos) = at.map_or((0, 0), |at| at.to_unix());
+            EntryId::new(seconds.saturating_mul(1_000) + u64::from(nanos / 1_000_000), 0)
+        })
+    }
+
     /// Returns the id of the intent's stream entry; `None` if the intent did not come from a stream.
     pub fn entry(&self) -> Option<EntryId> {
         self.0.split('~').next()?.parse().ok()

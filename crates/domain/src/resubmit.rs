@@ -16,7 +16,7 @@ use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
 use crate::document::{counted_form, one_of};
-use crate::malformed::{FailureCode, MalformedKey};
+use crate::malformed_intent::{FailureCode, MalformedKey};
 use crate::operations::PLAN_IDS;
 use crate::query::{Counted, MalformedFilter, MalformedSummary};
 
@@ -45,7 +45,7 @@ pub enum ResubmitSelection {
 pub enum Refusal {
     /// Its key belongs to another intent.
     Conflict,
-    /// Not all of its fields were kept.
+    /// Not all of its fields were kept, or they were erased.
     NotWhole,
     /// It was resubmitted before.
     Resubmitted,
@@ -71,7 +71,9 @@ impl Refusal {
     pub fn sentence(self) -> &'static str {
         match self {
             Self::Conflict => "its key belongs to another intent, so it would be in conflict again",
-            Self::NotWhole => "it was too large, so not all of its fields were kept",
+            Self::NotWhole => {
+                "not all of its fields were kept: it was too large, or named a user who was erased"
+            }
             Self::Resubmitted => "it was resubmitted before",
             Self::OtherStream => "its entry is of a stream that the service does not read",
         }

@@ -15,7 +15,7 @@ use ambient::Timestamp;
 
 use crate::accept::{Verdict, decide_new};
 use crate::intent::Intent;
-use crate::malformed::Rejection;
+use crate::malformed_intent::Rejection;
 use crate::outcome::Acceptance;
 use crate::policy::{Policy, Schedule};
 use crate::recipient::Lookup;

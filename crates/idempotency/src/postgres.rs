@@ -290,7 +290,7 @@ mod tests {
 
     #[tokio::test]
     async fn only_an_asynchronous_claim_commits_without_the_disk_and_only_its_own_transaction() {
-        let server = Postgres::start(PostgresOptions { durable: false, settings: Vec::new() }).await;
+        let server = Postgres::start(PostgresOptions::default()).await;
         let server = server.expect("PostgreSQL starts");
         let dsn = Dsn::parse(&server.superuser_dsn("postgres")).expect("a connection string");
         let session = SessionSettings {

@@ -300,7 +300,7 @@ mod tests {
 
     #[tokio::test]
     async fn every_statement_has_the_plan_that_it_claims() {
-        let server = Postgres::start(PostgresOptions { durable: false, settings: Vec::new() }).await;
+        let server = Postgres::start(PostgresOptions::default()).await;
         let server = server.expect("PostgreSQL starts");
         server.execute("postgres", crate::schema_sql()).await.expect("the table");
         let dsn = Dsn::parse(&server.superuser_dsn("postgres")).expect("a connection string");

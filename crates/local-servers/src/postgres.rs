@@ -19,6 +19,8 @@ pub struct PostgresOptions {
     pub durable: bool,
     /// Further settings, as `name` and `value`.
     pub settings: Vec<(String, String)>,
+    /// Variables for its environment, as `name` and `value`.
+    pub environment: Vec<(String, String)>,
 }
 
 /// A running server. When dropped, it is stopped and its folder removed.
@@ -104,6 +106,7 @@ impl Postgres {
         for (name, value) in &self.options.settings {
             setting(name, value);
         }
+        command.envs(self.options.environment.iter().map(|(name, value)| (name, value)));
         // Left by a server that was killed; its first line must not be taken for the new server's.
         drop(fs::remove_file(self.home.path().join("data/postmaster.pid")));
         let mut child = self.home.spawn(command)?;
@@ -126,6 +129,11 @@ impl Postgres {
     /// Returns the id of its process while it runs.
     pub fn pid(&self) -> Option<u32> {
         self.child.as_ref().map(Child::id)
+    }
+
+    /// Returns the ids of all its processes while it runs.
+    pub fn pids(&self) -> Vec<u32> {
+        self.pid().into_iter().flat_map(|pid| [vec![pid], children_of(pid)].concat()).collect()
     }
 
     /// Returns a connection string for the superuser.

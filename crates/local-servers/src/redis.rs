@@ -27,6 +27,8 @@ pub struct RedisOptions {
     pub appendonly: bool,
     /// Further arguments.
     pub arguments: Vec<String>,
+    /// Variables for its environment, as `name` and `value`.
+    pub environment: Vec<(String, String)>,
     /// The certificate with which it also listens by TLS, on a port of its own, as `localhost`. Replication,
     /// Sentinels and the bus of a Cluster use TLS then.
     pub tls: Option<RedisTls>,
@@ -109,6 +111,7 @@ impl Redis {
             command.arg(file).arg("--sentinel");
         }
         command.args(self.arguments()?).args(&self.options.arguments);
+        command.envs(self.options.environment.iter().map(|(name, value)| (name, value)));
         let mut child = self.home.spawn(command)?;
         let pid = child.id();
         let ready = wait_ready(&mut child, async || self.answers_as(pid).await.unwrap_or(false)).await;

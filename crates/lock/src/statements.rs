@@ -186,7 +186,7 @@ mod tests {
 
     #[tokio::test]
     async fn every_statement_has_the_plan_that_it_claims() {
-        let server = Postgres::start(PostgresOptions { durable: false, settings: Vec::new() }).await;
+        let server = Postgres::start(PostgresOptions::default()).await;
         let server = server.expect("PostgreSQL starts");
         let names = TableNames::default();
         server.execute("postgres", &crate::schema_sql(&names)).await.expect("tables");

@@ -2,8 +2,10 @@
 
 mod background;
 mod chunk;
+mod claimed;
 mod comparison;
 mod engine;
+mod loop_state;
 mod marks;
 mod pass;
 mod scan;

@@ -204,7 +204,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_session_that_migrates_is_found_by_the_query_that_the_message_gives() {
-        let server = Postgres::start(PostgresOptions { durable: false, settings: Vec::new() }).await;
+        let server = Postgres::start(PostgresOptions::default()).await;
         let server = server.expect("PostgreSQL starts");
         let dsn = Dsn::parse(&server.superuser_dsn("postgres")).expect("a connection string");
         let Opened { client: holder, .. } =
@@ -227,7 +227,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_migration_has_no_statement_time_out_and_every_other_guard_of_the_server() {
-        let server = Postgres::start(PostgresOptions { durable: false, settings: Vec::new() }).await;
+        let server = Postgres::start(PostgresOptions::default()).await;
         let server = server.expect("PostgreSQL starts");
         let dsn = Dsn::parse(&server.superuser_dsn("postgres")).expect("a connection string");
         let Opened { client, .. } =

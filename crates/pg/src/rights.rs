@@ -159,7 +159,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_granted_by_the_printed_statements_is_not_missing_and_all_else_is() {
-        let server = Postgres::start(PostgresOptions { durable: false, settings: Vec::new() }).await;
+        let server = Postgres::start(PostgresOptions::default()).await;
         let server = server.expect("PostgreSQL starts");
         let objects = r#"CREATE ROLE "Limited one" LOGIN; CREATE SCHEMA "of it";
             CREATE TABLE "of it"."All" (); CREATE TABLE "of it".some (); CREATE SEQUENCE "of it".numbers;

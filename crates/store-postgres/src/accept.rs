@@ -15,7 +15,7 @@ use std::collections::{HashMap, HashSet};
 use domain::accept::Probe;
 
 use domain::entry::EntryId;
-use domain::malformed::MalformedIntent;
+use domain::malformed_intent::MalformedIntent;
 use domain::outcome::{Acceptance, Outcome};
 use domain::ports::{AcceptanceBatch, AcceptanceStore, Fate, Known, StoreError};
 use domain::record::IdempotencyKey;

@@ -10,7 +10,7 @@ use std::collections::HashSet;
 
 use domain::erase::{ACTION, ErasedRows, ErasedUser, arguments};
 use domain::hold::HoldActor;
-use domain::malformed::MalformedKey;
+use domain::malformed_intent::MalformedKey;
 use domain::operations::OperatorActionId;
 use domain::ports::{ErasedChunk, ErasureStore, FoundAction, FoundMalformed, StoreError};
 use domain::query::{MalformedPlace, Page};

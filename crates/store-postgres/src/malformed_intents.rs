@@ -2,7 +2,7 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 use domain::entry::EntryId;
-use domain::malformed::MalformedIntent;
+use domain::malformed_intent::MalformedIntent;
 use pg::{BoundStatement, parameter};
 
 pub(crate) mod retention;

@@ -13,7 +13,7 @@ mod database;
 mod dead_letters;
 mod detail;
 mod intent_trace;
-mod malformed;
+mod malformed_intents;
 mod notifications;
 mod replicas;
 mod search;
@@ -41,7 +41,7 @@ use crate::read_replicas::{ReadReplicas, Replica};
 
 pub(crate) use dead_letters::{DeadLetterRow, dead_letter_page};
 pub(crate) use detail::{next_attempt_range, next_attempt_text};
-pub(crate) use malformed::{malformed_page, malformed_row, malformed_text};
+pub(crate) use malformed_intents::{malformed_page, malformed_row, malformed_text};
 
 /// The maximum number of rows of a table that one page examines.
 pub(crate) const MAX_EXAMINED: usize = 10_000;
@@ -205,7 +205,7 @@ impl Queries for PgQueries {
         after: Option<&MalformedPlace>,
         limit: PageLimit,
     ) -> Result<Page<MalformedSummary, MalformedPlace>, StoreError> {
-        read!(self, "list malformed intents", session => malformed::list(&session, filter, after, limit))
+        read!(self, "list malformed intents", session => malformed_intents::list(&session, filter, after, limit))
     }
 
     async fn get_malformed_intents(
@@ -213,7 +213,7 @@ impl Queries for PgQueries {
         stream: &str,
         entry_id: &str,
     ) -> Result<Vec<StoredMalformedIntent>, StoreError> {
-        malformed::get(&self.session("get malformed intents").await?, stream, entry_id).await
+        malformed_intents::get(&self.session("get malformed intents").await?, stream, entry_id).await
     }
 
     async fn get_intent_trace(&self, stream: &str, key: &IdempotencyKey) -> Result<IntentTrace, StoreError> {
@@ -248,7 +248,7 @@ pub(crate) fn statements() -> Vec<Statement> {
         causes::STATEMENTS,
         dead_letters::STATEMENTS,
         detail::STATEMENTS,
-        malformed::STATEMENTS,
+        malformed_intents::STATEMENTS,
         notifications::STATEMENTS,
         replicas::STATEMENTS,
         status::STATEMENTS,

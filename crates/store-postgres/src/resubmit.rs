@@ -11,7 +11,7 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use domain::malformed::MalformedKey;
+use domain::malformed_intent::MalformedKey;
 use domain::ports::{ResubmitStore, StoreError};
 use domain::query::MalformedFilter;
 use domain::resubmit::{
@@ -35,14 +35,15 @@ const RESOLUTION: Duration = Duration::from_micros(1);
 const SELECTED_AT_ONCE: usize = 1_000;
 
 pg::statements! {
-    /// Those of the given rows whose fields were not kept whole: parts of them are objects with one of these
-    /// members.
+    /// Those of the given rows whose fields were not kept whole: they were erased, or parts of them are
+    /// objects with one of these members.
     CUT = "malformed_intents.cut", plan ["malformed_intents_pkey"], "
         SELECT m.stream, m.stream_entry_id, m.fields_fingerprint
         FROM unnest($1::text[], $2::text[], $3::text[]) AS g (stream, entry_id, fingerprint)
         JOIN malformed_intents m ON m.stream = g.stream AND m.stream_entry_id = g.entry_id
             AND m.fields_fingerprint = g.fingerprint
-        WHERE jsonb_path_exists(m.raw_fields, '$[*][*] ? (exists(@.truncated) || exists(@.omitted))')";
+        WHERE m.raw_fields = '[]'
+            OR jsonb_path_exists(m.raw_fields, '$[*][*] ? (exists(@.truncated) || exists(@.omitted))')";
 
     /// The rows with these entry ids, by the first two columns of the primary key.
     NAMED = "malformed_intents.named", plan ["malformed_intents_pkey"], concat!("

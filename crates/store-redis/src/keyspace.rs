@@ -6,6 +6,12 @@
 //!   trimmed as configured or by their consumers.
 //! - `notification:route_leases:{<outbound tag>}:[<stream>:]<notification_id>:<route_id>`: string, written by
 //!   publishers; lives for the lease TTL as a token, then for the dedupe TTL as `published:<entry id>`.
+//! - `notification:publish_permits:{<outbound tag>}:[<stream>:]<token>`: string, written by publishers; lives
+//!   for a fifth of the lease TTL.
+//! - `notification:route_markers:{<outbound tag>}:[<stream>:]<time>`: hash, written by publishers; from the
+//!   name of the lease to the entry id, for routes that were appended under a permit. The time is that in the
+//!   notification ids, in quarters of a second and thousands of entries; the hash lives for the dedupe TTL
+//!   after its last change.
 //! - `notification:server_changes:{<outbound tag>}:<outbound stream>`: string, permanent, written by
 //!   publishers; the servers that the stream was on, and the ids that each of them never had.
 //! - `notification:stream_offsets:{<intents tag>}:<stream>`: string, permanent, written by the intake.
@@ -35,22 +41,27 @@
 //! younger than one dedupe TTL holds leases and markers under both names if an older version has used this
 //! Redis, which is never so in a Cluster.
 
+mod routes;
+
 use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use domain::ports::StoreError;
-use domain::route::{Channel, RouteKey};
+use domain::ports::{LeaseToken, StoreError};
+use domain::route::Channel;
 use redis::Value;
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
 use crate::connect::RedisClient;
 use crate::error::unexpected;
+pub(crate) use routes::RouteKeys;
 
 const ROUTE_LEASES: &str = "notification:route_leases:";
+const PUBLISH_PERMITS: &str = "notification:publish_permits:";
+const ROUTE_MARKERS: &str = "notification:route_markers:";
 const SERVER_CHANGES: &str = "notification:server_changes:";
 const STREAM_OFFSETS: &str = "notification:stream_offsets:";
 const SCAN_LOCKS: &str = "notification:scan_locks:";
@@ -63,8 +74,10 @@ const OUTBOX_SERVERS: &str = "notification:outbox_servers:";
 const DEFAULT_STREAM: &str = "notification:intents";
 
 /// The prefixes of the keys of the service, which no stream may have.
-pub const OWN_KEYS: [&str; 8] = [
+pub const OWN_KEYS: [&str; 10] = [
     ROUTE_LEASES,
+    PUBLISH_PERMITS,
+    ROUTE_MARKERS,
     SERVER_CHANGES,
     STREAM_OFFSETS,
     SCAN_LOCKS,
@@ -199,13 +212,22 @@ impl Keyspace {
         }
     }
 
-    /// The key of a route's lease, and of its published marker.
-    // MODEL-19
-    pub fn route_lease(&self, route: &RouteKey) -> OldKey {
-        let notification_id = URL_SAFE_NO_PAD.encode(route.notification_id.as_str());
-        let route_id = URL_SAFE_NO_PAD.encode(&route.route_id);
-        let rest = format!("{}{notification_id}:{route_id}", self.installation);
-        OldKey::new(ROUTE_LEASES, self.outbound(route.channel()), &rest)
+    /// The keys of an outbound stream that a script uses: the stream, its server changes, and their old name;
+    /// where old names are not used, this is the same key again.
+    pub(crate) async fn stream_keys(
+        &self,
+        client: &RedisClient,
+        stream: &str,
+    ) -> Result<Vec<String>, StoreError> {
+        let OldKey { key, old } = server_changes(stream);
+        let old = if self.uses_old_names(client).await? { old } else { key.clone() };
+        Ok(vec![stream.to_owned(), key, old])
+    }
+
+    /// The key of a permit to append routes of `channel`.
+    pub fn permit(&self, channel: Channel, token: &LeaseToken) -> String {
+        let rest = format!("{}{}", self.installation, URL_SAFE_NO_PAD.encode(&token.0));
+        OldKey::new(PUBLISH_PERMITS, self.outbound(channel), &rest).key
     }
 
     /// The key of the scan lock on the due routes of `channel`.
@@ -257,6 +279,7 @@ pub(crate) fn leader_change(stream: &str, leadership: &str) -> String {
 #[cfg(test)]
 mod tests {
     use domain::record::NotificationId;
+    use domain::route::RouteKey;
     use redis::cluster_routing::Slot;
 
     use super::*;
@@ -303,6 +326,8 @@ mod tests {
                 of.route_lease(&route("email:email:{x}@y")).key,
                 of.scan_lock(Channel::Push).key,
                 of.scan_lock(Channel::Email).key,
+                of.permit(Channel::Email, &LeaseToken("}{".to_owned())),
+                of.marker_hash(&route("push:user:}{")),
                 server_changes(stream).key,
                 installation(stream).key,
                 checkpoint_key(stream).key,

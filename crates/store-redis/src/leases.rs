@@ -1,4 +1,5 @@
 //! Leases that become markers: they record who may append a route now, and whether it was appended already.
+//! Permits, under which a publisher appends routes that no other one can see as due without leasing each.
 //!
 //! A lease is a hint (ADR 0007): it saves work and avoids most duplicates; the version check in SQL
 //! guarantees correctness. Each operation is one script over all keys of a chunk. A key with a value that
@@ -13,7 +14,7 @@ use redis::{Script, Value};
 
 use crate::connect::RedisClient;
 use crate::error::unexpected;
-use crate::keyspace::{Keyspace, OldKey};
+use crate::keyspace::{Keyspace, RouteKeys};
 use crate::script_call::{ScriptCall, millis};
 use crate::{marker, server};
 
@@ -44,19 +45,18 @@ impl RedisLeases {
         }
     }
 
-    /// Acquires leases of one channel, each given with the entry that is replaced.
+    /// Acquires leases, each given with the entry that is replaced.
     async fn acquire<'a>(
         &self,
         operation: &'static str,
-        channel: Channel,
-        (keys, replaced): (Vec<OldKey>, impl Iterator<Item = &'a str>),
-        token: &LeaseToken,
-        ttl: Duration,
+        client: &RedisClient,
+        keys: &RouteKeys,
+        replaced: impl ExactSizeIterator<Item = &'a str>,
+        (token, ttl): (&LeaseToken, Duration),
     ) -> Result<Vec<LeaseOutcome>, StoreError> {
-        let count = keys.len();
-        let (client, keys) = self.on(channel, keys).await?;
-        let mut call = ScriptCall::new(&self.acquire, keys.iter());
-        call.arg(&token.0).arg(millis(ttl));
+        let count = replaced.len();
+        let mut call = ScriptCall::new(&self.acquire, keys.names.iter());
+        call.arg(&keys.runs).arg(&token.0).arg(millis(ttl));
         for entry_id in replaced {
             call.arg(entry_id);
         }
@@ -71,29 +71,40 @@ impl RedisLeases {
     async fn release(
         &self,
         operation: &'static str,
-        channel: Channel,
-        keys: Vec<OldKey>,
+        client: &RedisClient,
+        names: &[String],
         token: &LeaseToken,
     ) -> Result<(), StoreError> {
-        let (client, keys) = self.on(channel, keys).await?;
-        let mut call = ScriptCall::new(&self.release, keys.iter());
+        let mut call = ScriptCall::new(&self.release, names.iter());
         call.arg(&token.0);
         client.script(operation, &call).await.map(drop)
     }
 
-    /// The client of a channel's keys, and the names of these keys: old names follow the present ones.
-    async fn on(
-        &self,
-        channel: Channel,
-        keys: Vec<OldKey>,
-    ) -> Result<(RedisClient, Vec<String>), StoreError> {
-        let client = self.client.for_key(self.keyspace.outbound(channel));
-        let names = self.keyspace.names(&client, keys).await?;
+    /// The client of a channel's keys.
+    fn client(&self, channel: Channel) -> RedisClient {
+        self.client.for_key(self.keyspace.outbound(channel))
+    }
+
+    /// The client of a channel's scan lock, and the names of the lock.
+    async fn scan_lock(&self, channel: Channel) -> Result<(RedisClient, Vec<String>), StoreError> {
+        let client = self.client(channel);
+        let names = self.keyspace.names(&client, vec![self.keyspace.scan_lock(channel)]).await?;
         Ok((client, names))
     }
 }
 
 impl LeaseStore for RedisLeases {
+    async fn grant_permit(
+        &self,
+        channel: Channel,
+        token: &LeaseToken,
+        ttl: Duration,
+    ) -> Result<(), StoreError> {
+        let mut set = redis::cmd("SET");
+        set.arg(self.keyspace.permit(channel, token)).arg("").arg("PX").arg(millis(ttl));
+        self.client(channel).command("grant a permit to publish", &set).await.map(drop)
+    }
+
     async fn acquire_leases<R: Leasable>(
         &self,
         routes: &[&R],
@@ -102,10 +113,12 @@ impl LeaseStore for RedisLeases {
     ) -> Result<Vec<LeaseOutcome>, StoreError> {
         let mut outcomes = vec![None; routes.len()];
         for (channel, places) in by_channel(routes.iter().map(|route| route.key())) {
-            let of_channel = || places.iter().map(|place| routes[*place]);
-            let keys = of_channel().map(|route| self.keyspace.route_lease(route.key())).collect();
-            let replaced = of_channel().map(|route| route.replaces().unwrap_or_default());
-            let won = self.acquire("acquire route leases", channel, (keys, replaced), token, ttl).await?;
+            let client = self.client(channel);
+            let of_channel = places.iter().map(|place| routes[*place]);
+            let keys = of_channel.clone().map(|route| route.key());
+            let keys = self.keyspace.route_keys(&client, keys).await?;
+            let replaced = of_channel.map(|route| route.replaces().unwrap_or_default());
+            let won = self.acquire("acquire route leases", &client, &keys, replaced, (token, ttl)).await?;
             places.iter().zip(won).for_each(|(place, outcome)| outcomes[*place] = Some(outcome));
         }
         // Each route is of one channel, so each has an outcome.
@@ -114,8 +127,9 @@ impl LeaseStore for RedisLeases {
 
     async fn release_leases(&self, keys: &[&RouteKey], token: &LeaseToken) -> Result<(), StoreError> {
         for (channel, places) in by_channel(keys.iter().copied()) {
-            let keys = places.iter().map(|place| self.keyspace.route_lease(keys[*place])).collect();
-            self.release("release route leases", channel, keys, token).await?;
+            let (client, of_channel) = (self.client(channel), places.iter().map(|place| keys[*place]));
+            let names = self.keyspace.lease_names(&client, of_channel).await?;
+            self.release("release route leases", &client, &names, token).await?;
         }
         Ok(())
     }
@@ -126,12 +140,16 @@ impl LeaseStore for RedisLeases {
         token: &LeaseToken,
         ttl: Duration,
     ) -> Result<bool, StoreError> {
-        let key = (vec![self.keyspace.scan_lock(channel)], [""].into_iter());
-        Ok(self.acquire("acquire the scan lock", channel, key, token, ttl).await? == [LeaseOutcome::Won])
+        let (client, names) = self.scan_lock(channel).await?;
+        let keys = RouteKeys { names, runs: String::new() };
+        let replaced = [""].into_iter();
+        let won = self.acquire("acquire the scan lock", &client, &keys, replaced, (token, ttl)).await?;
+        Ok(won == [LeaseOutcome::Won])
     }
 
     async fn release_scan_lock(&self, channel: Channel, token: &LeaseToken) -> Result<(), StoreError> {
-        self.release("release the scan lock", channel, vec![self.keyspace.scan_lock(channel)], token).await
+        let (client, names) = self.scan_lock(channel).await?;
+        self.release("release the scan lock", &client, &names, token).await
     }
 
     async fn extend_markers(
@@ -142,10 +160,10 @@ impl LeaseStore for RedisLeases {
     ) -> Result<bool, StoreError> {
         let mut is_same = true;
         for (channel, places) in by_channel(markers.iter().map(|(key, _)| *key)) {
-            let keys = places.iter().map(|place| self.keyspace.route_lease(markers[*place].0)).collect();
-            let (client, keys) = self.on(channel, keys).await?;
-            let mut call = ScriptCall::new(&self.extend, keys.iter());
-            call.arg(&*server.run_id).arg(&*server.replication_id).arg(millis(ttl));
+            let (client, of_channel) = (self.client(channel), places.iter().map(|place| markers[*place].0));
+            let keys = self.keyspace.route_keys(&client, of_channel).await?;
+            let mut call = ScriptCall::new(&self.extend, keys.names.iter());
+            call.arg(keys.runs).arg(&*server.run_id).arg(&*server.replication_id).arg(millis(ttl));
             for place in &places {
                 call.arg(markers[*place].1);
             }

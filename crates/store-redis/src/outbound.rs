@@ -2,17 +2,16 @@
 
 mod inspection;
 
-use std::iter;
 use std::time::Duration;
 
 use domain::outbound::OutboundEntry;
-use domain::ports::{Acknowledged, Append, Leasable, LeaseToken, Outbound, ServerId, StoreError};
+use domain::ports::{Acknowledged, Append, Appends, Leasable, LeaseToken, Outbound, ServerId, StoreError};
 use domain::route::{Channel, RouteKey};
 use redis::{Script, Value};
 
 use crate::connect::RedisClient;
 use crate::error::{unavailable, unexpected, without_script};
-use crate::keyspace::{Keyspace, OldKey, server_changes};
+use crate::keyspace::Keyspace;
 use crate::script_call::{ScriptCall, millis};
 use crate::{marker, server, stream_state};
 use inspection::InspectionScripts;
@@ -77,23 +76,23 @@ impl RedisOutbound {
         self.client.for_key(&self.target(channel).key)
     }
 
-    /// The keys of an append.
-    async fn append_keys<R: Leasable>(
+    /// The call of a script that appends, with its keys and its first argument. `more` are keys between those
+    /// of the stream and those of the routes.
+    async fn append_call<'a, R: Leasable>(
         &self,
+        script: &'a Script,
         channel: Channel,
+        more: impl IntoIterator<Item = String>,
         entries: &[(&R, &OutboundEntry<'_>)],
-    ) -> Result<Vec<String>, StoreError> {
-        let leases = entries.iter().map(|(route, _)| self.keyspace.route_lease(route.key())).collect();
-        self.stream_keys(&self.target(channel).key, leases).await
-    }
-
-    /// The keys of a stream, of its server changes and of `leases`; then, if they are used, the old names of
-    /// these keys without the stream.
-    async fn stream_keys(&self, stream: &str, leases: Vec<OldKey>) -> Result<Vec<String>, StoreError> {
-        let named = iter::once(server_changes(stream)).chain(leases).collect();
-        let mut keys = vec![stream.to_owned()];
-        keys.extend(self.keyspace.names(&self.client, named).await?);
-        Ok(keys)
+    ) -> Result<ScriptCall<'a>, StoreError> {
+        let routes = entries.iter().map(|(route, _)| route.key());
+        let mut keys = self.keyspace.stream_keys(&self.client, &self.target(channel).key).await?;
+        keys.extend(more);
+        let of_routes = self.keyspace.route_keys(&self.client, routes).await?;
+        keys.extend(of_routes.names);
+        let mut call = ScriptCall::new(script, keys.iter());
+        call.arg(of_routes.runs);
+        Ok(call)
     }
 
     fn target(&self, channel: Channel) -> &StreamTarget {
@@ -111,14 +110,16 @@ impl Outbound for RedisOutbound {
         entries: &[(&RouteKey, &OutboundEntry<'_>)],
         token: &LeaseToken,
         dedupe_ttl: Duration,
-    ) -> Result<Vec<Append>, StoreError> {
+        server: Option<&ServerId>,
+    ) -> Result<Appends, StoreError> {
         const OPERATION: &str = "append to the outbound stream";
-        if entries.is_empty() {
-            return Ok(Vec::new());
-        }
-        let mut call = ScriptCall::new(&self.append, self.append_keys(channel, entries).await?.iter());
+        let permit = self.keyspace.permit(channel, token);
+        let mut call = self.append_call(&self.append, channel, [permit], entries).await?;
         let max_len = self.target(channel).max_len.unwrap_or(0);
-        call.arg(&token.0).arg(millis(dedupe_ttl)).arg(max_len).arg(entries.len());
+        let (run_id, replication_id) =
+            server.map_or(("", ""), |server| (&*server.run_id, &*server.replication_id));
+        call.arg(&token.0).arg(millis(dedupe_ttl)).arg(max_len);
+        call.arg(run_id).arg(replication_id).arg(entries.len());
         add_entries(&mut call, entries);
         let client = self.client(channel);
         appended(&client, OPERATION, client.script(OPERATION, &call).await?, entries.len())
@@ -131,14 +132,15 @@ fn appended(
     operation: &'static str,
     response: Value,
     count: usize,
-) -> Result<Vec<Append>, StoreError> {
+) -> Result<Appends, StoreError> {
     let mut ids = match response {
         Value::Array(values) if values.len() == count + 2 => values,
         other => return Err(unexpected(operation, &other)),
     };
     let results = ids.split_off(2);
     let server = server::parse(&ids).ok_or_else(|| unavailable(operation, "Redis gave no server id"))?;
-    results.into_iter().map(|result| appended_one(client, operation, result, &server)).collect()
+    let entries = results.into_iter().map(|result| appended_one(client, operation, result, &server));
+    Ok(Appends { entries: entries.collect::<Result<_, _>>()?, server })
 }
 
 fn appended_one(

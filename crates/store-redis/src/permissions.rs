@@ -39,6 +39,9 @@ const OWN: &[&str] = &[
     "TYPE %",
     "PTTL %",
     "RPUSH % x",
+    "HSET % a b",
+    "HMGET % a",
+    "HDEL % a",
     "PEXPIRE % 1000",
     "DEL %",
 ];

@@ -7,8 +7,9 @@
 //!
 //! A batch that is refused, locked or too slow is divided, until one element remains. If PostgreSQL refuses
 //! that one, a valid row of the service is tried: if it is refused as well, the element is not the cause and
-//! waits; otherwise it is not storable (ADR 0023). The parts are tried by the worker that feeds the engine:
-//! those of the stream from left to right, those of callers concurrently.
+//! waits; otherwise the element is tried again, and if it is refused again it is not storable (ADR 0023). The
+//! parts are tried by the worker that feeds the engine: those of the stream from left to right, those of
+//! callers concurrently.
 //!
 //! Crash recovery: the transactions are independent. An entry that is not committed is read again, and a
 //! caller repeats its request.
@@ -69,7 +70,7 @@ pub(crate) async fn accept(
     expects_known: bool,
 ) -> Result<Fate, StoreError> {
     decide(batch, expects_known).await?;
-    let mut conflicts = 0;
+    let (mut conflicts, mut is_suspected) = (0, false);
     loop {
         let error = match commit(store, batch).await {
             Ok(Fate::WriteConflict) if conflicts < MAX_CONFLICT_RETRIES => {
@@ -97,6 +98,8 @@ pub(crate) async fn accept(
             return Ok(Fate::Waiting(message));
         }
         match store.probe(&batch.probe()).await {
+            // Whatever refused the element may have ended before the other row was tried.
+            Ok(()) if !is_suspected => is_suspected = true,
             Ok(()) if batch.reject(&message) => {}
             Ok(()) => return Ok(Fate::Waiting(format!("it cannot be stored in any form: {message}"))),
             Err(probe @ StoreError::Refused { .. }) => {

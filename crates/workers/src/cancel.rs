@@ -1,9 +1,10 @@
 //! Cancels live routes under their leases, so that no route is both cancelled and published (ADR 0059).
 //!
-//! A publisher appends a route only under its lease, and may work on a copy of the route that it read before
-//! the cancellation. So the lease is taken first, and a cancelled route keeps it for the dedupe TTL: a
-//! publisher that finds it free again after that reads the route again before it appends. A lease that a
-//! publisher holds is waited for; a lease that finds a marker means that the entry is in the stream.
+//! A publisher appends a route only under its lease, or under a permit while nobody holds the lease, and may
+//! work on a copy of the route that it read before the cancellation. So the lease is taken first, and a
+//! cancelled route keeps it for the dedupe TTL: a publisher that finds it free again after that reads the
+//! route again before it appends. A lease that a publisher holds is waited for; a lease that finds a marker
+//! means that the entry is in the stream.
 //!
 //! Each chunk goes through these steps. What is left if the process dies after a step:
 //!

@@ -23,11 +23,15 @@ const BATCH_BYTES: usize = 512 * 1024;
 /// chunks.
 const DISPATCH_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Routes of one channel, and the time at which PostgreSQL had them in this state.
+/// Routes of one channel.
 #[derive(Debug)]
 pub(crate) struct RouteBatch {
     pub(crate) routes: Vec<LiveRoute>,
+    /// The time at which PostgreSQL had them in this state.
     pub(crate) read_at: Instant,
+    /// A time before which no replica with a correct clock sees any of them as due. It is past if they were
+    /// due when they were read.
+    pub(crate) due_at: Instant,
 }
 
 /// The sending side, for acceptance. Clones share the queues.
@@ -77,13 +81,18 @@ pub fn dispatch<const N: usize>(channels: [Channel; N]) -> (Dispatcher, [Receive
 }
 
 impl Dispatcher {
-    /// Sends the live routes of `acceptances`, which have just been committed, to their channels. Returns the
-    /// number of routes that were left to the scan.
-    pub(crate) async fn send<'a>(&self, acceptances: impl Iterator<Item = &'a Acceptance> + Clone) -> usize {
-        let committed_at = Instant::now();
+    /// Sends the live routes of `acceptances`, which have just been committed and are due at `due_at`, to
+    /// their channels. Returns the number of routes that were left to the scan.
+    pub(crate) async fn send<'a>(
+        &self,
+        acceptances: impl Iterator<Item = &'a Acceptance> + Clone,
+        due_at: Instant,
+    ) -> usize {
+        let read_at = Instant::now();
+        let empty = || RouteBatch { routes: Vec::new(), read_at, due_at };
         let sent = self.queues.iter().map(|queue| {
             let routes = acceptances.clone().flat_map(Acceptance::live_routes);
-            queue.send(batches(routes.filter(|route| route.channel == queue.channel), committed_at))
+            queue.send(batches(routes.filter(|route| route.channel == queue.channel), empty))
         });
         futures_util::future::join_all(sent).await.into_iter().sum()
     }
@@ -121,7 +130,7 @@ impl ChannelQueue {
     }
 }
 
-fn batches(routes: impl Iterator<Item = LiveRoute>, read_at: Instant) -> Vec<RouteBatch> {
+fn batches(routes: impl Iterator<Item = LiveRoute>, empty: impl Fn() -> RouteBatch) -> Vec<RouteBatch> {
     let mut batches: Vec<RouteBatch> = Vec::new();
     let mut bytes = 0;
     for route in routes {
@@ -133,7 +142,7 @@ fn batches(routes: impl Iterator<Item = LiveRoute>, read_at: Instant) -> Vec<Rou
             }
             _ => {
                 bytes = size;
-                batches.push(RouteBatch { routes: vec![route], read_at });
+                batches.push(RouteBatch { routes: vec![route], ..empty() });
             }
         }
     }

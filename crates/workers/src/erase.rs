@@ -15,13 +15,13 @@
 //!   were made are not recorded.
 //! * Within the mentions: nothing. The next run counts them again.
 //!
-//! A live route is not published afterwards: a publisher appends only under the lease of the route, which
-//! this worker holds before it deletes the row, and for as long as a copy that was read before may be
-//! appended without reading the row again (`dedupe_ttl`). If a publisher holds the lease of a live route,
-//! this worker waits for it. A cancelled route is not waited for: the lease that its cancellation took keeps
-//! it from being published. The lease also replaces a published marker: if the route is to be sent again, an
-//! older copy of it would replace the entry that the marker names. What was appended under an earlier lease
-//! is found in the stream, which is read last.
+//! A live route is not published afterwards: a publisher appends only under the lease of the route, or under
+//! a permit while nobody holds it. This worker holds it before it deletes the row, and for as long as a copy
+//! that was read before may be appended without reading the row again (`dedupe_ttl`). If a publisher holds
+//! the lease of a live route, this worker waits for it. A cancelled route is not waited for: the lease that
+//! its cancellation took keeps it from being published. The lease also replaces a published marker: if the
+//! route is to be sent again, an older copy of it would replace the entry that the marker names. What was
+//! appended under an earlier lease is found in the stream, which is read last.
 //!
 //! Leases are not released; they expire. Two runs for one user have the same token, so a run cannot know why
 //! a route is gone or locked.

@@ -11,7 +11,7 @@ use std::time::Duration;
 use ambient::Timestamp;
 use domain::catalog::Catalog;
 use domain::hold::HoldKey;
-use domain::malformed::FailureCode;
+use domain::malformed_intent::FailureCode;
 use domain::ports::{FailureCounts, StoreError};
 use domain::route::Channel;
 use opentelemetry::KeyValue;

@@ -1,7 +1,10 @@
 //! Live routes → leases → appends with markers → completions in SQL, for one channel.
 //!
-//! Crash recovery, step by step: a lease expires by itself. An append replaces the lease with a marker, and
-//! the publisher that tries the route next finds the marker and completes the route without appending. After
+//! Routes that this replica has just accepted need no lease: they are appended under a permit, which expires
+//! before any other replica sees them as due ([`permit`]).
+//!
+//! Crash recovery, step by step: a lease or a permit expires by itself. An append leaves a marker, and the
+//! publisher that tries the route next finds the marker and completes the route without appending. After
 //! the completion, nothing is left to do. A call whose reply was lost is repeated under the same token and
 //! returns the result of the first call. While a completion is not committed, its marker is renewed
 //! ([`markers`]); a completion that cannot be committed because of its own row is deferred ([`deferred`]).
@@ -32,6 +35,7 @@ mod holds;
 mod log;
 mod markers;
 mod next_due;
+mod permit;
 mod scan;
 mod state;
 mod tally;
@@ -163,6 +167,8 @@ impl<P: Ports> RoutePublisher<P> {
             scan_now: AtomicBool::new(false),
             batch_limit: Mutex::new(BatchLimit::new(self.settings.batch_size)),
             log: Mutex::new(RouteLog::new(self.channel)),
+            server: Mutex::default(),
+            permit: tokio::sync::Mutex::default(),
         };
         let too_late = async {
             stop.cancelled().await;
@@ -340,7 +346,7 @@ impl<P: Ports> RoutePublisher<P> {
         }
         let found = !routes.is_empty();
         let report = match found {
-            true => self.publish(RouteBatch { routes, read_at }, shared).await?,
+            true => self.publish(RouteBatch { routes, read_at, due_at: read_at }, shared).await?,
             false => ChunkResult::default(),
         };
         let result = PageResult { next: page.next, found, contended: report.contended };
@@ -365,6 +371,7 @@ fn merge(first: RouteBatch, waiting: &mut mpsc::Receiver<RouteBatch>, batch_size
         match batches.last_mut() {
             Some(last) if has_room => {
                 last.read_at = last.read_at.min(next.read_at);
+                last.due_at = last.due_at.min(next.due_at);
                 last.routes.extend(next.routes);
             }
             _ => batches.push(next),

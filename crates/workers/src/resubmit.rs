@@ -27,7 +27,7 @@
 
 use std::time::Duration;
 
-use domain::malformed::{MalformedKey, whole_fields};
+use domain::malformed_intent::{MalformedKey, whole_fields};
 use domain::ports::{CheckpointStore, IntentProducer, IntentStream, ResubmitStore, Resubmitter, StoreError};
 use domain::resubmit::{
     CHUNK_INTENTS, ResubmitActor, ResubmitReport, ResubmitSelection, ResubmitTarget, ResubmitTargets,

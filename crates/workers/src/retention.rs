@@ -11,6 +11,7 @@
 //! sizes are lost and adapted again.
 
 mod keys;
+mod report;
 mod sessions;
 
 use std::time::Duration;
@@ -29,6 +30,7 @@ use crate::health::Health;
 use crate::metrics::Metrics;
 use crate::passes::{CurrentTerm, Pass, Passes, run_passes, while_leading};
 use crate::pause::pause;
+use report::{report_deleted, report_what_stays};
 
 /// The target time of one chunk. It is about as long as a statement of the traffic, so that these statements
 /// wait only briefly.
@@ -46,6 +48,9 @@ const MAX_PAGE_ROWS: usize = 200;
 /// The pause after a chunk or a page, as a multiple of its duration, and the longest such pause.
 const REST_FACTOR: u32 = 3;
 const MAX_REST: Duration = Duration::from_secs(1);
+/// The duration of a pass after which it rests only as long as it works: rows expire faster than it deletes
+/// them, and the tables grow.
+const LONG_PASS: Duration = Duration::from_secs(60);
 /// The number of tables that a pass deletes from.
 const TABLES: usize = 5;
 
@@ -119,8 +124,10 @@ impl Default for TableLimits {
 }
 
 /// The result of one pass in one table.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 struct TablePass {
+    /// The time at which it began.
+    begun: Instant,
     /// Rows that were deleted, without dependent rows.
     deleted: u64,
     /// Expired records that are kept because one of their routes is live.
@@ -133,6 +140,28 @@ struct TablePass {
     failure: Option<String>,
     /// The longest duration of a chunk.
     longest_chunk: Duration,
+}
+
+impl TablePass {
+    fn begin() -> Self {
+        let begun = Instant::now();
+        Self {
+            begun,
+            deleted: 0,
+            live: 0,
+            locked: 0,
+            failed: 0,
+            failure: None,
+            longest_chunk: Duration::ZERO,
+        }
+    }
+
+    /// Pauses in proportion to the time for which the database was just used. Returns false if the service
+    /// stops.
+    async fn rest(&self, stop: &CancellationToken, time: Duration) -> bool {
+        let factor = if self.begun.elapsed() < LONG_PASS { REST_FACTOR } else { 1 };
+        pause(stop, (time * factor).min(MAX_REST)).await
+    }
 }
 
 /// A store of all the tables that a pass deletes from.
@@ -170,26 +199,26 @@ where
     /// still have their pass.
     async fn run_once(&self, limits: &mut Limits, stop: &CancellationToken) -> Result<(), StoreError> {
         let now = self.clock.now();
-        let mut records = TablePass::default();
+        let mut records = TablePass::begin();
         let cutoff = Cutoff::new(now, self.settings.records);
         let first = self
             .delete_expired::<NotificationId>("records", cutoff, &mut limits.records, &mut records, stop)
             .await;
-        let mut malformed = TablePass::default();
+        let mut malformed = TablePass::begin();
         let cutoff = Cutoff::new(now, self.settings.malformed_intents);
         let of_table = &mut limits.malformed_intents;
         let second = self
             .delete_expired::<MalformedKey>("malformed_intents", cutoff, of_table, &mut malformed, stop)
             .await;
-        let mut actions = TablePass::default();
+        let mut actions = TablePass::begin();
         let cutoff = Cutoff::new(now, self.settings.operator_actions);
         let of_table = &mut limits.operator_actions;
         let third = self
             .delete_expired::<OperatorActionId>("operator_actions", cutoff, of_table, &mut actions, stop)
             .await;
-        let mut keys = TablePass::default();
+        let mut keys = TablePass::begin();
         let fourth = self.sweep_keys(&mut limits.idempotency_keys, &mut keys, stop).await;
-        let mut sessions = TablePass::default();
+        let mut sessions = TablePass::begin();
         let fifth = self.sweep_sessions(&mut sessions, stop).await;
         let result = first.and(second).and(third).and(fourth).and(fifth);
         let passes = [
@@ -224,7 +253,7 @@ where
             let started = Instant::now();
             let page = match self.store.list_expired(cutoff, last.as_ref(), limit).await {
                 Err(StoreError::TimedOut { .. }) if limits.page.failed(limit) => {
-                    rest(stop, started.elapsed()).await;
+                    pass.rest(stop, started.elapsed()).await;
                     continue;
                 }
                 page => page?,
@@ -237,7 +266,7 @@ where
             self.metrics.stays(table, "live", live.len() as u64);
             self.delete_page(table, cutoff, &removable, &mut limits.chunk, pass, stop).await?;
             // Listing a page takes time even if none of its rows is deleted, so a pause follows.
-            if page.len() < limit || !rest(stop, took).await {
+            if page.len() < limit || !pass.rest(stop, took).await {
                 break;
             }
             last = page.into_iter().next_back();
@@ -296,7 +325,7 @@ where
                     rows = later;
                 }
             }
-            rest(stop, took).await;
+            pass.rest(stop, took).await;
         }
         Ok(())
     }
@@ -324,58 +353,9 @@ where
     }
 }
 
-fn report_what_stays(passes: [(&'static str, &TablePass); TABLES]) {
-    let [(_, records), ..] = passes;
-    if records.live > 0 {
-        tracing::warn!(
-            records = records.live,
-            "expired records stay because a route of theirs is still live"
-        );
-    }
-    for (table, pass) in passes {
-        if pass.locked > 0 {
-            tracing::warn!(
-                table,
-                rows = pass.locked,
-                "expired rows stay because another transaction holds them; the next pass tries again"
-            );
-        }
-        if let Some(failure) = &pass.failure {
-            tracing::warn!(
-                table,
-                rows = pass.failed,
-                error = failure,
-                "expired rows could not be deleted; the next pass tries again"
-            );
-        }
-    }
-}
-
-fn report_deleted(passes: [(&'static str, &TablePass); TABLES]) {
-    let deleted = passes.map(|(_, pass)| pass.deleted);
-    let [records, malformed_intents, operator_actions, idempotency_keys, console_sessions] = deleted;
-    if deleted != [0; TABLES] {
-        let longest = passes.map(|(_, pass)| pass.longest_chunk).into_iter().max().unwrap_or_default();
-        tracing::info!(
-            records,
-            malformed_intents,
-            operator_actions,
-            idempotency_keys,
-            console_sessions,
-            longest_chunk_ms = u64::try_from(longest.as_millis()).unwrap_or(u64::MAX),
-            "retention removed old rows"
-        );
-    }
-}
-
 /// True if fewer rows, or other rows, might be deleted although these could not.
 fn is_about_the_rows(error: &StoreError) -> bool {
     matches!(error, StoreError::TimedOut { .. } | StoreError::Locked { .. } | StoreError::Refused { .. })
-}
-
-/// Pauses for several times as long as the database was just used. Returns false if the service stops.
-async fn rest(stop: &CancellationToken, time: Duration) -> bool {
-    pause(stop, (time * REST_FACTOR).min(MAX_REST)).await
 }
 
 /// Returns the cost of deleting a row and its dependent rows, in bytes.

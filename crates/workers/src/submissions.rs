@@ -34,7 +34,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ambient::Clock;
-use domain::malformed::FailureCode;
+use domain::malformed_intent::FailureCode;
 use domain::outcome::Acceptance;
 use domain::policy::Policy;
 use domain::ports::{Activity, IdempotencyStore, KeyClaim, KeyCondition, Lookup, Submissions};

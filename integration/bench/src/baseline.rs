@@ -1,14 +1,13 @@
-//! The baseline: the minimal correct program that writes the same rows, entries and leases on the same
-//! servers.
+//! The baseline: the smallest program that writes the same rows and entries on the same servers.
 //!
 //! It writes the same rows and entries as the service, in the same order: records and routes in one durable
-//! transaction, then leases, then appends that replace leases with markers, then the completions, guarded by
-//! their version. It has no validation, no fingerprints, no search for known keys, no user directory, no
-//! election, no cached checkpoint, no handling of outages, no retries and no telemetry. It trusts every
-//! entry, supports only the one notification type of the run, and inserts without ON CONFLICT in one
-//! pipelined transaction. Reading, accepting and publishing run concurrently, each on a connection of its
-//! own; each channel appends one chunk while the previous one is completed. Entries are shared instead of
-//! copied, scripts' arguments are written directly into their command, and replies are parsed in place.
+//! transaction, then leases, then entries, then the completions, guarded by their version. It has no markers,
+//! so a crash duplicates entries; no validation, no fingerprints, no search for known keys, no user
+//! directory, no election, no cached checkpoint, no handling of outages, no retries and no telemetry. It
+//! trusts every entry, supports only the one notification type of the run, and inserts without ON CONFLICT in
+//! one pipelined transaction. Reading, accepting and publishing run concurrently, each on a connection of its
+//! own; each channel appends one chunk while the previous one is completed. Redis gets plain commands in
+//! pipelines. Entries are shared instead of copied, and replies are parsed in place.
 
 mod publish;
 

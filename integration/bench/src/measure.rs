@@ -2,6 +2,8 @@
 
 use std::fs;
 
+use harness::memory;
+
 /// The unit of processor time in `/proc`, in microseconds.
 const TICK_MICROS: u64 = 10_000;
 
@@ -69,23 +71,19 @@ fn children(pid: u32) -> Vec<u32> {
         .collect()
 }
 
-/// Bytes in a kB of `/proc/<pid>/status`.
-const STATUS_UNIT: f64 = 1_024.0;
-
 /// The peak memory of the process, in megabytes of a million bytes.
 pub(crate) fn peak_memory_mb(pid: u32) -> f64 {
-    memory_mb(pid, "VmHWM:")
+    megabytes(memory::peak(pid))
 }
 
 /// The current memory of the process, in megabytes of a million bytes.
 pub(crate) fn present_memory_mb(pid: u32) -> f64 {
-    memory_mb(pid, "VmRSS:")
+    megabytes(memory::resident(pid))
 }
 
-fn memory_mb(pid: u32, field: &str) -> f64 {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let line = status.lines().find(|line| line.starts_with(field)).unwrap_or_default();
-    line.split_whitespace().nth(1).and_then(|kb| kb.parse::<f64>().ok()).unwrap_or(0.0) * STATUS_UNIT / 1e6
+/// An ended process has none.
+fn megabytes(bytes: Option<u64>) -> f64 {
+    bytes.unwrap_or_default() as f64 / 1e6
 }
 
 /// The value below which `fraction` of the sorted values lie.

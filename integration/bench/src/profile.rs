@@ -40,11 +40,14 @@ const STATEMENTS: [(&str, &str); 5] = [
 const OTHER: &str = "every other statement";
 
 /// Commands, with their name in the report. The time of a script includes the commands that it calls.
-const COMMANDS: [(&str, &str); 5] = [
+const COMMANDS: [(&str, &str); 8] = [
     ("xread", "read the intents"),
     ("evalsha", "scripts: leases, appends, cached checkpoint"),
     ("xadd", "of which: append"),
-    ("set", "of which: leases and markers"),
+    ("hset", "of which: markers of routes under a permit"),
+    ("hmget", "of which: look for such markers"),
+    ("exists", "of which: look for permits and leases"),
+    ("set", "of which: leases, and markers in their place"),
     ("get", "of which: read leases"),
 ];
 

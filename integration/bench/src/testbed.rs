@@ -41,7 +41,12 @@ impl Testbed {
         let arguments = ["--appendfsync", "everysec"].map(str::to_owned).to_vec();
         let redis = RedisOptions { appendonly: true, arguments, ..RedisOptions::default() };
         Ok(Self {
-            postgres: Postgres::start(PostgresOptions { durable: true, settings }).await?,
+            postgres: Postgres::start(PostgresOptions {
+                durable: true,
+                settings,
+                ..PostgresOptions::default()
+            })
+            .await?,
             redis: Redis::start(redis).await?,
             directory: StandInDirectory::start().await?,
             databases: 0,

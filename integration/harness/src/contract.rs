@@ -8,7 +8,7 @@
 use domain::ports::{Acknowledged, ServerId};
 
 #[expect(missing_docs, reason = "the name of a case is what it checks")]
-pub mod acceptance;
+pub mod accept;
 mod accepted;
 #[expect(missing_docs, reason = "the name of a case is what it checks")]
 pub mod backlog;
@@ -34,6 +34,8 @@ pub mod keys;
 pub mod leader;
 #[expect(missing_docs, reason = "the name of a case is what it checks")]
 pub mod operations;
+#[expect(missing_docs, reason = "the name of a case is what it checks")]
+pub mod permits;
 #[expect(missing_docs, reason = "the name of a case is what it checks")]
 pub mod publishing;
 #[expect(missing_docs, reason = "the name of a case is what it checks")]

@@ -3,14 +3,19 @@
 //!
 //! Only the suites in [`contract`] contain assertions. All waiting is done by [`wait_for`], with a bound.
 
+pub mod api_client;
 mod browser;
 pub mod contract;
 mod database;
+pub mod dead_letters;
 mod intents;
+pub mod memory;
+pub mod outbox;
 mod poll;
 mod proxy;
 mod service;
 mod stopwatch;
+pub mod world;
 
 pub use browser::{Browser, Theme, keys};
 pub use database::TestDatabase;

@@ -1,5 +1,7 @@
 //! A TCP proxy that breaks connections on request or at a chosen step of the protocol.
 
+mod statements;
+
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -9,6 +11,8 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
+
+use statements::Statements;
 
 /// The handling of connections.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -39,9 +43,18 @@ struct ProxyState {
 
 #[derive(Debug)]
 struct Trap {
-    pattern: Vec<u8>,
+    pattern: Pattern,
     action: Action,
     sprung: watch::Sender<bool>,
+}
+
+/// The request that springs a trap.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Pattern {
+    /// Contains these bytes.
+    Bytes(Vec<u8>),
+    /// Executes a statement of PostgreSQL whose text contains this.
+    Statement(String),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -156,11 +169,13 @@ impl Proxy {
         self.control.change(|shared| shared.opening_delay = delay);
     }
 
-    /// Restores normal handling of new connections, and closes every existing one.
+    /// Restores normal handling of new connections, and closes every existing one. What is to be held or
+    /// delayed still is.
     pub fn heal(&self) {
         self.control.change(|shared| {
             let (port, epoch, requests) = (shared.port, shared.epoch + 1, shared.requests);
-            *shared = ProxyState { port, epoch, requests, ..ProxyState::default() };
+            let trap = shared.trap.take();
+            *shared = ProxyState { port, epoch, requests, trap, ..ProxyState::default() };
         });
     }
 
@@ -192,9 +207,28 @@ impl Proxy {
         self.trap(pattern, Action::DelayRequest(time))
     }
 
+    /// As [`Proxy::hold_request`], for the first execution of a statement whose text contains `text`.
+    pub fn hold_statement(&self, text: &str) -> Trigger {
+        self.trap_for(Pattern::Statement(text.to_owned()), Action::HoldRequest)
+    }
+
+    /// As [`Proxy::hold_reply`], for the first execution of a statement whose text contains `text`.
+    pub fn hold_reply_to_statement(&self, text: &str) -> Trigger {
+        self.trap_for(Pattern::Statement(text.to_owned()), Action::HoldReply)
+    }
+
+    /// Forgets what was to be held or delayed; connections stay open.
+    pub fn disarm(&self) {
+        self.control.change(|shared| shared.trap = None);
+    }
+
     fn trap(&self, pattern: &[u8], action: Action) -> Trigger {
+        self.trap_for(Pattern::Bytes(pattern.to_vec()), action)
+    }
+
+    fn trap_for(&self, pattern: Pattern, action: Action) -> Trigger {
         let (sprung, trigger) = watch::channel(false);
-        self.control.change(|shared| shared.trap = Some(Trap { pattern: pattern.to_vec(), action, sprung }));
+        self.control.change(|shared| shared.trap = Some(Trap { pattern, action, sprung }));
         Trigger(trigger)
     }
 }
@@ -259,7 +293,7 @@ async fn requests(
     control: &Control,
     verdict: watch::Sender<Option<Action>>,
 ) {
-    let mut seen: Vec<u8> = Vec::new();
+    let mut seen = Seen::default();
     let mut buffer = vec![0; 64 * 1024];
     loop {
         let Ok(length @ 1..) = from.read(&mut buffer).await else { return };
@@ -288,25 +322,45 @@ async fn requests(
     }
 }
 
+/// The requests of a connection, as far as they were seen.
+#[derive(Default)]
+struct Seen {
+    /// The last bytes, in which a pattern may have begun.
+    bytes: Vec<u8>,
+    statements: Statements,
+}
+
 /// Searches for the pattern across pieces, and returns its start in `data`. A trap triggers once.
 fn judge(
     control: &Control,
-    seen: &mut Vec<u8>,
+    seen: &mut Seen,
     data: &[u8],
 ) -> (LinkCondition, Duration, Option<(Action, usize)>) {
+    let executed = seen.statements.executed(data);
     let mut shared = control.lock();
     shared.requests += 1;
-    let before = seen.len();
-    seen.extend_from_slice(data);
-    let find = |pattern: &[u8]| seen.windows(pattern.len()).position(|window| window == pattern);
+    let before = seen.bytes.len();
+    seen.bytes.extend_from_slice(data);
+    let find = |pattern: &Pattern| match pattern {
+        Pattern::Bytes(pattern) => {
+            let start = seen.bytes.windows(pattern.len()).position(|window| window == pattern)?;
+            // If the pattern began in an earlier piece, that one has been forwarded already.
+            Some(start.saturating_sub(before))
+        }
+        Pattern::Statement(part) => {
+            executed.iter().find(|(_, text)| text.contains(part)).map(|(start, _)| *start)
+        }
+    };
     let start = shared.trap.as_ref().and_then(|trap| find(&trap.pattern));
     let sprung = start.and_then(|start| Some((shared.trap.take()?, start))).map(|(trap, start)| {
         trap.sprung.send_replace(true);
-        // If the pattern began in an earlier piece, that one has been forwarded already.
-        (trap.action, start.saturating_sub(before))
+        (trap.action, start)
     });
-    let keep = shared.trap.as_ref().map_or(0, |trap| trap.pattern.len());
-    seen.drain(..seen.len().saturating_sub(keep));
+    let keep = shared.trap.as_ref().map_or(0, |trap| match &trap.pattern {
+        Pattern::Bytes(pattern) => pattern.len(),
+        Pattern::Statement(_) => 0,
+    });
+    seen.bytes.drain(..seen.bytes.len().saturating_sub(keep));
     (shared.condition, shared.delay, sprung)
 }
 

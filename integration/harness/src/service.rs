@@ -12,6 +12,7 @@ use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 
+use crate::memory;
 use crate::poll::wait_for;
 
 /// The time limit of a start.
@@ -103,9 +104,14 @@ impl ServiceBuilder {
 
     /// Runs a command that ends by itself, and waits for its end.
     pub async fn run(self) -> Finished {
+        self.run_within(COMMAND_BOUND).await
+    }
+
+    /// Runs a command that ends within this time.
+    pub async fn run_within(self, bound: Duration) -> Finished {
         let mut command = tokio::process::Command::from(self.command());
         let output = command.stdin(Stdio::null()).kill_on_drop(true).output();
-        let output = tokio::time::timeout(COMMAND_BOUND, output).await.expect("the command ends");
+        let output = tokio::time::timeout(bound, output).await.expect("the command ends");
         let output = output.expect("the service's binary runs");
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("UTF-8");
         Finished { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
@@ -294,9 +300,7 @@ impl Service {
 
     /// The peak memory of the process, in bytes; `None` once it has ended. Linux only.
     pub fn peak_memory(&self) -> Option<u64> {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).ok()?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
-        Some(line.trim().strip_suffix(" kB")?.parse::<u64>().ok()? * 1_024)
+        memory::peak(self.pid())
     }
 
     /// Sends a signal by name, such as `TERM`.

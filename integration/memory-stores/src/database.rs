@@ -12,7 +12,7 @@ use domain::accept::{Known, Probe, ProcessedTrace};
 use domain::checkpoint::{Checkpoint, Fence, FenceWrite, Witness};
 use domain::entry::EntryId;
 use domain::hold::HoldKey;
-use domain::malformed::{MalformedIntent, MalformedKey};
+use domain::malformed_intent::{MalformedIntent, MalformedKey};
 use domain::outcome::{Acceptance, Outcome};
 use domain::ports::{
     AcceptanceBatch, AcceptanceStore, CheckpointMove, CheckpointStore, Completion, Fate, SavedStream,

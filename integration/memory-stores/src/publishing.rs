@@ -10,7 +10,8 @@ use ambient::{Clock, Timestamp};
 use domain::entry::EntryId;
 use domain::outbound::OutboundEntry;
 use domain::ports::{
-    Acknowledged, Append, Leasable, LeaseOutcome, LeaseStore, LeaseToken, Outbound, ServerId, StoreError,
+    Acknowledged, Append, Appends, Leasable, LeaseOutcome, LeaseStore, LeaseToken, Outbound, ServerId,
+    StoreError,
 };
 use domain::republish::Gap;
 use domain::route::{Channel, RouteKey};
@@ -42,6 +43,7 @@ pub(super) struct PublishingState {
 #[derive(Clone, Debug, Default)]
 pub(super) struct PublishingData {
     routes: HashMap<RouteKey, Expiring<Holder>>,
+    permits: HashMap<(Channel, LeaseToken), Timestamp>,
     scan_locks: HashMap<Channel, Expiring<LeaseToken>>,
     pub(super) streams: HashMap<Channel, OutboundEntries>,
     /// The servers that each stream was on, latest first, each with the range of ids missing there.
@@ -223,15 +225,34 @@ impl MemoryPublishing {
         lock(&self.state).put_marker(key, id, until);
     }
 
-    /// Loses every lease, marker and scan lock.
+    /// Expires the permit of a token.
+    pub fn expire_permit(&self, channel: Channel, token: &LeaseToken) {
+        lock(&self.state).data.permits.remove(&(channel, token.clone()));
+    }
+
+    /// Loses every lease, permit, marker and scan lock.
     pub fn lose_leases(&self) {
         let mut state = lock(&self.state);
         state.data.routes.clear();
+        state.data.permits.clear();
         state.data.scan_locks.clear();
     }
 }
 
 impl LeaseStore for MemoryPublishing {
+    async fn grant_permit(
+        &self,
+        channel: Channel,
+        token: &LeaseToken,
+        ttl: Duration,
+    ) -> Result<(), StoreError> {
+        let now = self.clock.now();
+        let permits = &mut lock(&self.state).data.permits;
+        permits.retain(|_, until| *until > now);
+        permits.insert((channel, token.clone()), now + ttl);
+        Ok(())
+    }
+
     async fn acquire_leases<R: Leasable>(
         &self,
         routes: &[&R],
@@ -321,19 +342,26 @@ impl Outbound for MemoryPublishing {
         entries: &[(&RouteKey, &OutboundEntry<'_>)],
         token: &LeaseToken,
         dedupe_ttl: Duration,
-    ) -> Result<Vec<Append>, StoreError> {
+        server: Option<&ServerId>,
+    ) -> Result<Appends, StoreError> {
         let now = self.clock.now();
         let mut state = lock(&self.state);
+        let permit = state.data.permits.get(&(channel, token.clone()));
+        let is_permitted = permit.is_some_and(|until| *until > now);
+        let present = state.server();
+        let is_expected = server.is_none_or(|server| *server == present);
         let mut append = |key: &RouteKey, entry: &OutboundEntry<'_>| match state.holder(key, now) {
             Some(Holder::Marker(id)) => {
                 let id = id.clone();
                 state.done(id)
             }
-            Some(Holder::Token(holder)) if holder == token => {
+            Some(Holder::Token(holder)) if holder == token && is_expected => {
                 state.append(channel, key, entry, now, dedupe_ttl)
             }
+            None if is_permitted && is_expected => state.append(channel, key, entry, now, dedupe_ttl),
             Some(Holder::Token(_)) | None => Append::LeaseLost,
         };
-        Ok(entries.iter().map(|(key, entry)| append(key, entry)).collect())
+        let entries = entries.iter().map(|(key, entry)| append(key, entry)).collect();
+        Ok(Appends { server: present, entries })
     }
 }

@@ -8,7 +8,9 @@ use domain::ports::StoreError;
 use super::Script;
 
 mod console;
+mod directory;
 mod durable;
+mod election;
 mod redis;
 
 /// The way from a caller to a store: it can delay a call, make it fail, and lose its response.

@@ -1,7 +1,7 @@
 //! Expired records and malformed intents.
 
 use ambient::Timestamp;
-use domain::malformed::MalformedKey;
+use domain::malformed_intent::MalformedKey;
 use domain::ports::{Cutoff, Expired, Removal, RetentionStore, StoreError};
 use domain::record::NotificationId;
 

@@ -45,6 +45,8 @@ pub enum Mutation {
     MarkerOnAnotherServer,
     /// A copy that is older than a marker lives is appended without reading the route again.
     OldCopyNotReadAgain,
+    /// A copy that is older than a marker lives is appended under a permit.
+    PermitOutlivesMarker,
     /// An entry is found by its id alone.
     EntryFoundByIdAlone,
     /// The comparison appends without looking for a marker.
@@ -131,6 +133,11 @@ pub enum Action {
     Append { replica: u8 },
     /// The same, and the reply is lost.
     LoseAppendReply { replica: u8 },
+    /// Redis appends the entry of a route that nobody has leased, under a permit, and writes the marker, or
+    /// returns what it finds.
+    AppendUnderPermit { replica: u8 },
+    /// The same, and the reply is lost.
+    LoseReplyUnderPermit { replica: u8 },
     /// The stream refuses the entry.
     Refuse { replica: u8 },
     /// PostgreSQL counts a failed attempt.
@@ -212,6 +219,7 @@ impl Publishing {
             steps.extend([
                 Action::LoseLeaseReply { replica },
                 Action::LoseAppendReply { replica },
+                Action::LoseReplyUnderPermit { replica },
                 Action::Refuse { replica },
                 Action::Defer { replica, committed: false },
                 Action::Defer { replica, committed: true },
@@ -282,6 +290,12 @@ impl Model for Publishing {
             Action::LoseAppendReply { replica } => {
                 next.faults = state.faults.after(Fault::LostReply)?;
                 self.append(&mut next, replica)?;
+                next.forget_reply(state, replica)
+            }
+            Action::AppendUnderPermit { replica } => self.append_under_permit(&mut next, replica),
+            Action::LoseReplyUnderPermit { replica } => {
+                next.faults = state.faults.after(Fault::LostReply)?;
+                self.append_under_permit(&mut next, replica)?;
                 next.forget_reply(state, replica)
             }
             Action::Refuse { replica } => {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use ambient::Timestamp;
 use domain::catalog::Catalog;
 use domain::intent::{BodyContext, IntentBody};
-use domain::malformed::{FailureCode, Rejection};
+use domain::malformed_intent::{FailureCode, Rejection};
 use domain::outcome::Acceptance;
 use domain::query::{IntentTrace, Notification, NotificationSummary, Route, RouteCounts};
 use domain::receipt::{Receipt, ReceiptStatus, Recorded, Report, ReportOutcome};

@@ -1,6 +1,6 @@
 //! The operations of the document, with their parameters, bodies and responses.
 
-mod malformed;
+mod malformed_intents;
 
 use domain::erase::{ErasurePlan, ErasureReport};
 use domain::find::Matches;
@@ -18,9 +18,9 @@ use super::operations::{
 };
 use super::problems::{IN_PROGRESS, INTENT_REFUSED, NOT_FOUND, QUERY_TOO_EXPENSIVE, REQUEST_CONFLICT};
 use super::schemas::{Schemas, header_refs, schema_ref};
-use crate::changes::{CancelRequest, DiscardRequest, ReplayRequest, ResendRequest};
 use crate::erase::EraseRequest;
 use crate::holds::{HoldRequest, ReleaseRequest};
+use crate::operations::{CancelRequest, DiscardRequest, ReplayRequest, ResendRequest};
 use crate::ports::ApiSettings;
 use crate::receipts::ReceiptsRequest;
 use crate::search::SearchRequest;
@@ -50,9 +50,9 @@ pub(super) fn paths(settings: &ApiSettings, schemas: &mut Schemas) -> Value {
         "/v1/holds": {"get": list_holds(schemas).render()},
         "/v1/holds:hold": {"post": hold(settings, schemas).render()},
         "/v1/holds:release": {"post": release(settings, schemas).render()},
-        "/v1/malformed-intents": {"get": malformed::list_malformed_intents(schemas).render()},
-        "/v1/malformed-intents:resubmit": {"post": malformed::resubmit(settings, schemas).render()},
-        "/v1/malformed-intents/{stream_entry_id}": {"get": malformed::get_malformed_intents(schemas).render()},
+        "/v1/malformed-intents": {"get": malformed_intents::list_malformed_intents(schemas).render()},
+        "/v1/malformed-intents:resubmit": {"post": malformed_intents::resubmit(settings, schemas).render()},
+        "/v1/malformed-intents/{stream_entry_id}": {"get": malformed_intents::get_malformed_intents(schemas).render()},
         "/v1/users:erase": {"post": erase_user(settings, schemas).render()},
         "/v1/receipts": {"post": record_receipts(settings, schemas).render()},
         "/v1/status": {"get": get_status(schemas).render()},

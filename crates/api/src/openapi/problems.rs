@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use domain::conflict::{COMPARED_MEMBERS, Difference};
-use domain::malformed::{FailureCode, Rejection};
+use domain::malformed_intent::{FailureCode, Rejection};
 use http_server::problem::{self, Problem};
 use schemars::{Schema, SchemaGenerator, json_schema};
 use serde_json::{Map, Value, json};

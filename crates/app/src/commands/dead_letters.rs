@@ -16,7 +16,7 @@ pub(in crate::commands) use args::channel_parser;
 pub use args::{DeadLettersCommand, EXAMPLES};
 use args::{ListArgs, SelectionArgs, ShowArgs};
 
-use super::changes::{Command, Words, action, with_filter};
+use super::operations::{Command, Words, action, with_filter};
 use super::operators::{Cell, Column, CommandLine, Listing, StoreClock, Style, Tables, Tone, print_members};
 use super::output::{print_json, printable};
 use super::{Failure, Vars, load};

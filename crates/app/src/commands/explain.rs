@@ -6,7 +6,7 @@ use clap::Args;
 use domain::find::{FindQuery, Matches};
 use domain::ports::Finder;
 
-use super::malformed::print_conflict;
+use super::malformed_intents::print_conflict;
 use super::operators::{Output, Style, Tables, open_redis, parse_text};
 use super::output::{print_json, print_line, printable};
 use super::show::print_failed_attempts;

@@ -11,7 +11,7 @@ use domain::ports::{HoldChanges, HoldStore};
 use serde_json::json;
 
 use super::actor::request_id;
-use super::changes::ChangeArgs;
+use super::operations::ChangeArgs;
 use super::operators::{
     Cell, Column, CommandLine, Style, TableOutput, Tables, Tone, parse_text, print_rows, table,
 };

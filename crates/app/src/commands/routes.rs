@@ -13,8 +13,8 @@ use domain::record::NotificationId;
 use domain::route::Channel;
 use workers::LeaseTimes;
 
-use super::changes::{ChangeArgs, Command, Words, action};
 use super::dead_letters::channel_parser;
+use super::operations::{ChangeArgs, Command, Words, action};
 use super::operators::{StoreClock, Tables, TimeRange, open_redis, parse_text};
 use super::{Failure, Vars, load};
 use crate::config::{OperatorConfig, Outbound, Redis};

@@ -14,7 +14,7 @@ use domain::query::{
 use domain::route::Channel;
 use maud::{Markup, html};
 
-use super::changes::{Change, DEAD_LETTERS, condition_fields};
+use super::operations::{Change, DEAD_LETTERS, condition_fields};
 use super::parts::{
     choice_field, filter_form, limit, notification_path, pages, size_field, text_field, time_field,
 };

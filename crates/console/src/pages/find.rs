@@ -13,7 +13,7 @@ use domain::personal::Document;
 use domain::ports::Finder;
 use maud::{Markup, html};
 
-use super::malformed::entry_path;
+use super::malformed_intents::entry_path;
 use super::parts::{notification_path, producers, text_field};
 use crate::error::PageError;
 use crate::layout::{FIND_PATH, Page, Section};

@@ -16,8 +16,8 @@ use domain::record::NotificationId;
 use domain::route::RouteStatus;
 use maud::{Markup, html};
 
-use super::changes::{Change, change_one_form};
 use super::dead_letters::list_path;
+use super::operations::{Change, change_one_form};
 use super::parts::{facts, guarded, notification_path, pretty, segment, status, status_name, withheld};
 use crate::error::PageError;
 use crate::layout::{Page, Section};

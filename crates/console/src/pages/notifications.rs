@@ -18,7 +18,7 @@ use domain::record::RecordCursor;
 use domain::route::RouteStatus;
 use maud::{Markup, html};
 
-use super::changes::FORM_PATH;
+use super::operations::FORM_PATH;
 use super::parts::{
     choice_field, filter_form, limit, notification_path, pages, producers, size_field, status_name,
     text_field, time_field,

@@ -2,7 +2,7 @@
 
 use axum::http::StatusCode;
 
-use crate::changes::{CHANGE, borrowed, confirmation, with_dead_letters};
+use crate::operations::{CHANGE, borrowed, confirmation, with_dead_letters};
 use crate::pages::HOSTILE;
 use crate::support::*;
 

@@ -11,7 +11,7 @@ use idempotency::{IdempotencySettings, LockTtl};
 use memory_stores::Effect;
 use tokio::time::{Instant, advance, pause, resume};
 
-use crate::changes::{CHANGE, PLAN, borrowed, confirmation, dead_letters_in, with_dead_letters};
+use crate::operations::{CHANGE, PLAN, borrowed, confirmation, dead_letters_in, with_dead_letters};
 use crate::support::{Answer, TIME_LIMIT, World};
 
 #[tokio::test]

@@ -2,7 +2,6 @@
 //! simulated browser: sign-in, forms, headers, pages.
 
 mod actions;
-mod changes;
 mod erase;
 mod find;
 mod forms;
@@ -10,6 +9,7 @@ mod headers;
 mod holds;
 mod interrupted;
 mod keys;
+mod operations;
 mod overview;
 mod pages;
 mod resubmit;

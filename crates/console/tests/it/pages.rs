@@ -2,7 +2,7 @@
 
 use axum::http::StatusCode;
 
-use crate::changes::with_dead_letters;
+use crate::operations::with_dead_letters;
 use crate::rows::{accepted, draft, malformed};
 use crate::support::*;
 

@@ -4,7 +4,7 @@ use ambient::Timestamp;
 
 use crate::entry::{ENTRY_COST, EntryId, LargeEntry, RawEntry, RawFields};
 use crate::intent::{self, Intent};
-use crate::malformed::{MalformedIntent, Rejection};
+use crate::malformed_intent::{MalformedIntent, Rejection};
 use crate::policy::Policy;
 use crate::record::IdempotencyKey;
 

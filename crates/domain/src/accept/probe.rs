@@ -7,7 +7,7 @@ use super::record::new_acceptance;
 use crate::catalog::{AudienceKind, NotificationType};
 use crate::entry::{EntryId, RawFields};
 use crate::intent::{Audience, Intent};
-use crate::malformed::{FailureCode, MalformedIntent, Rejection};
+use crate::malformed_intent::{FailureCode, MalformedIntent, Rejection};
 use crate::outcome::Acceptance;
 use crate::policy::Policy;
 use crate::recipient::User;

@@ -9,7 +9,7 @@ use super::{Discrepancy, DiscrepancyKind as Kind, RetentionCutoffs, Subject};
 use crate::catalog::Catalog;
 use crate::entry::{EntryId, RawFields, Unread};
 use crate::intent;
-use crate::malformed::FailureCode;
+use crate::malformed_intent::FailureCode;
 use crate::record::{IdempotencyKey, NotificationId};
 
 /// The data of an entry that identifies its outcome.

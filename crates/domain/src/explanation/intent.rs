@@ -12,7 +12,7 @@ mod sentence;
 use crate::checkpoint::{StreamCheck, StreamState, check_stream};
 use crate::entry::{EntryId, RawFields};
 use crate::intent::Intent;
-use crate::malformed::{FailureCode, Rejection};
+use crate::malformed_intent::{FailureCode, Rejection};
 use crate::query::{Counted, EntryLook, FoundEntry, MalformedSummary, UnreadEntries, Waiting};
 use crate::record::{IdempotencyKey, NotificationId, Record};
 

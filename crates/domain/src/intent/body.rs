@@ -26,7 +26,7 @@ use super::{Intent, MAX_ENTRY, MAX_PAYLOAD, MAX_RECIPIENTS};
 use crate::catalog::Catalog;
 use crate::entry::RawFields;
 use crate::json::{self, NormalForm, least_normal_length, normalise};
-use crate::malformed::{FailureCode, Rejection, reject};
+use crate::malformed_intent::{FailureCode, Rejection, reject};
 
 /// The number of members beyond which only one more is kept. An object with that many members has an unknown
 /// or repeated one among those kept.

@@ -14,7 +14,7 @@ use super::{
 use crate::catalog::{AudienceKind, Catalog, NotificationType};
 use crate::entry::RawFields;
 use crate::json;
-use crate::malformed::{FailureCode, Rejection, reject};
+use crate::malformed_intent::{FailureCode, Rejection, reject};
 
 /// Decodes an entry, or returns the first rule that it breaks.
 pub fn decode(fields: &RawFields, catalog: &Catalog) -> Result<Intent, Rejection> {

@@ -7,7 +7,7 @@ use super::envelope::{
 use super::{Intent, decode};
 use crate::catalog::{AudienceKind, Catalog};
 use crate::entry::RawFields;
-use crate::malformed::Rejection;
+use crate::malformed_intent::Rejection;
 
 /// The recipients of a draft.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -78,7 +78,7 @@ impl IntentDraft {
 mod tests {
     use super::*;
     use crate::intent::FIELDS;
-    use crate::malformed::FailureCode;
+    use crate::malformed_intent::FailureCode;
 
     fn turn_ready() -> IntentDraft {
         IntentDraft {

@@ -3,7 +3,7 @@
 use super::MAX_ENTRY;
 use crate::catalog::AudienceKind;
 use crate::entry::RawFields;
-use crate::malformed::{FailureCode, Rejection, reject};
+use crate::malformed_intent::{FailureCode, Rejection, reject};
 
 /// The most characters of an unknown or repeated field's name that a message quotes.
 const MAX_QUOTED: usize = 64;

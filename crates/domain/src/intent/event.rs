@@ -13,7 +13,7 @@ use super::body::decode_members;
 use super::envelope::{IDEMPOTENCY_KEY, NOTIFICATION_TYPE, OCCURRED_AT_MS, PRODUCER, TRACE_ID};
 use crate::catalog::Catalog;
 use crate::entry::RawFields;
-use crate::malformed::{FailureCode, Rejection, reject};
+use crate::malformed_intent::{FailureCode, Rejection, reject};
 
 /// The placeholder for a time that `occurred_at_ms` cannot express. It breaks the rule of that field.
 const NO_TIME: &str = "none";

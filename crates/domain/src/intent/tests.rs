@@ -4,8 +4,8 @@ use super::envelope::*;
 use super::*;
 use crate::catalog::Catalog;
 use crate::entry::RawFields;
-use crate::malformed::FailureCode;
-use crate::malformed::FailureCode::*;
+use crate::malformed_intent::FailureCode;
+use crate::malformed_intent::FailureCode::*;
 
 type Fields = Vec<(Vec<u8>, Vec<u8>)>;
 

@@ -6,7 +6,7 @@ use super::*;
 use crate::conflict::Difference;
 use crate::explanation::intent::Fate;
 use crate::explanation::tests::pending;
-use crate::malformed::MalformedKey;
+use crate::malformed_intent::MalformedKey;
 use crate::operations::OperatorActionId;
 use crate::query::intent_trace_fixture;
 use crate::receipt::ReceiptStatus;

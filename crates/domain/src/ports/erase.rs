@@ -10,7 +10,7 @@ use super::StoreError;
 use crate::entry::EntryId;
 use crate::erase::{ErasedRows, ErasedUser, ErasurePlan, ErasureReport};
 use crate::hold::HoldActor;
-use crate::malformed::MalformedKey;
+use crate::malformed_intent::MalformedKey;
 use crate::operations::OperatorActionId;
 use crate::query::{MalformedPlace, Page};
 use crate::record::{NotificationId, RecordCursor};

@@ -3,7 +3,7 @@
 use std::future::Future;
 
 use super::StoreError;
-use crate::malformed::MalformedKey;
+use crate::malformed_intent::MalformedKey;
 use crate::resubmit::{ResubmitActor, ResubmitReport, ResubmitSelection, ResubmitTargets};
 
 /// Selects malformed intents and records their resubmission.

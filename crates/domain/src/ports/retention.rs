@@ -60,7 +60,7 @@ pub trait KeySweep: Send + Sync {
 }
 
 /// A table that retention keeps small: records by [`NotificationId`](crate::record::NotificationId),
-/// malformed intents by [`MalformedKey`](crate::malformed::MalformedKey).
+/// malformed intents by [`MalformedKey`](crate::malformed_intent::MalformedKey).
 pub trait RetentionStore<K>: Send + Sync {
     /// Returns rows older than `cutoff`, oldest first, after the row `after`.
     fn list_expired(

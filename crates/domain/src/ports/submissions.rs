@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::time::Duration;
 
-use crate::malformed::FailureCode;
+use crate::malformed_intent::FailureCode;
 use crate::record::IdempotencyKey;
 use crate::submission::{Submission, SubmissionOutcome};
 

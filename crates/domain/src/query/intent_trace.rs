@@ -2,7 +2,7 @@
 
 use super::{MalformedSummary, Notification};
 use crate::entry::EntryId;
-use crate::malformed::FailureCode;
+use crate::malformed_intent::FailureCode;
 
 /// The rows of the tables under the idempotency key of a producer. The fields are read in their order:
 /// outcomes up to the checkpoint are in the other two, and a conflict is accompanied by its notification.
@@ -53,7 +53,7 @@ pub(super) mod tests {
 
     use super::*;
     use crate::catalog::Catalog;
-    use crate::malformed::MalformedKey;
+    use crate::malformed_intent::MalformedKey;
     use crate::record::{IdempotencyKey, Record, RecordContent};
 
     fn at(seconds: i64) -> Timestamp {

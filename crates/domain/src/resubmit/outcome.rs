@@ -6,7 +6,7 @@ use serde::Serialize;
 use crate::catalog::Catalog;
 use crate::document::one_of;
 use crate::intent::decode;
-use crate::malformed::whole_fields;
+use crate::malformed_intent::whole_fields;
 use crate::query::StoredMalformedIntent;
 use crate::record::{NotificationId, Record};
 

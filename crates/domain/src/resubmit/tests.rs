@@ -4,7 +4,7 @@ use super::*;
 use crate::catalog::Catalog;
 use crate::entry::EntryId;
 use crate::explanation::intent::tests::{fields, record, row};
-use crate::malformed::KeptFields;
+use crate::malformed_intent::KeptFields;
 use crate::query::StoredMalformedIntent;
 use crate::record::Record;
 

@@ -3,7 +3,7 @@
 use domain::catalog::AudienceKind::{AdminEmail, User};
 use domain::catalog::{AudienceKind, Catalog, NotificationType};
 use domain::intent::decode;
-use domain::malformed::FailureCode;
+use domain::malformed_intent::FailureCode;
 use domain::route::Channel::{self, Email, Push};
 use serde_json::{Map, Value, json};
 

@@ -9,7 +9,7 @@ use domain::catalog::Catalog;
 use domain::entry::{EntryId, RawFields};
 use domain::intent::{FIELDS, Intent, decode};
 use domain::json::{canonical, parse};
-use domain::malformed::{FailureCode, MalformedIntent, Rejection};
+use domain::malformed_intent::{FailureCode, MalformedIntent, Rejection};
 use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
 use serde_json::{Value, json};

@@ -132,7 +132,9 @@ async fn server() -> &'static Postgres {
             let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(|| Log).finish();
             tracing::subscriber::set_global_default(subscriber).expect("there is no other subscriber");
             let settings = vec![("max_connections".to_owned(), "500".to_owned())];
-            Postgres::start(PostgresOptions { durable: false, settings }).await.expect("PostgreSQL starts")
+            Postgres::start(PostgresOptions { settings, ..PostgresOptions::default() })
+                .await
+                .expect("PostgreSQL starts")
         })
         .await
 }

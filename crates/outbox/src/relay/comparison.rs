@@ -33,7 +33,8 @@ use self::extent::{Extent, settled_by_others};
 use self::round::{Round, Step};
 use self::tally::HeldEvents;
 use super::engine::Relay;
-use super::pass::{LoopState, Outage};
+use super::loop_state::LoopState;
+use super::pass::Outage;
 use crate::{
     EventTypes, NewestCursor, Progress, Publisher, RecordWrite, RelayObserver, Server, ServerNumber,
     ServerRecord, Storage,

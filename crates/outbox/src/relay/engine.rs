@@ -12,7 +12,8 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::background;
-use super::pass::{LoopState, Outage, PassEnd};
+use super::loop_state::LoopState;
+use super::pass::{Outage, PassEnd};
 use super::wake::{self, AnnouncementSource, Wake};
 use super::{RelayObserver, RelaySettings, RelayState, RelayStatus};
 use crate::{ChannelName, EventTypes, Publisher, Storage};

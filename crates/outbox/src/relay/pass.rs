@@ -17,24 +17,18 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use super::chunk::{Judge, Outcomes, chunk_end, keys_are_many};
-use super::comparison::Comparing;
+use super::chunk::{Judge, Outcomes, chunk_end};
+use super::claimed::Claimed;
 use super::engine::{MARK_RETRY_INTERVAL, Relay};
-use super::marks::{Marks, list_ids};
+use super::loop_state::{HURRIED_FOR, LoopState};
+use super::marks::list_ids;
 use super::scan::QueueScan;
-use super::set_aside::{SetAside, Suspects, UnloggedRejections};
 use crate::error::Blame;
 use crate::{
     BatchClaim, ClaimToken, ClaimedRows, Deadline, Event, OutboxError, Position, Publication, Publisher,
     PublisherOutage, RelayObserver, Storage,
 };
 
-/// The time for which claims give up soon after one that took too long.
-const HURRIED_FOR: Duration = Duration::from_secs(10);
-/// The duration of a claim from which on the table counts as slow: the limit of hurried claims.
-const SLOW_CLAIM: Duration = Duration::from_millis(250);
-/// The time for which claims of a slow table are not hurried.
-const PATIENT_FOR: Duration = Duration::from_secs(60);
 /// The fraction of a lease after which no further chunk is published.
 const PUBLISHING_PART: f64 = 0.7;
 
@@ -59,117 +53,6 @@ pub(super) enum PassEnd {
     Idle { due_in: Option<Duration> },
 }
 
-/// The loop's state between passes.
-pub(super) struct LoopState {
-    scan: QueueScan,
-    pub(super) marks: Marks,
-    marks_tried: Instant,
-    /// The events claimed while the previous claim was published, whose marks are made with this claim's
-    /// publication.
-    ahead: Option<Claimed>,
-    /// True if the last claim could not get its lock.
-    was_locked: bool,
-    /// The largest number of events of the next claim.
-    limit: u32,
-    /// True if the next claim skips events that were reaped, because the last one took some.
-    passes_reaped: bool,
-    /// The position of such claims.
-    fresh_scan: QueueScan,
-    set_aside: SetAside,
-    suspects: Suspects,
-    /// The last error of a suspect.
-    unclear: Option<OutboxError>,
-    /// The time until which claims give up soon.
-    hurried_until: Option<Instant>,
-    /// The time until which claims have their usual time nevertheless: hurried ones failed in a row, or the
-    /// table is slow for every event.
-    patient_until: Option<Instant>,
-    rejections: UnloggedRejections,
-    /// The comparison of DELIVERED events with the publisher's entries.
-    pub(super) comparing: Comparing,
-    /// True if the next pass checks for due events before it claims.
-    pub(super) looks_first: bool,
-}
-
-impl LoopState {
-    pub(super) fn new(now: Instant, batch_size: u32) -> Self {
-        Self {
-            scan: QueueScan::new(now),
-            limit: batch_size,
-            passes_reaped: false,
-            fresh_scan: QueueScan::new(now),
-            set_aside: SetAside::default(),
-            suspects: Suspects::default(),
-            unclear: None,
-            hurried_until: None,
-            patient_until: None,
-            rejections: UnloggedRejections::default(),
-            marks: Marks::default(),
-            marks_tried: now,
-            ahead: None,
-            was_locked: false,
-            comparing: Comparing::default(),
-            looks_first: true,
-        }
-    }
-
-    /// The events that are not claimed now.
-    fn excepted(&self, now: Instant) -> Vec<Uuid> {
-        self.set_aside.event_ids(now).into_iter().chain(self.suspects.event_ids()).collect()
-    }
-
-    fn hurries(&self, now: Instant) -> bool {
-        let is_before = |until: Option<Instant>| until.is_some_and(|until| now < until);
-        is_before(self.hurried_until) && !is_before(self.patient_until)
-    }
-
-    /// Notes that a claim that began at `begun` found these events: the server serves others than the
-    /// suspects.
-    fn claimed(&mut self, events: &[Event], begun: Instant) {
-        if !events.is_empty() {
-            if begun.elapsed() > SLOW_CLAIM {
-                self.patient_until = Some(Instant::now() + PATIENT_FOR);
-            }
-            if self.suspects.others_succeeded(events.iter().map(|event| event.event_id)) {
-                self.scan = QueueScan::new(Instant::now());
-            }
-        }
-    }
-
-    /// Gives the next claims their usual time if the last ones were hurried.
-    fn be_patient(&mut self, now: Instant) {
-        if self.hurries(now) {
-            self.patient_until = Some(now + HURRIED_FOR);
-        }
-    }
-
-    /// Notes that nothing more is due. Fails if claims have failed and none has succeeded.
-    fn end_round(&mut self) -> Result<(), OutboxError> {
-        let (events, error) = (self.suspected(), self.unclear.take());
-        match (self.suspects.end_round(), error) {
-            (true, Some(error)) => {
-                let now = Instant::now();
-                self.be_patient(now);
-                (self.scan, self.looks_first) = (QueueScan::new(now), false);
-                Err(OutboxError::NoneClaimed { events, source: error.into() })
-            }
-            _ => Ok(()),
-        }
-    }
-
-    fn suspected(&self) -> String {
-        list_ids(self.suspects.event_ids())
-    }
-
-    /// Adds the events claimed ahead to the next marks, to be released.
-    pub(super) fn release_ahead(&mut self) {
-        if let Some(claimed) = self.ahead.take() {
-            let released = claimed.events.iter().map(|event| event.event_id).collect();
-            self.marks.add(claimed.token, claimed.lease_end, Outcomes { released, ..Outcomes::default() });
-        }
-    }
-}
-
 /// The outcome of a claim.
 enum ClaimOutcome {
     /// Events to publish.
@@ -181,28 +64,6 @@ enum ClaimOutcome {
 impl ClaimOutcome {
     /// Events may be due, but this relay could not look now.
     const LATER: Self = Self::Nothing(PassEnd::Idle { due_in: Some(Duration::ZERO) });
-}
-
-/// A claim to publish.
-struct Claimed {
-    token: ClaimToken,
-    /// The time after which no further chunk of it is published.
-    publish_until: Instant,
-    lease_end: Instant,
-    deadline: Deadline,
-    events: Vec<Event>,
-    /// The events that the table left unchanged.
-    unchanged: Vec<Uuid>,
-    /// True if the queue continues after it.
-    is_followed: bool,
-}
-
-impl Claimed {
-    /// True if the next claim may be made while this one is published: this one holds few keys of the
-    /// following events, and none of its events has failed before, so that no event waits for its mark.
-    fn may_be_overlapped(&self) -> bool {
-        self.is_followed && self.events.iter().all(|event| event.attempts == 0) && keys_are_many(&self.events)
-    }
 }
 
 impl<S: Storage, P: Publisher, O: RelayObserver> Relay<S, P, O> {

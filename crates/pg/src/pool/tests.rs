@@ -185,7 +185,8 @@ async fn a_statement_that_was_given_up_counts_against_its_pool_until_the_server_
 #[tokio::test]
 async fn a_commit_that_waits_for_a_standby_is_not_cancelled_because_it_would_be_visible_without_being_safe() {
     let setting = ("synchronous_standby_names".to_owned(), "absent".to_owned());
-    let server = Postgres::start(PostgresOptions { durable: false, settings: vec![setting] }).await;
+    let server =
+        Postgres::start(PostgresOptions { settings: vec![setting], ..PostgresOptions::default() }).await;
     let server = server.expect("PostgreSQL starts");
     let create = "SET synchronous_commit = local; CREATE TABLE t ()";
     server.execute("postgres", create).await.expect("created");

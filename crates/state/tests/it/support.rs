@@ -107,7 +107,9 @@ pub(crate) async fn server() -> &'static Postgres {
         .get_or_init(async || {
             let settings = [("max_connections", "500"), ("deadlock_timeout", "50ms")];
             let settings = settings.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
-            Postgres::start(PostgresOptions { durable: false, settings }).await.expect("PostgreSQL starts")
+            Postgres::start(PostgresOptions { settings, ..PostgresOptions::default() })
+                .await
+                .expect("PostgreSQL starts")
         })
         .await
 }

@@ -3,7 +3,7 @@
 
 use ambient::Timestamp;
 use domain::erase::{ERASED_MESSAGE, ErasedUser};
-use domain::malformed::MalformedKey;
+use domain::malformed_intent::MalformedKey;
 use domain::operations::OperatorActionId;
 use domain::ports::{FoundAction, FoundMalformed, StoreError};
 use domain::query::{MalformedPlace, Page};

@@ -5,7 +5,7 @@ use domain::query::IntentTrace;
 use domain::record::IdempotencyKey;
 use pg::Session;
 
-use super::{candidates, detail, malformed};
+use super::{candidates, detail, malformed_intents};
 use crate::checkpoint;
 use crate::codec::column;
 use crate::error::store_error;
@@ -17,7 +17,7 @@ pub(super) async fn get(
     key: &IdempotencyKey,
 ) -> Result<IntentTrace, StoreError> {
     let checkpoint = checkpoint::load(session, stream).await?.map(|checkpoint| checkpoint.last_entry_id);
-    let malformed = malformed::newest_with_key(session, key).await?;
+    let malformed = malformed_intents::newest_with_key(session, key).await?;
     let with_key = candidates::with_key(std::slice::from_ref(&key.producer), &key.key);
     let notification = match session.query(with_key).await.map_err(store_error)?.first() {
         Some(row) => {

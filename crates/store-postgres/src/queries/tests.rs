@@ -110,7 +110,7 @@ async fn look_at_plans(statistics: bool) {
     let (few, page, examined, candidates) = (10, 50, MAX_EXAMINED as u64, MAX_CANDIDATES as u64);
     let (cap, bounced) = (domain::query::COUNT_CAP, 1_000);
     use notifications::listed as notifications;
-    use {dead_letters::listed as dead_letters, malformed::listed as malformed};
+    use {dead_letters::listed as dead_letters, malformed_intents::listed as malformed};
     // The name, the plan, the index, the maximum rows of a node, and the maximum blocks.
     let plans = [
         ("a record", plan(&session, detail::record_of(&id)).await, "records_pkey", few, BLOCKS),
@@ -270,14 +270,14 @@ async fn look_at_plans(statistics: bool) {
         ),
         (
             "of an entry",
-            plan(&session, malformed::of_entry("s", "8-0")).await,
+            plan(&session, malformed_intents::of_entry("s", "8-0")).await,
             "malformed_intents_pkey",
             few,
             BLOCKS,
         ),
         (
             "malformed by key",
-            plan(&session, malformed::with_key(&key)).await,
+            plan(&session, malformed_intents::with_key(&key)).await,
             "malformed_intents_key_idx",
             few,
             BLOCKS,

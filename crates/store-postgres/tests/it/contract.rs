@@ -11,7 +11,7 @@ use domain::ports::{
 use domain::record::{IdempotencyKey, NotificationId};
 use domain::replica::{ActivityPart, Delays, PartActivity};
 use domain::route::RouteKey;
-use harness::contract::acceptance::AcceptanceFixture;
+use harness::contract::accept::AcceptanceFixture;
 use harness::contract::holds::HoldsFixture;
 use harness::contract::idempotency::IdempotencyFixture;
 use harness::contract::keys::KeysFixture;
@@ -320,7 +320,7 @@ async fn release(client: &Client) {
     client.batch_execute("ROLLBACK").await.expect("it rolls back");
 }
 
-mod acceptance {
+mod accept {
     harness::acceptance_contract!(super::World::new().await);
 }
 

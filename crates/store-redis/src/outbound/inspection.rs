@@ -56,7 +56,7 @@ impl OutboundInspection for RedisOutbound {
     async fn observe(&self, channel: Channel) -> Result<ObservedStream, StoreError> {
         const OPERATION: &str = "inspect an outbound stream";
         let stream = &self.target(channel).key;
-        let keys = self.stream_keys(stream, Vec::new()).await?;
+        let keys = self.keyspace.stream_keys(&self.client, stream).await?;
         let call = ScriptCall::new(&self.inspection.observe, keys.iter());
         let response = array(OPERATION, self.client(channel).script(OPERATION, &call).await?)?;
         let [Value::BulkString(role), run_id, replication_id, state] = &response[..] else {
@@ -88,7 +88,7 @@ impl OutboundInspection for RedisOutbound {
         entries: &[(&RouteKey, EntryId)],
     ) -> Result<FoundEntries, StoreError> {
         const OPERATION: &str = "find published entries";
-        let keys = self.stream_keys(stream, Vec::new()).await?;
+        let keys = self.keyspace.stream_keys(&self.client, stream).await?;
         let mut call = ScriptCall::new(&self.inspection.find, keys.iter());
         for (route, id) in entries {
             call.arg(id.to_string()).arg(route.to_string());
@@ -112,15 +112,16 @@ impl OutboundInspection for RedisOutbound {
         marker_ttl: Duration,
     ) -> Result<Vec<Append>, StoreError> {
         const OPERATION: &str = "append lost entries again";
-        let mut call =
-            ScriptCall::new(&self.inspection.append_again, self.append_keys(channel, entries).await?.iter());
-        call.arg(millis(marker_ttl)).arg(self.target(channel).max_len.unwrap_or(0)).arg(entries.len());
+        let mut call = self.append_call(&self.inspection.append_again, channel, [], entries).await?;
+        let max_len = self.target(channel).max_len.unwrap_or(0);
+        call.arg(millis(marker_ttl)).arg(max_len).arg(entries.len());
         for (route, _) in entries {
             call.arg(route.replaces().unwrap_or_default());
         }
         add_entries(&mut call, entries);
         let client = self.client(channel);
-        appended(&client, OPERATION, client.script(OPERATION, &call).await?, entries.len())
+        let appended = appended(&client, OPERATION, client.script(OPERATION, &call).await?, entries.len())?;
+        Ok(appended.entries)
     }
 }
 

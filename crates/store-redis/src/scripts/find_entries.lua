@@ -1,4 +1,4 @@
--- KEYS: a stream, its server changes, and their old name if it is used. ARGV: id and first value of each entry.
+-- KEYS: a stream, its server changes, and their old name. ARGV: id and first value of each entry.
 -- Returns run id and replication id of this server, the state of the stream, then for each entry 1 if it is
 -- there and 0 if not. Writes nothing.
 -- MODEL-17

@@ -1,4 +1,4 @@
--- KEYS: a stream, its server changes, and their old name if it is used.
+-- KEYS: a stream, its server changes, and their old name.
 -- Returns role, run id and replication id of this server, then the state of the stream.
 local run_id, replication_id, role = server()
 local stream = stream_or_none(KEYS[1])

@@ -63,8 +63,8 @@ impl Nodes {
     async fn append(&self, route: &RouteKey) -> Result<Append, StoreError> {
         let entry = entry(route);
         let entries = [(route, &entry)];
-        let appended = self.outbound.append(route.channel(), &entries, &token("a"), DEDUPE_TTL).await?;
-        Ok(appended.into_iter().next().expect("one for each"))
+        let appended = self.outbound.append(route.channel(), &entries, &token("a"), DEDUPE_TTL, None).await?;
+        Ok(appended.entries.into_iter().next().expect("one for each"))
     }
 
     async fn find(&self, route: &RouteKey, id: &str) -> FoundEntries {

@@ -55,11 +55,22 @@ impl PublishingFixture for Publishing {
 
     async fn expire(&self, key: &RouteKey) {
         let expired: i64 = self.world.ask(&["PEXPIREAT", &route_lease(key), "1"]).await;
-        assert_eq!(expired, 1, "it lives");
+        let in_hash: i64 = self.world.ask(&["HDEL", &marker_hash(key), &route_lease(key)]).await;
+        assert_eq!(expired + in_hash, 1, "it lives, in one place");
+    }
+
+    async fn expire_permit(&self, channel: Channel, token: &LeaseToken) {
+        let deleted: i64 = self.world.ask(&["DEL", &Keyspace::default().permit(channel, token)]).await;
+        assert_eq!(deleted, 1, "it lives");
     }
 
     async fn remaining(&self, key: &RouteKey) -> Option<Duration> {
-        u64::try_from(self.world.pttl(key).await).ok().map(Duration::from_millis)
+        let in_hash: i64 = self.world.ask(&["HEXISTS", &marker_hash(key), &route_lease(key)]).await;
+        let millis = match in_hash {
+            0 => self.world.pttl(key).await,
+            _ => self.world.ask(&["PTTL", &marker_hash(key)]).await,
+        };
+        u64::try_from(millis).ok().map(Duration::from_millis)
     }
 
     async fn entries(&self, channel: Channel) -> Vec<(EntryId, PublishedFields)> {
@@ -173,6 +184,10 @@ mod backlog {
 
 mod publishing {
     harness::publishing_contract!(super::Publishing::new().await);
+}
+
+mod permits {
+    harness::permits_contract!(super::Publishing::new().await);
 }
 
 mod inspection {

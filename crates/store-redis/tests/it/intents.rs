@@ -350,6 +350,16 @@ async fn trimming_removes_nothing_from_the_given_id_on() {
 }
 
 #[tokio::test]
+async fn one_trim_removes_more_entries_than_one_command_does() {
+    let world = World::new().await;
+    let stream = stream(&world);
+    let add = "for n = 1, 35000 do redis.call('XADD', KEYS[1], n .. '-1', 'a', 'b') end";
+    world.ask::<()>(&["EVAL", add, "1", "notification:intents"]).await;
+    let removed = stream.trim(EntryId::new(34_901, 1)).await.expect("Redis is there");
+    assert!((34_800..=34_900).contains(&removed), "{removed}");
+}
+
+#[tokio::test]
 async fn a_server_that_becomes_a_replica_under_an_open_connection_is_another_server() {
     let world = World::new().await;
     let stream = stream(&world);

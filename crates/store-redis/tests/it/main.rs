@@ -104,6 +104,11 @@ impl World {
     }
 }
 
+/// The key of the hash with the marker of a route that was appended under a permit.
+fn marker_hash(key: &RouteKey) -> String {
+    Keyspace::default().marker_hash(key)
+}
+
 /// The key of a lease of an installation on the default stream.
 fn route_lease(key: &RouteKey) -> String {
     Keyspace::default().route_lease(key).key

@@ -56,8 +56,8 @@ impl Upgraded {
     async fn append(&self, n: usize, name: &str) -> Append {
         let entry = entry(key(n));
         let appended =
-            self.outbound.append(Channel::Push, &[(key(n), &entry)], &token(name), DEDUPE_TTL).await;
-        appended.expect("Redis is there").remove(0)
+            self.outbound.append(Channel::Push, &[(key(n), &entry)], &token(name), DEDUPE_TTL, None).await;
+        appended.expect("Redis is there").entries.remove(0)
     }
 
     async fn length(&self) -> i64 {
@@ -106,6 +106,21 @@ async fn an_older_replica_finds_the_leases_and_markers_of_a_newer_one() {
     assert!(extended.expect("Redis is there"));
     let marker = Some("published:7-1".to_owned());
     assert_eq!(it.values(key(1)).await, [marker.clone(), marker]);
+}
+
+#[tokio::test]
+async fn under_a_permit_an_older_replica_is_respected_and_finds_the_markers() {
+    let it = Upgraded::new().await;
+    it.leases.grant_permit(Channel::Push, &token("a"), LEASE_TTL).await.expect("Redis is there");
+    it.put_old(key(0), "of another replica").await;
+    it.put_old(key(1), "published:5-1").await;
+    assert_eq!(it.append(0, "a").await, Append::LeaseLost);
+    let Append::Done(found) = it.append(1, "a").await else { panic!("it has a marker") };
+    assert_eq!(found.entry_id, "5-1");
+    let Append::Done(appended) = it.append(2, "a").await else { panic!("it is free") };
+    let marker = format!("published:{}", appended.entry_id);
+    assert_eq!(it.values(key(2)).await, [Some(marker.clone()), Some(marker)]);
+    assert_eq!(it.length().await, 1);
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use domain::ports::{Append, LeaseOutcome, LeaseStore, Outbound, StoreError};
+use domain::ports::{Append, LeaseOutcome, LeaseStore, Outbound, OutboundInspection, StoreError};
 use domain::route::Channel;
 use redis::Value;
 use store_redis::{RedisLeases, RedisOutbound};
@@ -29,7 +29,7 @@ async fn append_to(
 ) -> Result<Vec<Append>, StoreError> {
     let entries: Vec<_> = keys.iter().map(|key| entry(key)).collect();
     let given: Vec<_> = keys.iter().copied().zip(&entries).collect();
-    outbound.append(channel, &given, &token("a"), DEDUPE_TTL).await
+    outbound.append(channel, &given, &token("a"), DEDUPE_TTL, None).await.map(|appended| appended.entries)
 }
 
 async fn win(world: &World, keys: &[&RouteKey]) {
@@ -159,8 +159,8 @@ async fn fields_arrive_in_their_order_byte_for_byte() {
     let long = vec![("payload_json", Cow::from("x".repeat(1 << 20)))];
     let entries = [OutboundEntry(fields.clone()), OutboundEntry(long.clone())];
     let given: Vec<_> = [key(0), key(1)].into_iter().zip(&entries).collect();
-    let answers = outbound(&world, None).append(Channel::Push, &given, &token("a"), DEDUPE_TTL).await;
-    let answers = answers.expect("Redis is there");
+    let answers = outbound(&world, None).append(Channel::Push, &given, &token("a"), DEDUPE_TTL, None).await;
+    let answers = answers.expect("Redis is there").entries;
     let flat = |fields: &[(&'static str, Cow<'_, str>)]| {
         fields
             .iter()
@@ -184,12 +184,77 @@ async fn five_hundred_and_twelve_entries_go_in_one_call_in_order() {
     assert_eq!(found, appended);
 }
 
+async fn permit(world: &World) {
+    let leases = RedisLeases::new(&world.client, &Keyspace::default());
+    leases.grant_permit(Channel::Push, &token("a"), LEASE_TTL).await.expect("Redis is there");
+    assert_life(
+        world.ask(&["PTTL", &Keyspace::default().permit(Channel::Push, &token("a"))]).await,
+        LEASE_TTL,
+    );
+}
+
 #[tokio::test]
-async fn no_entries_need_no_call() {
-    let unreachable = client_of("127.0.0.1:1", OPERATION_TIMEOUT);
-    let target = StreamTarget { key: GATEWAY.to_owned(), max_len: None };
-    let outbound = RedisOutbound::new(&unreachable, &Keyspace::default(), target.clone(), target);
-    assert_eq!(append(&outbound, &[]).await.expect("nothing to ask"), []);
+async fn the_markers_of_a_large_chunk_under_a_permit_are_in_one_hash_that_expires() {
+    let world = World::new().await;
+    let (outbound, keys) = (outbound(&world, None), keys(0..4_096));
+    permit(&world).await;
+    let answers = append(&outbound, &keys).await.expect("Redis is there");
+    assert_eq!(world.ask::<i64>(&["XLEN", GATEWAY]).await, 4_096);
+    assert_eq!(world.ask::<i64>(&["HLEN", &marker_hash(keys[0])]).await, 4_096);
+    assert_life(world.ask(&["PTTL", &marker_hash(keys[0])]).await, DEDUPE_TTL);
+    assert_eq!(world.value(keys[0]).await, None);
+    assert_eq!(append(&outbound, &keys).await.expect("Redis is there"), answers);
+    let leases = RedisLeases::new(&world.client, &Keyspace::default());
+    let found = leases.acquire_leases(&keys, &token("b"), LEASE_TTL).await.expect("Redis is there");
+    assert!(found.iter().all(|lease| matches!(lease, LeaseOutcome::Published(_))));
+    assert_eq!(world.ask::<i64>(&["XLEN", GATEWAY]).await, 4_096);
+}
+
+#[tokio::test]
+async fn a_hash_of_markers_of_the_wrong_type_is_left_alone_and_nothing_is_appended_twice() {
+    let world = World::new().await;
+    let outbound = outbound(&world, None);
+    world.ask::<()>(&["SET", &marker_hash(key(0)), "no hash"]).await;
+    permit(&world).await;
+    let answers = append(&outbound, &keys(0..2)).await.expect("Redis is there");
+    assert_eq!(world.value(key(0)).await, Some(format!("published:{}", id(&answers[0]))));
+    assert_life(world.pttl(key(0)).await, DEDUPE_TTL);
+    assert_eq!(append(&outbound, &keys(0..2)).await.expect("Redis is there"), answers);
+    win(&world, &keys(2..3)).await;
+    assert_eq!(world.ask::<i64>(&["XLEN", GATEWAY]).await, 2);
+}
+
+#[tokio::test]
+async fn a_lease_of_the_wrong_type_is_respected_under_a_permit() {
+    let world = World::new().await;
+    let outbound = outbound(&world, None);
+    world.ask::<()>(&["RPUSH", &route_lease(key(1)), "x"]).await;
+    permit(&world).await;
+    let answers = append(&outbound, &keys(0..3)).await.expect("Redis is there");
+    assert_eq!(answers[1], Append::LeaseLost);
+    let ids = [id(&answers[0]), id(&answers[2])];
+    let found: Vec<(String, Vec<String>)> = world.ask(&["XRANGE", GATEWAY, "-", "+"]).await;
+    assert_eq!(found.into_iter().map(|(id, _)| id).collect::<Vec<_>>(), ids);
+}
+
+#[tokio::test]
+async fn an_entry_that_was_appended_under_a_permit_is_not_appended_again() {
+    let world = World::new().await;
+    let outbound = outbound(&world, None);
+    permit(&world).await;
+    let answers = append(&outbound, &keys(0..3)).await.expect("Redis is there");
+    // Consumers delete one; the marker of another is that of an entry which the stream does not have.
+    world.ask::<i64>(&["XDEL", GATEWAY, &id(&answers[1])]).await;
+    world.ask::<i64>(&["HSET", &marker_hash(key(2)), &route_lease(key(2)), "5-1"]).await;
+    let entries: Vec<_> = keys(0..3).into_iter().map(entry).collect();
+    let given: Vec<_> = keys(0..3).into_iter().zip(&entries).collect();
+    let again = outbound.append_again(Channel::Push, &given, DEDUPE_TTL).await.expect("Redis is there");
+    assert_eq!(again[..2], answers[..2]);
+    assert!(id(&again[2]) > id(&answers[2]), "it was lost: {again:?}");
+    for (key, append) in keys(0..3).into_iter().zip(&again) {
+        assert_eq!(world.value(key).await, Some(format!("published:{}", id(append))));
+    }
+    assert_eq!(world.ask::<i64>(&["EXISTS", &marker_hash(key(0))]).await, 0, "the markers moved");
 }
 
 #[tokio::test]

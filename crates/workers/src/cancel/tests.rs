@@ -52,8 +52,9 @@ async fn lease(world: &World, route: &LiveRoute, name: &str) -> LeaseOutcome {
 async fn append(world: &World, route: &LiveRoute, name: &str) -> Append {
     let entry = domain::outbound::encode(route).expect("it can be encoded");
     let entries = [(&route.key, &entry)];
-    let appended = world.publishing.append(Channel::Push, &entries, &token(name), TIMES.dedupe_ttl).await;
-    appended.expect("Redis is there").remove(0)
+    let appended =
+        world.publishing.append(Channel::Push, &entries, &token(name), TIMES.dedupe_ttl, None).await;
+    appended.expect("Redis is there").entries.remove(0)
 }
 
 fn status(world: &World) -> RouteStatus {

@@ -226,10 +226,10 @@ async fn a_copy_in_memory_of_a_route_that_is_to_be_sent_again_gets_no_lease() {
     let entry = OutboundEntry(vec![("event_id", key.to_string().into())]);
     let appended = fakes
         .leases
-        .append(Channel::Push, &[(&key, &entry)], &publisher, DEDUPE_TTL)
+        .append(Channel::Push, &[(&key, &entry)], &publisher, DEDUPE_TTL, None)
         .await
         .expect("it is there");
-    let [Append::Done(entry)] = &appended[..] else { panic!("{appended:?}") };
+    let [Append::Done(entry)] = &appended.entries[..] else { panic!("{appended:?}") };
     assert!(run(&fakes).await.expect("the stores are there").complete);
     let copy = Marked { key: &key, entry_id: entry.entry_id.clone() };
     let outcomes = fakes.leases.acquire_leases(&[&copy], &publisher, DEDUPE_TTL).await.expect("it is there");

@@ -13,7 +13,7 @@ use std::collections::{HashMap, VecDeque};
 use ambient::{Clock, Timestamp};
 use domain::accept::{Fate, FirstUndecided};
 use domain::entry::EntryId;
-use domain::malformed::FailureCode;
+use domain::malformed_intent::FailureCode;
 use domain::ports::{Fence, Lookup, StoreError};
 use tokio_util::sync::CancellationToken;
 
@@ -118,7 +118,8 @@ impl<'a, P: Ports> Acceptor<'a, P> {
                 Fate::Committed => {
                     self.limit.succeeded(entries.decision.decided.len(), entries.commit_time());
                     let outcomes =
-                        report::report(self.intake, &mut self.log, &entries.decision.decided).await;
+                        report::report(self.intake, &mut self.log, &entries.decision.decided, entries.due_at)
+                            .await;
                     let rest = entries.decision.rest;
                     self.finish(outcomes);
                     if let FirstUndecided::Waits(wait) = rest {

@@ -1,5 +1,5 @@
 //! The stages of one chunk of routes: encode, lease, append, complete. Every call is repeated until it gets a
-//! response. The output of a stage is the input of the next.
+//! response. The output of a stage is the input of the next. Routes under a permit need no lease.
 
 use std::collections::HashSet;
 
@@ -14,7 +14,7 @@ use domain::route::{AfterFailure, LiveRoute, RouteKey};
 use tokio::time::Instant;
 
 use super::RoutePublisher;
-use super::state::PublisherState;
+use super::state::{PublisherState, ReadBeforeServer};
 use super::tally::Tally;
 use crate::dispatch::RouteBatch;
 use crate::health::Stopped;
@@ -33,7 +33,7 @@ pub(super) struct Encoded<'a> {
     entry: OutboundEntry<'a>,
 }
 
-/// Routes whose leases are held under one token.
+/// Routes whose leases are held under one token, or that are free under the token of a permit.
 pub(super) struct Leased<'a> {
     pub(super) token: LeaseToken,
     pub(super) routes: Vec<Encoded<'a>>,
@@ -44,7 +44,7 @@ pub(super) struct Leased<'a> {
 pub(super) struct Appended {
     pub(super) published: Vec<Published>,
     pub(super) failed: Vec<Failed>,
-    /// Routes whose lease expired before the append.
+    /// Routes whose lease or permit expired before the append, or whose lease another token held.
     lease_lost: Vec<RouteKey>,
 }
 
@@ -65,8 +65,8 @@ impl ChunkResult {
 }
 
 impl<P: Ports> RoutePublisher<P> {
-    /// Publishes a batch in chunks. Routes whose leases expired before the append are read again and retried
-    /// at once.
+    /// Publishes a batch in chunks. Routes whose leases or permit expired before the append are read again
+    /// and retried at once, under leases.
     pub(super) async fn publish(
         &self,
         batch: RouteBatch,
@@ -80,7 +80,8 @@ impl<P: Ports> RoutePublisher<P> {
             let keys: Vec<&RouteKey> = lost.iter().collect();
             let read_at = Instant::now();
             let routes = self.live_routes(&keys, shared).await?;
-            let (again, still_lost) = self.publish_once(&RouteBatch { routes, read_at }, shared).await?;
+            let batch = RouteBatch { routes, read_at, due_at: read_at };
+            let (again, still_lost) = self.publish_once(&batch, shared).await?;
             (report, lost) = (report.merge(again), still_lost);
         }
         report.contended |= !lost.is_empty();
@@ -100,8 +101,7 @@ impl<P: Ports> RoutePublisher<P> {
             let (chunk, rest) = routes.split_at(encoded.len() + failed.len());
             routes = rest;
             let traced = self.traces.is_on().then(|| (chunk, self.clock.now()));
-            let (of_chunk, lost_here) =
-                self.publish_chunk(encoded, failed, batch.read_at, traced, shared).await?;
+            let (of_chunk, lost_here) = self.publish_chunk(encoded, failed, batch, traced, shared).await?;
             report = report.merge(of_chunk);
             lost.extend(lost_here);
         }
@@ -141,47 +141,68 @@ impl<P: Ports> RoutePublisher<P> {
         &self,
         encoded: Vec<Encoded<'_>>,
         failed: Vec<Failed>,
-        read_at: Instant,
+        batch: &RouteBatch,
         traced: Option<(&[LiveRoute], Timestamp)>,
         shared: &PublisherState,
     ) -> Result<(ChunkResult, Vec<RouteKey>), Stopped> {
-        let token = self.token();
+        let permit = self.permit_for(&encoded, batch.due_at, shared).await?;
         // No acknowledgement of the chunk is older.
         let acknowledged_at = Instant::now();
-        let mut outcomes = Appended { failed, ..Appended::default() };
         let mut report = ChunkResult::default();
-        if !encoded.is_empty() {
-            let asked = encoded.len();
-            let (leased, markers) = self.lease(encoded, token.clone(), shared).await?;
-            report.contended = leased.routes.len() + markers.len() < asked;
-            outcomes.published = markers;
-            let leased = self.without_held(leased, shared).await?;
-            // MODEL-25
-            // The marker of another publisher may have expired since the route was read, because it may have
-            // been half its TTL old then. So PostgreSQL is queried again whether the route is still to be
-            // published.
-            let appended = if read_at.elapsed() > self.settings.dedupe_ttl / 2 {
-                let live = self.read_again(&leased, shared).await?;
-                let (routes, failed) = self.encode(&live);
-                outcomes.failed.extend(failed);
-                self.append(Leased { token: leased.token, routes }, shared).await?
-            } else {
-                self.append(leased, shared).await?
-            };
-            outcomes.published.extend(appended.published);
-            outcomes.failed.extend(appended.failed);
-            outcomes.lease_lost = appended.lease_lost;
-        }
+        let (mut outcomes, leases) = if let Some(token) = permit {
+            // MODEL-35
+            // No other replica sees these routes as due until the permit has expired.
+            (self.append(Leased { token, routes: encoded }, batch.read_at, shared).await?, None)
+        } else {
+            let token = self.token();
+            let (appended, contended) =
+                self.append_leased(encoded, token.clone(), batch.read_at, shared).await?;
+            report.contended = contended;
+            (appended, Some(token))
+        };
+        outcomes.failed.extend(failed);
         report.retry_at = outcomes.failed.iter().filter_map(|failed| failed.retry_at).min();
         let lost = std::mem::take(&mut outcomes.lease_lost);
         let span = traced.and_then(|(chunk, started)| {
             PublishSpan::of(self.channel, started, chunk, &outcomes.published, &outcomes.failed)
         });
-        self.complete(outcomes, acknowledged_at, &token, shared).await?;
+        self.complete(outcomes, acknowledged_at, leases.as_ref(), shared).await?;
         if let Some(span) = span {
             self.traces.publish(span, self.clock.now());
         }
         Ok((report, lost))
+    }
+
+    /// Leases and appends a chunk. Also returns true if another token holds some of the leases.
+    async fn append_leased(
+        &self,
+        encoded: Vec<Encoded<'_>>,
+        token: LeaseToken,
+        read_at: Instant,
+        shared: &PublisherState,
+    ) -> Result<(Appended, bool), Stopped> {
+        let asked = encoded.len();
+        if asked == 0 {
+            return Ok((Appended::default(), false));
+        }
+        let (leased, markers) = self.lease(encoded, token, shared).await?;
+        let contended = leased.routes.len() + markers.len() < asked;
+        let leased = self.without_held(leased, shared).await?;
+        // MODEL-25
+        // The marker of another publisher may have expired since the route was read, because it may have been
+        // half its TTL old then. So PostgreSQL is queried again whether the route is still to be published.
+        let mut appended = if read_at.elapsed() > self.settings.dedupe_ttl / 2 {
+            let read_at = Instant::now();
+            let live = self.read_again(&leased, shared).await?;
+            let (routes, failed) = self.encode(&live);
+            let mut appended = self.append(Leased { token: leased.token, routes }, read_at, shared).await?;
+            appended.failed.extend(failed);
+            appended
+        } else {
+            self.append(leased, read_at, shared).await?
+        };
+        appended.published.extend(markers);
+        Ok((appended, contended))
     }
 
     /// Acquires the leases of a chunk. Routes whose leases another replica holds are dropped. A route with a
@@ -251,21 +272,36 @@ impl<P: Ports> RoutePublisher<P> {
         Ok(live)
     }
 
-    /// Appends the leased routes. An append that Redis cannot perform at present is retried under the same
-    /// token.
-    async fn append(&self, leased: Leased<'_>, shared: &PublisherState) -> Result<Appended, Stopped> {
+    /// Appends leased routes that were read at this time. An append that Redis cannot perform at present is
+    /// retried under the same token. The leases are lost if Redis is another server than it was then.
+    async fn append(
+        &self,
+        leased: Leased<'_>,
+        read_at: Instant,
+        shared: &PublisherState,
+    ) -> Result<Appended, Stopped> {
         let Leased { token, mut routes } = leased;
         let (mut appended, mut tally) = (Appended::default(), Tally::default());
+        let server = match shared.server_of(read_at) {
+            Ok(server) => server,
+            Err(ReadBeforeServer) => {
+                appended.lease_lost.extend(routes.drain(..).map(|encoded| encoded.route.key.clone()));
+                None
+            }
+        };
         while !routes.is_empty() {
             let entries: Vec<_> = routes.iter().map(|encoded| (&encoded.route.key, &encoded.entry)).collect();
             let dedupe_ttl = self.settings.dedupe_ttl;
             let appends = shared
-                .until_answered(|| self.outbound.append(self.channel, &entries, &token, dedupe_ttl))
+                .until_answered(|| {
+                    self.outbound.append(self.channel, &entries, &token, dedupe_ttl, server.as_ref())
+                })
                 .await?;
+            shared.note_server(appends.server);
             let now = self.clock.now();
             let mut again = Vec::new();
             let mut outage = None;
-            for (encoded, append) in routes.into_iter().zip(appends) {
+            for (encoded, append) in routes.into_iter().zip(appends.entries) {
                 let route = encoded.route;
                 match append {
                     // The marker of the replaced entry was written over the lease, by the publisher that
@@ -304,6 +340,8 @@ impl<P: Ports> RoutePublisher<P> {
             }
         }
         tally.count(self.channel, &self.health);
+        // Another server than the expected one may have granted them.
+        self.release(&appended.lease_lost.iter().collect::<Vec<_>>(), &token).await;
         self.metrics.attempts(self.channel, "lease_lost", appended.lease_lost.len());
         self.health.count_leases(0, appended.lease_lost.len());
         Ok(appended)

@@ -135,13 +135,14 @@ fn too_slow() -> StoreError {
 }
 
 impl<P: Ports> RoutePublisher<P> {
-    /// Completes a chunk whose first acknowledgement is not older than `acknowledged_at`. Defers completions
-    /// that cannot be committed.
+    /// Completes a chunk whose first acknowledgement is not older than `acknowledged_at`, and releases the
+    /// leases of its failed routes, if it has any under `leases`. Defers completions that cannot be
+    /// committed.
     pub(super) async fn complete(
         &self,
         appended: Appended,
         acknowledged_at: Instant,
-        token: &LeaseToken,
+        leases: Option<&LeaseToken>,
         shared: &PublisherState,
     ) -> Result<(), Stopped> {
         let published = self.commit(appended.published, acknowledged_at, shared).await?;
@@ -149,8 +150,10 @@ impl<P: Ports> RoutePublisher<P> {
         self.defer(published, |_| 0, shared);
         let failed = self.commit(appended.failed, acknowledged_at, shared).await?;
         self.report_failed(&failed.done, shared);
-        let keys: Vec<&RouteKey> = failed.done.iter().map(|(failed, _)| &failed.key).collect();
-        self.release(&keys, token).await;
+        if let Some(token) = leases {
+            let keys: Vec<&RouteKey> = failed.done.iter().map(|(failed, _)| &failed.key).collect();
+            self.release(&keys, token).await;
+        }
         self.defer(failed, |_| 0, shared);
         Ok(())
     }

@@ -15,7 +15,7 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use super::RoutePublisher;
-use super::chunk::Leased;
+use super::chunk::{Encoded, Leased};
 use super::state::PublisherState;
 use crate::health::Stopped;
 use crate::ports::Ports;
@@ -48,6 +48,16 @@ impl CurrentHolds {
 }
 
 impl<P: Ports> RoutePublisher<P> {
+    /// Returns true if any of these routes is held.
+    pub(super) async fn has_held(
+        &self,
+        routes: &[Encoded<'_>],
+        shared: &PublisherState,
+    ) -> Result<bool, Stopped> {
+        let holds = shared.until_answered(|| self.holds.get(&self.routes)).await?;
+        Ok(!holds.is_empty() && routes.iter().any(|encoded| holds.of(encoded.route).is_some()))
+    }
+
     /// Keeps the leased routes that are held, and returns the others.
     pub(super) async fn without_held<'a>(
         &self,

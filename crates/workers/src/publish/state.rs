@@ -4,13 +4,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use domain::ports::StoreError;
+use domain::ports::{ServerId, StoreError};
 use tokio::sync::Notify;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::deferred::Deferred;
 use super::log::RouteLog;
 use super::markers::Markers;
+use super::permit::Permit;
 use crate::batch_limit::BatchLimit;
 use crate::health::{Health, Stopped};
 
@@ -29,9 +31,44 @@ pub(super) struct PublisherState {
     pub(super) scan_now: AtomicBool,
     pub(super) batch_limit: Mutex<BatchLimit>,
     pub(super) log: Mutex<RouteLog>,
+    /// The Redis server that has the stream of the channel; `None` before the first append.
+    pub(super) server: Mutex<Option<KnownServer>>,
+    /// The last permit. The lock is held while a new one is requested.
+    pub(super) permit: tokio::sync::Mutex<Option<Permit>>,
 }
 
+/// A server that has responded to an append.
+#[derive(Debug)]
+pub(super) struct KnownServer {
+    id: ServerId,
+    /// The time of its first response, if it has replaced another server.
+    since: Option<Instant>,
+}
+
+/// The error of routes that were read when Redis was another server than now.
+#[derive(Debug)]
+pub(super) struct ReadBeforeServer;
+
 impl PublisherState {
+    /// Records the server that carried out an append.
+    pub(super) fn note_server(&self, id: ServerId) {
+        let mut known = lock(&self.server);
+        if known.as_ref().is_none_or(|known| known.id != id) {
+            let since = known.is_some().then(Instant::now);
+            *known = Some(KnownServer { id, since });
+        }
+    }
+
+    /// Returns the server that may append routes that were read at this time, or `None` if any may, because
+    /// no server is known. Returns an error if the server was replaced since: it may lack the lease of an
+    /// operator who has cancelled the routes.
+    pub(super) fn server_of(&self, read_at: Instant) -> Result<Option<ServerId>, ReadBeforeServer> {
+        match &*lock(&self.server) {
+            Some(known) if known.since > Some(read_at) => Err(ReadBeforeServer),
+            known => Ok(known.as_ref().map(|known| known.id.clone())),
+        }
+    }
+
     pub(super) fn mark_healthy(&self) {
         self.health.mark_healthy();
     }

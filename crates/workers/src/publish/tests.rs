@@ -5,6 +5,7 @@ mod completions;
 mod confirmations;
 mod holds;
 mod leases;
+mod permits;
 mod resends;
 
 use std::sync::Arc;
@@ -21,6 +22,7 @@ use crate::dispatch::{Dispatcher, Receiver, dispatch};
 use crate::fixtures::{World, WorldPorts, acknowledged, down, locked, refused, route, timed_out};
 
 const BOUND: Duration = Duration::from_secs(20);
+const LEASE_TTL: Duration = Duration::from_secs(5);
 /// The TTL of leases and locks that another replica holds.
 const OTHERS_TTL: Duration = Duration::from_secs(3_600);
 
@@ -35,6 +37,18 @@ impl Default for Fixture {
     fn default() -> Self {
         Self { world: World::new(Timestamp::UNIX_EPOCH), traces: Traces::default() }
     }
+}
+
+/// A batch of routes that were just accepted: no other replica sees them as due.
+fn fresh(routes: Vec<LiveRoute>) -> RouteBatch {
+    let read_at = Instant::now();
+    RouteBatch { routes, read_at, due_at: read_at + LEASE_TTL }
+}
+
+/// A batch of due routes.
+fn due(routes: Vec<LiveRoute>) -> RouteBatch {
+    let read_at = Instant::now();
+    RouteBatch { routes, read_at, due_at: read_at }
 }
 
 /// The token of another replica.
@@ -58,7 +72,7 @@ impl Fixture {
             settings: PublishSettings {
                 batch_size: 8,
                 poll_interval: Duration::from_millis(100),
-                lease_ttl: Duration::from_secs(5),
+                lease_ttl: LEASE_TTL,
                 dedupe_ttl: Duration::from_secs(120),
                 backoff: BackoffBounds { min: Duration::from_secs(1), max: Duration::from_secs(9) },
             },
@@ -279,7 +293,7 @@ async fn what_was_dispatched_before_the_stop_is_published() {
     let mut later = route(1, 0);
     later.next_attempt_at = Timestamp::UNIX_EPOCH + Duration::from_secs(5);
     fixture.put([later.clone()]);
-    dispatcher.give(Channel::Push, RouteBatch { routes: vec![later], read_at: Instant::now() });
+    dispatcher.give(Channel::Push, fresh(vec![later]));
     let stop = CancellationToken::new();
     stop.cancel();
     timeout(BOUND, publisher.run(receiver, stop)).await.expect("it stops");
@@ -290,12 +304,12 @@ async fn what_was_dispatched_before_the_stop_is_published() {
 async fn a_stop_breaks_off_what_takes_too_long() {
     let fixture = Fixture::default();
     let (publisher, receiver, dispatcher) = fixture.publisher();
-    fixture.world.script.on("acquire_leases", |_| Effect::Hang);
-    dispatcher.give(Channel::Push, RouteBatch { routes: vec![route(1, 0)], read_at: Instant::now() });
+    fixture.world.script.on("grant_permit", |_| Effect::Hang);
+    dispatcher.give(Channel::Push, fresh(vec![route(1, 0)]));
     let stop = CancellationToken::new();
     stop.cancel();
     timeout(DRAIN_TIMEOUT * 2, publisher.run(receiver, stop)).await.expect("it stops");
-    assert!(fixture.world.script.count("acquire_leases") > 0);
+    assert!(fixture.world.script.count("grant_permit") > 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -303,7 +317,7 @@ async fn a_route_that_waited_longer_than_markers_live_is_read_again_before_it_is
     let fixture = Fixture::default();
     let (publisher, receiver, dispatcher) = fixture.publisher();
     // The route is no longer live: another replica published it, and the marker has expired.
-    dispatcher.give(Channel::Push, RouteBatch { routes: vec![route(1, 0)], read_at: Instant::now() });
+    dispatcher.give(Channel::Push, fresh(vec![route(1, 0)]));
     tokio::time::advance(publisher.settings.dedupe_ttl).await;
     let stop = CancellationToken::new();
     stop.cancel();
@@ -317,10 +331,7 @@ async fn a_route_that_waited_longer_than_markers_live_is_read_again_before_it_is
 async fn what_waits_goes_out_in_few_full_chunks_and_two_together() {
     let (dispatcher, [receiver]) = dispatch([Channel::Push]);
     let mut batches = receiver.batches;
-    let batch = |numbers: std::ops::Range<u64>| RouteBatch {
-        routes: numbers.map(|number| route(number, 0)).collect(),
-        read_at: Instant::now(),
-    };
+    let batch = |numbers: std::ops::Range<u64>| fresh(numbers.map(|number| route(number, 0)).collect());
     for first in (0..10 * 256).step_by(256) {
         dispatcher.give(Channel::Push, batch(first..first + 256));
     }
@@ -340,15 +351,15 @@ async fn what_was_just_accepted_goes_before_a_backlog_but_not_for_ever() {
     const FRESH: u64 = 10 * CHUNK;
     let fixture = Fixture::default();
     let (publisher, receiver, dispatcher) = fixture.publisher();
-    let fresh: Vec<_> = (BACKLOG + 1..=BACKLOG + FRESH)
+    let accepted: Vec<_> = (BACKLOG + 1..=BACKLOG + FRESH)
         .map(|number| LiveRoute {
             next_attempt_at: Timestamp::UNIX_EPOCH + Duration::from_secs(5),
             ..route(number, 0)
         })
         .collect();
-    fixture.put((1..=BACKLOG).map(|number| route(number, 0)).chain(fresh.clone()));
-    for routes in fresh.chunks(CHUNK as usize) {
-        dispatcher.give(Channel::Push, RouteBatch { routes: routes.to_vec(), read_at: Instant::now() });
+    fixture.put((1..=BACKLOG).map(|number| route(number, 0)).chain(accepted.clone()));
+    for routes in accepted.chunks(CHUNK as usize) {
+        dispatcher.give(Channel::Push, fresh(routes.to_vec()));
     }
     let stop = CancellationToken::new();
     let running = tokio::spawn(publisher.run(receiver, stop.clone()));
@@ -358,7 +369,8 @@ async fn what_was_just_accepted_goes_before_a_backlog_but_not_for_ever() {
 
     let appended = fixture.world.appended();
     assert_eq!(appended.len() as u64, BACKLOG + FRESH);
-    let last_fresh = appended.iter().rposition(|key| fresh.iter().any(|route| route.key.to_string() == *key));
+    let last_fresh =
+        appended.iter().rposition(|key| accepted.iter().any(|route| route.key.to_string() == *key));
     let overdue_before_it = last_fresh.expect("it is there") as u64 + 1 - FRESH;
     assert_eq!(overdue_before_it, CHUNK, "one page after the first {DISPATCHED_CHUNKS_PER_PAGE} chunks");
 }

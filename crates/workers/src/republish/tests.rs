@@ -134,8 +134,10 @@ impl Fixture {
         let entry = encode(route).expect("it can be encoded");
         let entries = [(&route.key, &entry)];
         let appended =
-            Outbound::append(&self.world.publishing, Channel::Push, &entries, &token, WINDOW).await;
-        let Append::Done(entry) = appended.expect("it is there").remove(0) else { panic!("not appended") };
+            Outbound::append(&self.world.publishing, Channel::Push, &entries, &token, WINDOW, None).await;
+        let Append::Done(entry) = appended.expect("it is there").entries.remove(0) else {
+            panic!("not appended")
+        };
         Published { key: route.key.clone(), version: route.version, entry }
     }
 

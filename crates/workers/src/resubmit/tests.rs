@@ -3,7 +3,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use domain::entry::{EntryId, RawFields};
-use domain::malformed::KeptFields;
+use domain::malformed_intent::KeptFields;
 use domain::query::MalformedFilter;
 use memory_stores::{Effect, MemoryDatabase, MemoryIntents, Scripted};
 

@@ -10,7 +10,7 @@ use domain::ports::{Election, KeySweep, StoreError};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::{CHUNK_TARGET_TIME, RetentionWorker, TablePass, rest};
+use super::{CHUNK_TARGET_TIME, RetentionWorker, TablePass};
 use crate::batch_limit::BatchLimit;
 
 /// The name of the table in metrics and in the log.
@@ -58,7 +58,7 @@ where
                 Err(StoreError::TimedOut { .. }) if limit.failed(size) => {}
                 Err(error) => return Err(error),
             }
-            rest(stop, took).await;
+            pass.rest(stop, took).await;
         }
         Ok(())
     }

@@ -5,7 +5,7 @@ use domain::ports::{Election, SessionSweep, StoreError};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::{RetentionWorker, TablePass, rest};
+use super::{RetentionWorker, TablePass};
 
 /// The name of the table in metrics and in the log.
 pub(super) const TABLE: &str = "console_sessions";
@@ -34,7 +34,7 @@ where
             if deleted < MAX_CHUNK_SESSIONS as u64 {
                 break;
             }
-            rest(stop, took).await;
+            pass.rest(stop, took).await;
         }
         Ok(())
     }

@@ -93,6 +93,24 @@ async fn malformed_intents_of_megabytes_go_in_chunks_that_end_in_time_and_the_ne
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_pass_that_lasts_long_rests_less() {
+    let store = Store::default();
+    store.records().time_of_deletion = Duration::from_millis(200);
+    let retention = retention(store);
+    for (rows, rest) in [(50, REST_FACTOR), (10_000, 1)] {
+        retention.store.records().deletions.clear();
+        retention.store.records().rows = (0..rows).map(|n| record(n, 1_000)).collect();
+        let begun = Instant::now();
+        retention.pass(&mut Limits::default()).await.expect("nothing is down");
+        let chunks = u32::try_from(retention.store.records().deletions.len()).expect("few");
+        let each = begun.elapsed().saturating_sub(LONG_PASS) / chunks;
+        let expected = Duration::from_millis(200) * (1 + rest);
+        assert!(rest > 1 || each < expected + expected / 10, "{each:?} for each of {chunks} chunks");
+        assert!(rest == 1 || begun.elapsed() >= expected * chunks, "{:?} for {chunks}", begun.elapsed());
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn records_that_time_out_together_are_bisected_down_to_one() {
     let store = Store::default();
     store.records().rows = (0..50).map(|n| record(n, 1)).collect();
@@ -136,7 +154,7 @@ async fn a_row_that_cannot_be_deleted_stays_alone_and_the_pass_says_why() {
     store.records().refused = [17, 18, 63].map(|n| record(n, 3).key).to_vec();
     let refused = store.records().refused.clone();
     let retention = retention(store);
-    let mut pass = TablePass::default();
+    let mut pass = TablePass::begin();
     let cutoff = Cutoff::new(retention.clock.now(), AGE);
     retention
         .delete_expired::<NotificationId>(

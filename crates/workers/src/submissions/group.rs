@@ -6,11 +6,12 @@ use std::mem;
 
 use ambient::{Clock, Tokens};
 use domain::accept::{self, Probe};
-use domain::malformed::{FailureCode, Rejection};
+use domain::malformed_intent::{FailureCode, Rejection};
 use domain::outcome::Outcome;
 use domain::ports::{AcceptanceBatch, IdempotencyStore, KeyCondition, ResponseToStore, StoreError};
 use domain::record::{IdempotencyKey, NotificationId};
 use domain::submission::{self, AcceptedRequest, SubmissionOutcome};
+use tokio::time::Instant;
 
 use super::claims::ClaimKeeper;
 use super::{SubmissionIntake, WaitingSubmission};
@@ -26,6 +27,8 @@ pub(super) struct SubmissionGroup<'a, P: Ports> {
     known: HashMap<IdempotencyKey, AcceptedRequest>,
     /// The decision about each element.
     decided: Vec<DecidedSubmission>,
+    /// The time at which the routes of the last decision are due, or earlier.
+    due_at: Instant,
 }
 
 /// The decision about an element.
@@ -51,12 +54,13 @@ impl<'a, P: Ports> SubmissionGroup<'a, P> {
         keeper: &'a ClaimKeeper,
         elements: Vec<WaitingSubmission>,
     ) -> Self {
-        Self { intake, keeper, elements, known: HashMap::new(), decided: Vec::new() }
+        let due_at = Instant::now();
+        Self { intake, keeper, elements, known: HashMap::new(), decided: Vec::new(), due_at }
     }
 
     /// Responds to all callers with the decisions, which are committed.
     pub(super) async fn respond(self) {
-        let Self { intake, keeper, elements, decided, .. } = self;
+        let Self { intake, keeper, elements, decided, due_at, .. } = self;
         if elements.is_empty() {
             // The last calls claimed keys, which had failed or were taken.
             return;
@@ -68,7 +72,8 @@ impl<'a, P: Ports> SubmissionGroup<'a, P> {
             written.extend(decided.written);
         }
         // Dispatched after the responses: a channel without room then delays the next group, but no caller.
-        let left = intake.dispatcher.send(written.iter().filter_map(Outcome::acceptance)).await;
+        let accepted = written.iter().filter_map(Outcome::acceptance);
+        let left = intake.dispatcher.send(accepted, due_at).await;
         intake.metrics.overflowed(left);
     }
 
@@ -102,8 +107,9 @@ impl<P: Ports> CommitGroup for SubmissionGroup<'_, P> {
 
     fn decide(&mut self) -> bool {
         let SubmissionIntake { clock, tokens, policy, dispatcher, response, .. } = self.intake;
-        let now = clock.now();
+        let (decided_at, now) = (Instant::now(), clock.now());
         let schedule = policy.schedule(now, !dispatcher.is_blocked());
+        self.due_at = decided_at + schedule.head_start();
         let (mut is_doubtful, no_users) = (false, HashMap::new());
         let decide = |element: &WaitingSubmission| {
             let intent = &element.submission.intent;

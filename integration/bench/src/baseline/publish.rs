@@ -12,23 +12,13 @@ use super::{BaselineRoute, RouteChunk, microseconds};
 use crate::testbed::PUSH;
 
 const CHUNK: usize = 512;
-const RECEIPT_MILLIS: u64 = 120_000;
 const LEASE_MILLIS: u64 = 5_000;
 
-const LEASES: &str =
-    "for i, key in ipairs(KEYS) do redis.call('SET', key, ARGV[1], 'NX', 'PX', ARGV[2]) end return 1";
-const APPEND: &str = "
-local at, out = 3, {}
-for i = 2, #KEYS do
-  local n = tonumber(ARGV[at])
-  if redis.call('GET', KEYS[i]) == ARGV[1] then
-    local id = redis.call('XADD', KEYS[1], '*', unpack(ARGV, at + 1, at + n))
-    redis.call('SET', KEYS[i], 'published:' .. id, 'PX', ARGV[2])
-    out[i - 1] = id
-  end
-  at = at + n + 1
+const RELEASE: &str = "
+for i, key in ipairs(KEYS) do
+  if redis.call('GET', key) == ARGV[1] then redis.call('DEL', key) end
 end
-return out";
+return 1";
 const COMPLETE: &str = "UPDATE routes SET status = 'published', next_attempt_at = NULL, published_at = $4,
     published_entry_id = appended.entry_id, updated_at = GREATEST($4, routes.updated_at + interval '1 microsecond')
     FROM (SELECT unnest($1::text[]) AS id, unnest($2::text[]) AS route, unnest($3::text[]) AS entry_id,
@@ -39,9 +29,8 @@ const COMPLETE: &str = "UPDATE routes SET status = 'published', next_attempt_at 
 pub(super) struct ChannelPublisher {
     redis: MultiplexedConnection,
     stream: &'static str,
-    /// The SHA-1 of each script, with which Redis runs it.
-    leases: String,
-    append: String,
+    /// The SHA-1 of the script that releases leases, with which Redis runs it.
+    release: String,
 }
 
 /// An appended chunk.
@@ -52,11 +41,8 @@ pub(super) struct AppendedChunk {
 
 impl ChannelPublisher {
     pub(super) async fn new(mut redis: MultiplexedConnection, stream: &'static str) -> anyhow::Result<Self> {
-        let mut load = async |script: &str| {
-            redis::cmd("SCRIPT").arg("LOAD").arg(script).query_async::<String>(&mut redis).await
-        };
-        let (leases, append) = (load(LEASES).await?, load(APPEND).await?);
-        Ok(Self { redis, stream, leases, append })
+        let release = redis::cmd("SCRIPT").arg("LOAD").arg(RELEASE).query_async(&mut redis).await?;
+        Ok(Self { redis, stream, release })
     }
 
     pub(super) async fn run(
@@ -88,36 +74,40 @@ impl ChannelPublisher {
         }
     }
 
-    /// Acquires the leases and appends the entries of a chunk. Returns the ids of the entries.
+    /// Acquires the leases of a chunk, appends its entries and releases the leases. Returns the ids of the
+    /// entries.
     async fn publish(&mut self, chunk: &[BaselineRoute]) -> anyhow::Result<Vec<String>> {
         let keys: Vec<String> = chunk
             .iter()
             .map(|route| format!("notification:route_leases:{}:{}", route.entry.id, route.route_id))
             .collect();
-        let mut call = redis::cmd("EVALSHA");
-        call.arg(&self.leases).arg(keys.len()).arg(&keys).arg("token").arg(LEASE_MILLIS);
-        call.query_async::<()>(&mut self.redis).await?;
-        let mut call = redis::cmd("EVALSHA");
-        call.arg(&self.append)
-            .arg(keys.len() + 1)
-            .arg(self.stream)
-            .arg(&keys)
-            .arg("token")
-            .arg(RECEIPT_MILLIS);
+        let mut leases = redis::pipe();
+        for key in &keys {
+            leases.cmd("SET").arg(key).arg("token").arg("NX").arg("PX").arg(LEASE_MILLIS);
+        }
+        leases.query_async::<()>(&mut self.redis).await?;
+        let mut appends = redis::pipe();
         let write = if self.stream == PUSH { write_push } else { write_mail };
         let (mut id, mut text) = (String::new(), String::new());
         for route in chunk {
             id.clear();
             write!(id, "{}/{}", route.entry.id, route.route_id)?;
-            write(&mut call, route, &id, &mut text)?;
+            let mut append = redis::cmd("XADD");
+            append.arg(self.stream).arg("*");
+            write(&mut append, route, &id, &mut text)?;
+            appends.add_command(append);
         }
-        Ok(call.query_async(&mut self.redis).await?)
+        let ids = appends.query_async(&mut self.redis).await?;
+        let mut release = redis::cmd("EVALSHA");
+        release.arg(&self.release).arg(keys.len()).arg(&keys).arg("token");
+        release.query_async::<()>(&mut self.redis).await?;
+        Ok(ids)
     }
 }
 
-/// Adds the number of names and values, then the fields that the service appends for a push route.
+/// Adds the fields that the service appends for a push route.
 fn write_push(call: &mut Cmd, route: &BaselineRoute, id: &str, _: &mut String) -> anyhow::Result<()> {
-    call.arg(18).arg("event_id").arg(id).arg("event_type").arg("game.turn.ready");
+    call.arg("event_id").arg(id).arg("event_type").arg("game.turn.ready");
     call.arg("user_id").arg(route.user()).arg("notification_id").arg(&route.entry.id);
     call.arg("route_id").arg(&route.route_id).arg("payload_json").arg(&route.entry.payload);
     call.arg("occurred_at_ms").arg("1775121700000").arg("attempt").arg("1");
@@ -125,11 +115,11 @@ fn write_push(call: &mut Cmd, route: &BaselineRoute, id: &str, _: &mut String) -
     Ok(())
 }
 
-/// Adds the number of names and values, then the fields that the service appends for an e-mail route.
+/// Adds the fields that the service appends for an e-mail route.
 fn write_mail(call: &mut Cmd, route: &BaselineRoute, id: &str, text: &mut String) -> anyhow::Result<()> {
     text.clear();
     write!(text, "notification:{id}")?;
-    call.arg(14).arg("idempotency_key").arg(text.as_str()).arg("delivery_id").arg(id);
+    call.arg("idempotency_key").arg(text.as_str()).arg("delivery_id").arg(id);
     call.arg("source").arg("notification").arg("payload_mode").arg("template");
     text.clear();
     write!(

@@ -77,8 +77,9 @@ async fn append_again(fixture: &impl InspectionFixture, keys: &[RouteKey]) -> Ve
 
 async fn append(fixture: &impl InspectionFixture, key: &RouteKey) -> Append {
     let entry = entry(key);
-    let appended = fixture.outbound().append(Channel::Push, &[(key, &entry)], &token(), MARKER_TTL).await;
-    appended.expect("the server is there").remove(0)
+    let appended =
+        fixture.outbound().append(Channel::Push, &[(key, &entry)], &token(), MARKER_TTL, None).await;
+    appended.expect("the server is there").entries.remove(0)
 }
 
 #[track_caller]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use domain::entry::EntryId;
 use domain::outbound::OutboundEntry;
 use domain::ports::{
-    Acknowledged, Append, Leasable, LeaseOutcome, LeaseStore, LeaseToken, Outbound, ServerId,
+    Acknowledged, Append, Appends, Leasable, LeaseOutcome, LeaseStore, LeaseToken, Outbound, ServerId,
 };
 use domain::record::NotificationId;
 use domain::route::{Channel, RouteKey};
@@ -22,6 +22,9 @@ pub trait PublishingFixture {
 
     /// Expires the lease or marker of `key`.
     fn expire(&self, key: &RouteKey) -> impl Future<Output = ()>;
+
+    /// Expires the permit of a token.
+    fn expire_permit(&self, channel: Channel, token: &LeaseToken) -> impl Future<Output = ()>;
 
     /// The remaining lifetime of the lease or marker of `key`.
     fn remaining(&self, key: &RouteKey) -> impl Future<Output = Option<Duration>>;
@@ -46,6 +49,7 @@ macro_rules! publishing_contract {
             a_repeated_append_returns_the_first_entry,
             an_append_without_the_lease_appends_nothing,
             an_append_after_the_lease_expired_appends_nothing,
+            another_server_than_the_expected_one_appends_nothing,
             a_marker_is_not_released,
             an_expired_marker_lets_the_route_be_leased_again,
             an_extended_marker_replaces_what_is_there,
@@ -58,37 +62,75 @@ macro_rules! publishing_contract {
     };
 }
 
-const LEASE_TTL: Duration = Duration::from_secs(60);
-const DEDUPE_TTL: Duration = Duration::from_secs(600);
+pub(super) const LEASE_TTL: Duration = Duration::from_secs(60);
+pub(super) const DEDUPE_TTL: Duration = Duration::from_secs(600);
 /// The most time that a real server may take between a call and the check of its effect.
 const SLACK: Duration = Duration::from_secs(20);
 
-fn key(n: u64) -> RouteKey {
+pub(super) fn key(n: u64) -> RouteKey {
     let notification_id = NotificationId::of(EntryId::new(1_775_121_700_000, n), 0);
     RouteKey { notification_id, route_id: "push:user:u-1".to_owned() }
 }
 
-fn token(name: &str) -> LeaseToken {
+pub(super) fn token(name: &str) -> LeaseToken {
     LeaseToken(name.to_owned())
 }
 
-async fn acquire(fixture: &impl PublishingFixture, n: u64, name: &str, ttl: Duration) -> LeaseOutcome {
+pub(super) async fn acquire(
+    fixture: &impl PublishingFixture,
+    n: u64,
+    name: &str,
+    ttl: Duration,
+) -> LeaseOutcome {
     let mut leases =
         fixture.leases().acquire_leases(&[&key(n)], &token(name), ttl).await.expect("the store is there");
     assert_eq!(leases.len(), 1);
     leases.remove(0)
 }
 
-async fn append(fixture: &impl PublishingFixture, channel: Channel, n: u64, name: &str) -> Append {
+pub(super) async fn append(fixture: &impl PublishingFixture, channel: Channel, n: u64, name: &str) -> Append {
     let key = key(n);
     let entry = OutboundEntry(vec![("event_id", key.to_string().into()), ("attempt", "1".into())]);
-    let appended = fixture.outbound().append(channel, &[(&key, &entry)], &token(name), DEDUPE_TTL).await;
-    let mut appended = appended.expect("the store is there");
+    let appended =
+        fixture.outbound().append(channel, &[(&key, &entry)], &token(name), DEDUPE_TTL, None).await;
+    let mut appended = appended.expect("the store is there").entries;
     assert_eq!(appended.len(), 1);
     appended.remove(0)
 }
 
-fn id_of(append: Append) -> String {
+/// Appends as [`append`], and only to this server. Returns the server that responded, too.
+async fn append_on(
+    fixture: &impl PublishingFixture,
+    n: u64,
+    name: &str,
+    server: Option<&ServerId>,
+) -> (ServerId, Append) {
+    let key = key(n);
+    let entry = OutboundEntry(vec![("event_id", key.to_string().into())]);
+    let given = [(&key, &entry)];
+    let appended = fixture.outbound().append(Channel::Push, &given, &token(name), DEDUPE_TTL, server).await;
+    let Appends { server, mut entries } = appended.expect("the store is there");
+    (server, entries.remove(0))
+}
+
+pub async fn another_server_than_the_expected_one_appends_nothing(fixture: impl PublishingFixture) {
+    for n in [1, 2] {
+        assert_eq!(acquire(&fixture, n, "a", LEASE_TTL).await, LeaseOutcome::Won);
+    }
+    let (server, _) = append_on(&fixture, 1, "a", None).await;
+    for (run_id, replication_id) in [("another", &*server.replication_id), (&*server.run_id, "another")] {
+        let other = ServerId { run_id: run_id.into(), replication_id: replication_id.into() };
+        let (responded, refused) = append_on(&fixture, 2, "a", Some(&other)).await;
+        assert_eq!((&responded, refused), (&server, Append::LeaseLost));
+        let (_, found) = append_on(&fixture, 1, "a", Some(&other)).await;
+        assert!(matches!(found, Append::Done(_)), "what is appended is found: {found:?}");
+    }
+    assert_eq!(fixture.entries(Channel::Push).await.len(), 1);
+    let (_, appended) = append_on(&fixture, 2, "a", Some(&server)).await;
+    assert!(matches!(appended, Append::Done(_)), "the lease is still held: {appended:?}");
+}
+
+pub(super) fn id_of(append: Append) -> String {
     match append {
         Append::Done(entry) => entry.entry_id,
         other => panic!("not appended: {other:?}"),
@@ -112,7 +154,7 @@ impl Leasable for Resent<'_> {
 }
 
 /// The server's id, as acknowledged with an entry of the other stream.
-async fn server(fixture: &impl PublishingFixture) -> ServerId {
+pub(super) async fn server(fixture: &impl PublishingFixture) -> ServerId {
     assert_eq!(acquire(fixture, 99, "server", LEASE_TTL).await, LeaseOutcome::Won);
     match append(fixture, Channel::Email, 99, "server").await {
         Append::Done(entry) => entry.server,
@@ -121,12 +163,12 @@ async fn server(fixture: &impl PublishingFixture) -> ServerId {
 }
 
 #[track_caller]
-fn assert_published(lease: &LeaseOutcome, server: &ServerId, entry_id: &str) {
+pub(super) fn assert_published(lease: &LeaseOutcome, server: &ServerId, entry_id: &str) {
     let entry = Acknowledged { entry_id: entry_id.to_owned(), server: server.clone() };
     assert_eq!(*lease, LeaseOutcome::Published(entry));
 }
 
-async fn assert_remaining(fixture: &impl PublishingFixture, n: u64, ttl: Duration) {
+pub(super) async fn assert_remaining(fixture: &impl PublishingFixture, n: u64, ttl: Duration) {
     let remaining = fixture.remaining(&key(n)).await.expect("it lives and has an end");
     assert!(remaining <= ttl && remaining > ttl - SLACK, "{remaining:?} is not about {ttl:?}");
 }
@@ -313,8 +355,8 @@ pub async fn each_key_of_a_call_has_its_own_answer_in_the_order_asked(fixture: i
     let entries: Vec<OutboundEntry<'_>> =
         keys.iter().map(|key| OutboundEntry(vec![("event_id", key.to_string().into())])).collect();
     let given: Vec<_> = keys.iter().zip(&entries).collect();
-    let appended = fixture.outbound().append(Channel::Push, &given, &token("a"), DEDUPE_TTL).await;
-    let appended = appended.expect("the store is there");
+    let appended = fixture.outbound().append(Channel::Push, &given, &token("a"), DEDUPE_TTL, None).await;
+    let appended = appended.expect("the store is there").entries;
     assert_eq!(appended[1..3], [Append::LeaseLost, Append::Done(entry)]);
     let ids = [&appended[0], &appended[3]].map(|append| id_of(append.clone()));
     let found: Vec<String> =

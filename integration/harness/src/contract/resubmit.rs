@@ -1,7 +1,7 @@
 //! Resubmission of malformed intents: their selection, and its record.
 
 use domain::accept::Known;
-use domain::malformed::MalformedKey;
+use domain::malformed_intent::MalformedKey;
 use domain::ports::{AcceptanceStore, Queries, ResubmitStore};
 use domain::query::MalformedFilter;
 use domain::resubmit::{Refusal, ResubmitActor, ResubmitSelection, ResubmitTarget};

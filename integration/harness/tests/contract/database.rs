@@ -7,7 +7,7 @@ use domain::ports::{
 };
 use domain::record::{IdempotencyKey, NotificationId};
 use domain::route::RouteKey;
-use harness::contract::acceptance::AcceptanceFixture;
+use harness::contract::accept::AcceptanceFixture;
 use harness::contract::holds::HoldsFixture;
 use harness::contract::idempotency::IdempotencyFixture;
 use harness::contract::keys::KeysFixture;

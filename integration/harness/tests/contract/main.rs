@@ -12,8 +12,8 @@ use ambient::{ManualClock, Timestamp};
 use domain::entry::EntryId;
 use domain::ports::{
     Activity, ActivityQueries, CheckpointCache, Election, IntentProducer, IntentStream, LeaderLookup,
-    LeaseStore, Lookup, Outbound, OutboundInspection, ReplicaStore, SessionHash, SessionStore, SessionSweep,
-    StepDownStore, StreamQueries, UserDirectory,
+    LeaseStore, LeaseToken, Lookup, Outbound, OutboundInspection, ReplicaStore, SessionHash, SessionStore,
+    SessionSweep, StepDownStore, StreamQueries, UserDirectory,
 };
 use domain::replica::{ActivityPart, PartActivity};
 use domain::route::{Channel, RouteKey};
@@ -57,6 +57,10 @@ impl PublishingFixture for Publishing {
 
     async fn expire(&self, key: &RouteKey) {
         self.clock.advance(self.store.remaining(key).expect("it lives"));
+    }
+
+    async fn expire_permit(&self, channel: Channel, token: &LeaseToken) {
+        self.store.expire_permit(channel, token);
     }
 
     async fn remaining(&self, key: &RouteKey) -> Option<Duration> {
@@ -226,6 +230,10 @@ mod publishing {
     harness::publishing_contract!(super::Publishing::new());
 }
 
+mod permits {
+    harness::permits_contract!(super::Publishing::new());
+}
+
 mod inspection {
     harness::inspection_contract!(super::Publishing::new());
 }
@@ -250,7 +258,7 @@ mod directory {
     harness::directory_contract!(super::Directory(Default::default()));
 }
 
-mod acceptance {
+mod accept {
     harness::acceptance_contract!(super::Database(Default::default()));
 }
 

@@ -1,4 +1,4 @@
-//! The ports of PostgreSQL, the election and the user directory behind a link.
+//! The ports of PostgreSQL behind a link.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
@@ -12,11 +12,11 @@ use domain::operations::{OperatorAction, RouteChange, Selection, Target, TargetP
 use domain::outcome::Outcome;
 use domain::ports::{
     AbandonOutcome, AcceptanceBatch, AcceptanceStore, Activity, ChangeOutcome, CheckpointMove,
-    CheckpointStore, Completion, Cutoff, DueCursor, DueOrder, DuePage, Election, Expired, Failed,
-    FailureCounts, Fate, Fence, FenceWrite, HoldChanges, HoldStore, IdempotencyStore, KeyClaim,
-    KeyClaimRequest, KeyClaimToken, Known, Lookup, Operations, ProcessedTrace, Published, PublishedPage,
-    RecordCursor, Removal, ReplicaReport, ReplicaStore, RepublishStore, RetentionStore, RouteStore, RowLocks,
-    SavedStream, ServerId, StepDownStore, StoreError, Swap, UserDirectory,
+    CheckpointStore, Completion, Cutoff, DueCursor, DueOrder, DuePage, Expired, Failed, FailureCounts, Fate,
+    Fence, FenceWrite, HoldChanges, HoldStore, IdempotencyStore, KeyClaim, KeyClaimRequest, KeyClaimToken,
+    Known, Operations, ProcessedTrace, Published, PublishedPage, RecordCursor, Removal, ReplicaReport,
+    ReplicaStore, RepublishStore, RetentionStore, RouteStore, RowLocks, SavedStream, ServerId, StepDownStore,
+    StoreError, Swap,
 };
 use domain::query::Page;
 use domain::record::IdempotencyKey;
@@ -363,39 +363,5 @@ impl<S: Operations, L: Link> Operations for Remote<S, L> {
         let keys = texts(chunk.iter().map(|target| &target.key));
         let changed = self.store.change_routes(change, chunk, action, now);
         self.call("change_routes", keys, changed).await
-    }
-}
-
-impl<S: Election, L: Link> Election for Remote<S, L> {
-    type Term = S::Term;
-
-    async fn campaign(&self) -> Result<Option<S::Term>, StoreError> {
-        self.call("campaign", Vec::new(), self.store.campaign()).await
-    }
-
-    async fn leader_change(&self) {
-        self.store.leader_change().await;
-    }
-
-    async fn raise_fence(&self, floor: Fence) -> Result<(), StoreError> {
-        self.call("raise_fence", texts([floor]), self.store.raise_fence(floor)).await
-    }
-}
-
-impl<S: UserDirectory, L: Link> UserDirectory for Remote<S, L> {
-    fn users_per_call(&self) -> usize {
-        self.store.users_per_call()
-    }
-
-    fn recall(&self, user_ids: &[&str]) -> Option<Vec<Lookup>> {
-        self.store.recall(user_ids)
-    }
-
-    async fn look_up(&self, user_ids: &[&str]) -> Vec<Lookup> {
-        let answers = async { Ok(self.store.look_up(user_ids).await) };
-        match self.call("look_up", texts(user_ids), answers).await {
-            Ok(lookups) => lookups,
-            Err(error) => vec![Lookup::Unavailable(error.to_string()); user_ids.len()],
-        }
     }
 }

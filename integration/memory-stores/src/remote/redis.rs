@@ -6,9 +6,9 @@ use domain::checkpoint::{CachedCheckpoint, Checkpoint, StreamState};
 use domain::entry::{EntryId, LargeEntry, RawEntry, RawFields};
 use domain::outbound::OutboundEntry;
 use domain::ports::{
-    Append, CheckpointCache, FoundEntries, IntentProducer, IntentStream, Leasable, LeaseOutcome, LeaseStore,
-    LeaseToken, ObservedStream, Outbound, OutboundInspection, ReadLimit, ServerId, StoreError, StreamRead,
-    Swap,
+    Append, Appends, CheckpointCache, FoundEntries, IntentProducer, IntentStream, Leasable, LeaseOutcome,
+    LeaseStore, LeaseToken, ObservedStream, Outbound, OutboundInspection, ReadLimit, ServerId, StoreError,
+    StreamRead, Swap,
 };
 use domain::route::{Channel, RouteKey};
 
@@ -80,6 +80,16 @@ impl<S: CheckpointCache, L: Link> CheckpointCache for Remote<S, L> {
 }
 
 impl<S: LeaseStore, L: Link> LeaseStore for Remote<S, L> {
+    async fn grant_permit(
+        &self,
+        channel: Channel,
+        token: &LeaseToken,
+        ttl: Duration,
+    ) -> Result<(), StoreError> {
+        let granted = self.store.grant_permit(channel, token, ttl);
+        self.call("grant_permit", texts([channel]), granted).await
+    }
+
     async fn acquire_leases<R: Leasable>(
         &self,
         routes: &[&R],
@@ -127,9 +137,10 @@ impl<S: Outbound, L: Link> Outbound for Remote<S, L> {
         entries: &[(&RouteKey, &OutboundEntry<'_>)],
         token: &LeaseToken,
         dedupe_ttl: Duration,
-    ) -> Result<Vec<Append>, StoreError> {
+        server: Option<&ServerId>,
+    ) -> Result<Appends, StoreError> {
         let keys = texts(entries.iter().map(|(key, _)| key));
-        self.call("append", keys, self.store.append(channel, entries, token, dedupe_ttl)).await
+        self.call("append", keys, self.store.append(channel, entries, token, dedupe_ttl, server)).await
     }
 }
 

@@ -184,7 +184,9 @@ impl Publishing {
         let at = state.replicas[usize::from(replica)];
         match at.task {
             Task::Idle => steps.extend((0..ROUTES as u8).map(|route| Action::Read { replica, route })),
-            Task::Read { .. } => steps.push(Action::Lease { replica }),
+            Task::Read { .. } => {
+                steps.extend([Action::Lease { replica }, Action::AppendUnderPermit { replica }]);
+            }
             Task::Leased { is_old: true, .. } if !self.lacks(Mutation::OldCopyNotReadAgain) => {
                 steps.push(Action::ReadAgain { replica });
             }
@@ -238,6 +240,28 @@ impl Publishing {
             Key::Empty | Key::Token(_) | Key::Abandoned => Task::Idle,
         };
         state.replica(replica).task = task;
+        Some(())
+    }
+
+    /// The script `append` under a permit, for a route without lease. A permit expires before a marker that
+    /// is younger than the copy.
+    pub(super) fn append_under_permit(&self, state: &mut State, replica: u8) -> Option<()> {
+        let Task::Read { route, version, is_old } = state.replica(replica).task else { return None };
+        if is_old && !self.lacks(Mutation::PermitOutlivesMarker) {
+            return None;
+        }
+        let (server, at) = (state.redis.server, usize::from(route));
+        let id = match state.redis.keys[at] {
+            Key::Empty => {
+                let id = state.redis.add(at);
+                state.redis.keys[at] = Key::Marker(id);
+                id
+            }
+            Key::Marker(id) => id,
+            Key::Token(_) | Key::Abandoned => return None,
+        };
+        state.replica(replica).task =
+            Task::Completing(Completion { route, version, id, server, stage: Stage::Fresh });
         Some(())
     }
 

@@ -20,9 +20,7 @@ fn filled(before: &str, item: &str, length: usize, after: &str) -> String {
 }
 
 fn resident(service: &Service) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", service.pid())).expect("it runs");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("it has memory");
-    line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") * 1_024
+    harness::memory::resident(service.pid()).expect("it runs")
 }
 
 /// Resets the peak to the resident memory, which it returns.

@@ -75,8 +75,9 @@ async fn held_and_failing_routes_are_cancelled_by_a_filter_and_never_published()
 }
 
 #[tokio::test]
-async fn a_route_in_the_middle_of_its_append_is_waited_for_and_counts_as_published_or_cancelled() {
-    for is_killed in [false, true] {
+async fn a_route_in_the_middle_of_its_append_is_published_or_cancelled_and_waited_for_if_it_is_leased() {
+    // Routes that were just accepted have no leases, those that were released do.
+    for (is_leased, is_killed) in [(true, false), (true, true), (false, false), (false, true)] {
         let world = World::new().await;
         let redis = Proxy::start(world.redis.port()).await;
         // It must still be waiting for the response when it is killed, however busy the machine is.
@@ -88,11 +89,24 @@ async fn a_route_in_the_middle_of_its_append_is_waited_for_and_counts_as_publish
                 .env("NOTIFICATION_REPUBLISH_WINDOW", "0")
         };
         let service = times(world.service_via(redis.port(), world.database.port())).start().await;
+        if is_leased {
+            let held = run(&world, &["hold", "--channel", "push", "--reason", "r", "--yes"]).await;
+            assert_eq!(held.code, Some(0), "{held:?}");
+        }
         // Loads the scripts into Redis: otherwise it would respond to the first request with NOSCRIPT.
         world.send(0..1).await;
-        world.settled(1).await;
+        if is_leased {
+            routes(&world, "status = 'published' OR next_attempt_at = 'infinity'", 4).await;
+        } else {
+            world.settled(1).await;
+        }
         let append = redis.hold_request(PUSH_APPEND.as_bytes());
-        world.send(1..2).await;
+        if is_leased {
+            let released = run(&world, &["release", "--channel", "push", "--yes"]).await;
+            assert_eq!(released.code, Some(0), "{released:?}");
+        } else {
+            world.send(1..2).await;
+        }
         // What follows on the same connection, as e-mails may, waits too.
         append.reached(BOUND).await;
         let operator = Proxy::start(world.redis.port()).await;
@@ -109,14 +123,19 @@ async fn a_route_in_the_middle_of_its_append_is_waited_for_and_counts_as_publish
             "--json",
         ];
         let mut command = tokio::spawn(command.arguments(line).run());
-        let has_tried = wait_for("the command has tried the leases several times", BOUND, async || {
-            (operator.requests() > 5).then_some(())
-        });
-        tokio::select! {
-            () = has_tried => {}
-            ended = &mut command => panic!("it does not wait: {ended:?}"),
+        if is_leased {
+            let has_tried = wait_for("the command has tried the leases several times", BOUND, async || {
+                (operator.requests() > 5).then_some(())
+            });
+            tokio::select! {
+                () = has_tried => {}
+                ended = &mut command => panic!("it does not wait: {ended:?}"),
+            }
+        } else {
+            routes(&world, "status = 'skipped'", 2).await;
         }
-        assert_eq!(world.number("SELECT count(*) FROM routes WHERE status = 'skipped'").await, 0);
+        let skipped = world.number("SELECT count(*) FROM routes WHERE status = 'skipped'").await;
+        assert_eq!(skipped, if is_leased { 0 } else { 2 });
         let mut service = Some(service);
         if is_killed && let Some(service) = service.take() {
             service.kill().await;
@@ -125,15 +144,16 @@ async fn a_route_in_the_middle_of_its_append_is_waited_for_and_counts_as_publish
         }
         let done = command.await.expect("the command ends");
         let report: Value = serde_json::from_str(&done.stdout).expect("JSON");
-        let (cancelled, published) = if is_killed { (2, 0) } else { (0, 2) };
+        let (cancelled, published) = if is_leased && !is_killed { (0, 2) } else { (2, 0) };
+        let (intents, others) = if is_leased { (1, 2) } else { (2, 6) };
         assert_eq!(
             (&report["cancelled"], &report["published"], &report["locked"]),
             (&json!(cancelled), &json!(published), &json!(0)),
             "{done:?}"
         );
         let next = world.service().start().await;
-        world.settled(2).await;
-        check_never_both(&world, cancelled, 6 + published).await;
+        world.settled(intents).await;
+        check_never_both(&world, cancelled, others + published).await;
         world.check_audit().await;
         drop((service, next));
     }

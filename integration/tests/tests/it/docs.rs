@@ -279,7 +279,8 @@ fn the_page_for_producers_has_every_field_and_every_failure_code_in_order() {
     let constants = literals(&source, "", "#[cfg(test)]", ": &str =");
     let fields = names("docs/producers.md", "intent fields");
     assert_eq!(fields.iter().collect::<BTreeSet<_>>(), constants.iter().collect());
-    let codes = literals(&read("crates/domain/src/malformed.rs"), "fn as_str(self)", "\n    }\n", "=>");
+    let codes =
+        literals(&read("crates/domain/src/malformed_intent.rs"), "fn as_str(self)", "\n    }\n", "=>");
     assert_eq!(names("docs/producers.md", "failure codes"), codes);
 }
 

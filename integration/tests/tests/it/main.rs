@@ -3,11 +3,12 @@
 //! One binary, one module for each promise. Every test has its own database and Redis; results are read from
 //! the tables and the streams, as an operator would.
 
+use harness::{api_client, dead_letters, outbox, world};
+
 mod accept;
 mod alert_rules;
 mod api;
 mod api_changes;
-mod api_client;
 mod api_crash;
 mod api_edges;
 mod api_fairness;
@@ -28,7 +29,6 @@ mod console_browser;
 mod console_catalogue;
 mod consumers;
 mod crash;
-mod dead_letters;
 mod deploy;
 mod directory_load;
 mod docs;
@@ -49,7 +49,6 @@ mod metrics;
 mod monitoring;
 mod openapi;
 mod outage;
-mod outbox;
 mod outbox_page;
 mod personal_data;
 mod poolers;
@@ -88,4 +87,3 @@ mod tls;
 mod traces;
 mod users;
 mod versions;
-mod world;

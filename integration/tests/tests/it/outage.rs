@@ -134,9 +134,9 @@ async fn a_commit_whose_answer_is_lost_is_accepted_once() {
 
 #[tokio::test]
 async fn an_answer_of_redis_that_is_lost_is_asked_for_again_and_nothing_is_done_twice() {
-    // Leases, both appends, the cached checkpoint: each is executed, and the service never receives the
+    // A permit, both appends, the cached checkpoint: each is executed, and the service never receives the
     // reply.
-    for step in ["notification:route_leases:", PUSH_APPEND, MAIL_APPEND, "notification:stream_offsets:"] {
+    for step in ["notification:publish_permits:", PUSH_APPEND, MAIL_APPEND, "notification:stream_offsets:"] {
         let world = World::new().await;
         let redis = Proxy::start(world.redis.port()).await;
         let _service = world.service_via(redis.port(), world.database.port()).start().await;
@@ -193,8 +193,8 @@ async fn a_user_that_cannot_be_looked_up_delays_no_entry_before_it() {
 
 #[tokio::test]
 async fn a_redis_without_memory_is_waited_for_and_costs_no_attempt() {
-    // Redis runs out of memory before the leases are acquired, or between them and the append.
-    for step in ["notification:route_leases:", PUSH_APPEND] {
+    // Redis runs out of memory before the permit is granted, or between it and the append.
+    for step in ["notification:publish_permits:", PUSH_APPEND] {
         let world = World::new().await;
         let proxy = Proxy::start(world.redis.port()).await;
         // The held request must not time out before Redis is out of memory.

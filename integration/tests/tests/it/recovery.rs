@@ -54,7 +54,7 @@ async fn after_ten_seconds_without_redis_everything_due_is_out_within_three() {
     // Loads the scripts into Redis: otherwise it would respond to the first request with NOSCRIPT.
     world.send(0..1).await;
     world.settled(1).await;
-    // Leases are acquired, and expire while Redis is unavailable.
+    // A permit is granted, and expires while Redis is unavailable.
     let appending = proxy.hold_request(PUSH_APPEND.as_bytes());
     world.send(1..300).await;
     appending.reached(BOUND).await;

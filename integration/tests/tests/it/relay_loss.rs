@@ -278,6 +278,22 @@ async fn delete_markers(outbox: &Outbox) {
     }
 }
 
+/// Waits until the relay has recorded that Redis has every event that was delivered. The time in the record
+/// is in microseconds since 2000.
+async fn settled(outbox: &Outbox) {
+    let sql = "SELECT (extract(epoch FROM max(delivered_at) - timestamptz '2000-01-01T00:00:00Z') * 1000000)::bigint
+        FROM openoutbox_events";
+    let delivered = outbox.number(sql).await;
+    wait_for("the record follows the events", BOUND, async || {
+        let keys: Vec<String> =
+            redis::from_redis_value(ask(outbox, &["KEYS", "notification:outbox_servers:*"]).await).ok()?;
+        let value: String = redis::from_redis_value(ask(outbox, &["GET", keys.first()?]).await).ok()?;
+        let records: serde_json::Value = serde_json::from_str(&value).ok()?;
+        (records[0]["progress"]["settled"].as_i64()? >= delivered).then_some(())
+    })
+    .await;
+}
+
 /// An outbox on a Redis that keeps all data when it is stopped.
 async fn on_durable_redis() -> Outbox {
     let redis = Redis::start(RedisOptions { appendonly: true, ..RedisOptions::default() }).await;
@@ -290,8 +306,7 @@ async fn an_orderly_restart_after_a_quiet_time_sends_nothing_again_although_the_
     let mut outbox = on_durable_redis().await;
     let relay = outbox.relay().start().await;
     deliver(&outbox, 0..10).await;
-    // The record of the comparison follows within 10 s.
-    tokio::time::sleep(Duration::from_secs(12)).await;
+    settled(&outbox).await;
     delete_markers(&outbox).await;
     ask(&outbox, &["XTRIM", INTENTS, "MAXLEN", "0"]).await;
     let before = lines(&relay, COMPARED);

@@ -77,6 +77,20 @@ async fn intents_without_a_user_are_accepted_and_published_once_after_the_user_w
     world.execute(&sql).await;
     let (cut, _) = run(&world, &format!("malformed resubmit --id {conflict} --yes")).await;
     assert!(cut.code == Some(1) && cut.stdout.contains("not all of its fields were kept"), "{cut:?}");
+    // As an erasure leaves it.
+    world
+        .execute(&format!(
+            "UPDATE malformed_intents SET raw_fields = '[]' WHERE stream_entry_id = '{conflict}'"
+        ))
+        .await;
+    let body = json!({"filter": {"code": "entry_too_large"}}).to_string();
+    let erased = ask(&service, OPERATOR, "POST", "/v1/malformed-intents:resubmit", Some("h-2"), &body).await;
+    let report = erased.json();
+    assert_eq!(
+        (erased.status, &report["resubmitted"], &report["refused"]),
+        (200, &json!(0), &json!(1)),
+        "{report}"
+    );
 
     world.settled(4).await;
     malformed(&world, 6).await;

@@ -8,7 +8,7 @@ use domain::erase::{ErasedRows, ErasurePlan, ErasureReport, Mentions};
 use domain::explanation::intent::Fate;
 use domain::find::{Match, Matches};
 use domain::hold::{Hold, HoldChange, HoldKey, HoldPlan, HoldScope};
-use domain::malformed::{FailureCode, MalformedKey};
+use domain::malformed_intent::{FailureCode, MalformedKey};
 use domain::operations::{ChangeReport, Group, OperatorActionId, Plan, PlanGroup};
 use domain::query::{
     self, ActivityHistory, ActivityPeriod, CauseCounts, ChannelStatus, Counted, DeadLetter, LeaderTerm,

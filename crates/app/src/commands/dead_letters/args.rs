@@ -8,7 +8,7 @@ use domain::query::DeadLetterFilter;
 use domain::route::{Channel, RouteKey};
 
 use crate::commands::Failure;
-use crate::commands::changes::ChangeArgs;
+use crate::commands::operations::ChangeArgs;
 use crate::commands::operators::{Output, Paging, TimeRange, parse_text};
 
 /// A subcommand of `dead-letters`.

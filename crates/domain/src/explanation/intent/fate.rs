@@ -4,7 +4,7 @@ use ambient::Timestamp;
 
 use crate::document::Tone;
 use crate::entry::EntryId;
-use crate::malformed::Rejection;
+use crate::malformed_intent::Rejection;
 use crate::query::{Counted, MalformedSummary, RecordedAction, Waiting};
 use crate::record::{NotificationId, Record};
 use crate::route::RouteKey;

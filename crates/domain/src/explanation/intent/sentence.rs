@@ -4,7 +4,7 @@ use ambient::Timestamp;
 
 use super::fate::{Absence, Expected, Fate, TermState};
 use crate::entry::EntryId;
-use crate::malformed::{Rejection, rule_of};
+use crate::malformed_intent::{Rejection, rule_of};
 use crate::query::{Counted, MalformedSummary, RecordedAction, Waiting};
 use crate::record::NotificationId;
 use crate::route::RouteKey;

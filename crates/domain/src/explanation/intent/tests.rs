@@ -9,7 +9,7 @@ use crate::catalog::Catalog;
 use crate::document::Age;
 use crate::entry::RawEntry;
 use crate::intent::{IntentDraft, Recipients, decode};
-use crate::malformed::MalformedKey;
+use crate::malformed_intent::MalformedKey;
 use crate::record::RecordContent;
 
 fn at(seconds: u64) -> Timestamp {
@@ -186,9 +186,12 @@ fn a_malformed_entry_has_its_code_its_message_and_the_rule() {
 #[test]
 fn every_failure_code_has_a_rule() {
     for code in FailureCode::ALL {
-        assert!(crate::malformed::rule_of(code.as_str()).is_some_and(|rule| !rule.is_empty()), "{code:?}");
+        assert!(
+            crate::malformed_intent::rule_of(code.as_str()).is_some_and(|rule| !rule.is_empty()),
+            "{code:?}"
+        );
     }
-    assert_eq!(crate::malformed::rule_of("retired"), None);
+    assert_eq!(crate::malformed_intent::rule_of("retired"), None);
 }
 
 #[test]

@@ -7,7 +7,8 @@ use tokio_util::sync::CancellationToken;
 use super::extent::{Extent, FromRecords};
 use super::{Comparison, HeldEvents, MAX_CLAIM_WAIT, PAGE_EVENTS, earlier, shown};
 use crate::relay::engine::Relay;
-use crate::relay::pass::{LoopState, Outage};
+use crate::relay::loop_state::LoopState;
+use crate::relay::pass::Outage;
 use crate::{EventTypes, Progress, Publisher, RecordWrite, RelayObserver, Server, ServerRecord, Storage};
 
 impl<S: Storage, P: Publisher, O: RelayObserver> Relay<S, P, O> {

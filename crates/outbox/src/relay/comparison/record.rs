@@ -11,7 +11,8 @@ use tokio::time::Instant;
 use super::extent::Extent;
 use super::{Demand, MAX_CLAIM_WAIT, PAGE_EVENTS, earlier};
 use crate::relay::engine::Relay;
-use crate::relay::pass::{LoopState, Outage};
+use crate::relay::loop_state::LoopState;
+use crate::relay::pass::Outage;
 use crate::{OutboxError, Progress, Publisher, RecordWrite, RelayObserver, Server, ServerNumber, Storage};
 
 /// The pause between two records while events are delivered.

@@ -7,8 +7,8 @@ use uuid::Uuid;
 
 use super::{Comparison, shown};
 use crate::relay::engine::Relay;
+use crate::relay::loop_state::LoopState;
 use crate::relay::marks::list_ids;
-use crate::relay::pass::LoopState;
 use crate::{DeliveredEvent, Publisher, RelayObserver, Storage};
 
 /// The largest number of lost events that wait for another round; with more, the next round compares from the

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use ambient::ManualClock;
 use domain::checkpoint::Checkpoint;
-use domain::malformed::MalformedKey;
+use domain::malformed_intent::MalformedKey;
 use domain::operations::OperatorActionId;
 use domain::ports::{
     AuditedPage, ChildTable, EntryDeletion, ErasedChunk, FoundAction, FoundMalformed, Leasable, LeaseOutcome,
@@ -307,6 +307,10 @@ impl AuditStore for &Fakes {
 }
 
 impl LeaseStore for &Fakes {
+    async fn grant_permit(&self, _: Channel, _: &LeaseToken, _: Duration) -> Result<(), StoreError> {
+        unreachable!("an erasure publishes nothing")
+    }
+
     async fn acquire_leases<R: Leasable>(
         &self,
         routes: &[&R],

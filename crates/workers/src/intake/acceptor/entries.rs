@@ -34,6 +34,8 @@ pub(super) struct Entries<'a, P: Ports> {
     fingerprint: String,
     /// The time at which the last transaction began.
     begun: Instant,
+    /// The time at which the routes of the last decision are due, or earlier.
+    pub(super) due_at: Instant,
 }
 
 impl<'a, P: Ports> Entries<'a, P> {
@@ -54,6 +56,7 @@ impl<'a, P: Ports> Entries<'a, P> {
             decision: BatchDecision { decided: Vec::new(), rest: FirstUndecided::NotLookedUp },
             fingerprint: String::new(),
             begun: Instant::now(),
+            due_at: Instant::now(),
         }
     }
 
@@ -111,7 +114,9 @@ impl<P: Ports> CommitGroup for Entries<'_, P> {
     fn decide(&mut self) -> bool {
         let Intake { settings, clock, policy, dispatcher, .. } = self.intake;
         // If a channel is blocked, its routes are left to the scan, so they must be due at once.
+        let decided_at = Instant::now();
         let schedule = policy.schedule(clock.now(), !dispatcher.is_blocked());
+        self.due_at = decided_at + schedule.head_start();
         let entries = self.entries.iter().copied();
         self.decision =
             accept::decide(&settings.stream, entries, &self.known, self.lookups, policy, schedule);

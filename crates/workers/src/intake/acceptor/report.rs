@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use domain::accept::Decided;
-use domain::malformed::FailureCode;
+use domain::malformed_intent::FailureCode;
 use domain::outcome::Outcome;
 use domain::ports::Activity;
 use domain::replica::{ActivityPart, PartActivity};
+use tokio::time::Instant;
 
 use crate::activity::Parts;
 use crate::intake::Intake;
@@ -14,16 +15,17 @@ use crate::log_limiter::LogLimiter;
 use crate::metrics::STREAM;
 use crate::ports::Ports;
 
-/// Reports committed entries: to publishers first, because recipients wait for them. Returns the names of
-/// their outcomes.
+/// Reports committed entries: to publishers first, because recipients wait for them; their routes are due at
+/// `due_at`. Returns the names of their outcomes.
 pub(super) async fn report<P: Ports>(
     intake: &Intake<P>,
     log: &mut LogLimiter<FailureCode>,
     decided: &[Decided<'_>],
+    due_at: Instant,
 ) -> Vec<&'static str> {
     let Intake { dispatcher, metrics, health, settings, .. } = intake;
     let acceptances = decided.iter().filter_map(|decided| decided.outcome.acceptance());
-    metrics.overflowed(dispatcher.send(acceptances).await);
+    metrics.overflowed(dispatcher.send(acceptances, due_at).await);
     if let Some(last) = decided.last() {
         health.set_position(last.entry.id);
     }

@@ -83,6 +83,18 @@ async fn a_refusal_of_every_row_is_waited_for_and_makes_nothing_not_storable() {
     assert!(names(&world).iter().all(|outcome| outcome == "accepted"));
 }
 
+/// An operator undoes a change of the tables after the refusal, before the valid row is tried.
+// INV-09
+#[tokio::test(start_paused = true)]
+async fn a_refusal_whose_cause_ends_before_the_valid_row_is_tried_makes_nothing_not_storable() {
+    let world = world();
+    stream(&world, 1..=3);
+    world.script.fail("accept", refused("accept"));
+    run_until(&world, 1, |world, _| world.durable() == Some(id(3))).await;
+    assert_eq!(outcomes(&world), ["1-0 accepted", "2-0 accepted", "3-0 accepted"]);
+    assert_eq!(world.script.count("probe"), 1);
+}
+
 // INV-09
 #[tokio::test(start_paused = true)]
 async fn entries_before_a_locked_one_are_accepted_and_it_is_named() {

@@ -41,7 +41,7 @@ async fn leases_that_ran_out_in_an_outage_are_won_again_at_once() {
     fixture.put([fresh.clone()]);
     fixture.lose_leases_before_appends(2);
     let (publisher, receiver, dispatcher) = fixture.publisher();
-    dispatcher.give(Channel::Push, RouteBatch { routes: vec![fresh], read_at: Instant::now() });
+    dispatcher.give(Channel::Push, due(vec![fresh]));
     let stop = CancellationToken::new();
     let running = tokio::spawn(publisher.run(receiver, stop.clone()));
     let started = Instant::now();
@@ -101,7 +101,7 @@ async fn what_was_just_accepted_does_not_wait_for_the_scan_lock() {
     let (publisher, receiver, dispatcher) = fixture.publisher();
     fixture.hold_scan_lock().await;
     fixture.put([route(1, 0)]);
-    dispatcher.give(Channel::Push, RouteBatch { routes: vec![route(1, 0)], read_at: Instant::now() });
+    dispatcher.give(Channel::Push, due(vec![route(1, 0)]));
     let stop = CancellationToken::new();
     stop.cancel();
     timeout(BOUND, publisher.run(receiver, stop)).await.expect("it stops");
@@ -115,7 +115,7 @@ async fn a_lease_that_runs_out_before_the_append_is_shown_as_lost_to_others_and_
     fixture.lose_leases_before_appends(1);
     let (publisher, receiver, dispatcher) = fixture.publisher();
     let health = publisher.health.clone();
-    dispatcher.give(Channel::Push, RouteBatch { routes: vec![route(1, 0)], read_at: Instant::now() });
+    dispatcher.give(Channel::Push, due(vec![route(1, 0)]));
     let stop = CancellationToken::new();
     stop.cancel();
     timeout(BOUND, publisher.run(receiver, stop)).await.expect("it stops");
@@ -133,7 +133,7 @@ async fn routes_whose_leases_ran_out_are_read_again_in_parts_if_all_at_once_take
     // Only dispatched routes are published.
     fixture.hold_scan_lock().await;
     let (publisher, receiver, dispatcher) = fixture.publisher();
-    dispatcher.give(Channel::Push, RouteBatch { routes, read_at: Instant::now() });
+    dispatcher.give(Channel::Push, due(routes));
     let stop = CancellationToken::new();
     let running = tokio::spawn(publisher.run(receiver, stop.clone()));
     fixture.until(|world| world.database.live_count() == 0).await;

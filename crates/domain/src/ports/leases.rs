@@ -1,15 +1,14 @@
-//! Publishing: leases and the markers that replace them, the scan lock, and the outbound streams.
+//! Leases and permits, the markers of what was appended, and the scan lock.
 
 use std::future::Future;
 use std::time::Duration;
 
 use super::StoreError;
 use crate::operations::Target;
-use crate::outbound::OutboundEntry;
 use crate::republish::{Acknowledged, ServerId};
 use crate::route::{Channel, LiveRoute, RouteKey};
 
-/// The token that identifies a publisher's own leases: one for each chunk.
+/// The token that identifies a publisher's own leases, one for each chunk, or its permit.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct LeaseToken(pub String);
 
@@ -65,22 +64,17 @@ pub enum LeaseOutcome {
     Published(Acknowledged),
 }
 
-/// The result of one append.
-#[must_use]
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Append {
-    /// The entry is in the stream, appended now or by an earlier call.
-    Done(Acknowledged),
-    /// The lease has expired, or another publisher holds it. Nothing was appended.
-    LeaseLost,
-    /// The stream itself returned an error. This counts as a failed attempt.
-    Refused(String),
-    /// Redis cannot append at present (memory, read-only, loading). This does not count as an attempt.
-    Outage(String),
-}
-
-/// Leases, which make publishing exclusive, and published markers.
+/// Leases, which make publishing exclusive, permits, and published markers.
 pub trait LeaseStore: Send + Sync {
+    /// Permits appends to the stream of `channel` under `token`, which is new, until `ttl` is over
+    /// ([`super::Outbound::append`]). A permit is never extended.
+    fn grant_permit(
+        &self,
+        channel: Channel,
+        token: &LeaseToken,
+        ttl: Duration,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send;
+
     /// Acquires the leases for `token`. A lease that the token already holds is renewed. A marker of the
     /// entry that a route replaces gives way to the lease; any other marker means that the entry is in the
     /// stream.
@@ -125,18 +119,4 @@ pub trait LeaseStore: Send + Sync {
         markers: &[(&RouteKey, &str)],
         ttl: Duration,
     ) -> impl Future<Output = Result<bool, StoreError>> + Send;
-}
-
-/// Appends to the outbound streams.
-pub trait Outbound: Send + Sync {
-    /// For each entry, atomically: if `token` still holds the lease, appends the entry and replaces the lease
-    /// with the published marker, which expires after `dedupe_ttl`. The outcomes have the order of the
-    /// entries.
-    fn append(
-        &self,
-        channel: Channel,
-        entries: &[(&RouteKey, &OutboundEntry<'_>)],
-        token: &LeaseToken,
-        dedupe_ttl: Duration,
-    ) -> impl Future<Output = Result<Vec<Append>, StoreError>> + Send;
 }

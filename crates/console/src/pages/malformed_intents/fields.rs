@@ -2,7 +2,7 @@
 
 use domain::conflict::Difference;
 use domain::intent::FIELDS;
-use domain::malformed::{FailureCode, StoredPart, read_fields, text_of};
+use domain::malformed_intent::{FailureCode, StoredPart, read_fields, text_of};
 use maud::{Markup, html};
 use serde_json::Value;
 

@@ -11,7 +11,7 @@ use api::view::{MalformedIntents, MalformedIntentsPage};
 use clap::{Args, Subcommand};
 use domain::catalog::Catalog;
 use domain::conflict::{Conflict, Difference};
-use domain::malformed::rule_of;
+use domain::malformed_intent::rule_of;
 use domain::ports::Queries;
 use domain::query::{MalformedFilter, MalformedPlace, MalformedSummary, StoredMalformedIntent};
 use domain::resubmit::ResubmittedOutcome;

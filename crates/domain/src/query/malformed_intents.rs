@@ -8,7 +8,7 @@ use super::cursor::{Place, Query};
 use crate::catalog::Catalog;
 use crate::conflict::Conflict;
 use crate::document::{Guarded, raw_fields_schema, stored_json};
-use crate::malformed::MalformedKey;
+use crate::malformed_intent::MalformedKey;
 use crate::record::IdempotencyKey;
 use crate::resubmit::ResubmittedOutcome;
 

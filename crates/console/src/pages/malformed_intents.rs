@@ -10,7 +10,7 @@ use axum::extract::{Path, RawQuery, State};
 use axum::routing::get;
 use domain::catalog::Catalog;
 use domain::conflict::Conflict;
-use domain::malformed::{FailureCode, rule_of};
+use domain::malformed_intent::{FailureCode, rule_of};
 use domain::personal::{Document, Sight};
 use domain::ports::Queries;
 use domain::query::{

@@ -4,7 +4,7 @@ use crate::world::World;
 
 /// Inserts records `1-0` to `<records>-0`, accepted an hour ago, each with a dead letter by push and one by
 /// e-mail to a user of its own.
-pub(crate) async fn insert_dead_letters(world: &World, records: u32) {
+pub async fn insert_dead_letters(world: &World, records: u32) {
     let sql = format!(
         r#"INSERT INTO records (notification_id, notification_type, producer, audience_kind, recipient_user_ids, payload_json,
             idempotency_key, request_fingerprint, occurred_at, accepted_at, updated_at, idempotency_expires_at)

@@ -86,12 +86,14 @@ pub fn read_fields(json: &str) -> Option<Vec<(StoredPart, StoredPart)>> {
 }
 
 /// The fields in `json` as received; `None` if not all of them were kept, or this service did not write it.
+/// An entry has fields, so those of a row without any were erased.
 pub fn whole_fields(json: &str) -> Option<RawFields> {
     let whole = |part| match part {
         StoredPart::Whole(bytes) => Some(bytes),
         StoredPart::Truncated { .. } | StoredPart::Omitted(_) => None,
     };
-    read_fields(json)?.into_iter().map(|(name, value)| Some((whole(name)?, whole(value)?))).collect()
+    let fields = read_fields(json).filter(|fields| !fields.is_empty())?;
+    fields.into_iter().map(|(name, value)| Some((whole(name)?, whole(value)?))).collect()
 }
 
 fn read(part: JsonPart) -> Option<StoredPart> {
@@ -110,7 +112,7 @@ fn read(part: JsonPart) -> Option<StoredPart> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::malformed::KeptFields;
+    use crate::malformed_intent::KeptFields;
 
     fn whole(text: &[u8]) -> StoredPart {
         StoredPart::Whole(text.to_vec())
@@ -128,9 +130,18 @@ mod tests {
         let fields = RawFields::from_iter([("a", vec![0xff; 17 << 20])]);
         let stored = read_fields(&KeptFields::of(fields).text()).expect("written by this service");
         let StoredPart::Truncated { bytes, head, .. } = &stored[0].1 else { panic!("it was too long") };
-        assert_eq!((*bytes, head.len()), (17 << 20, crate::malformed::TRUNCATED_HEAD));
+        assert_eq!((*bytes, head.len()), (17 << 20, crate::malformed_intent::TRUNCATED_HEAD));
         let json = r#"[[{"omitted":{"fields":3}},{"omitted":{"bytes":9}}]]"#;
         assert_eq!(read_fields(json), Some(vec![(StoredPart::Omitted(3), StoredPart::Omitted(9))]));
+    }
+
+    #[test]
+    fn only_fields_that_were_all_kept_are_whole() {
+        let fields = RawFields::from_iter([("a", b"x".to_vec())]);
+        assert_eq!(whole_fields(r#"[["a","x"]]"#), Some(fields));
+        for json in [r#"[["a",{"omitted":{"bytes":9}}]]"#, "[]", "{}"] {
+            assert_eq!(whole_fields(json), None, "{json}");
+        }
     }
 
     #[test]

@@ -27,12 +27,12 @@ pub trait AcceptanceFixture {
     fn malformed(&self) -> impl Future<Output = Vec<String>>;
 }
 
-/// Runs every case of [`crate::contract::acceptance`], each on a fixture of its own.
+/// Runs every case of [`crate::contract::accept`], each on a fixture of its own.
 #[macro_export]
 macro_rules! acceptance_contract {
     ($fixture:expr) => {
         $crate::contract_cases!(
-            acceptance, $fixture;
+            accept, $fixture;
             a_batch_writes_records_routes_malformed_rows_and_checkpoint_together,
             a_batch_without_a_checkpoint_to_move_leaves_every_checkpoint,
             a_key_that_was_taken_meanwhile_leaves_nothing_of_the_batch,

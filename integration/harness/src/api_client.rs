@@ -2,17 +2,19 @@
 
 use std::path::PathBuf;
 
-use harness::{HttpResponse, Service, ServiceBuilder, request, wait_for};
 use serde_json::{Value, json};
 
 use crate::world::*;
+use crate::{HttpResponse, Service, ServiceBuilder, request, wait_for};
 
-/// The tokens of the tests.
-pub(crate) const PRODUCER: &str = "producer-token";
-pub(crate) const OTHER: &str = "other-token";
-pub(crate) const OPERATOR: &str = "operator-token";
-/// Their entries, with their SHA-256.
-pub(crate) const TOKENS: &str = r#"
+/// The token of the producer `game_master`.
+pub const PRODUCER: &str = "producer-token";
+/// The token of the producer `geoprofile`.
+pub const OTHER: &str = "other-token";
+/// The token of an operator.
+pub const OPERATOR: &str = "operator-token";
+/// The entries of these tokens, with their SHA-256.
+pub const TOKENS: &str = r#"
 [[token]]
 name = "game"
 sha256 = "765221e4754f2968efae220b7185addd7b4a9dbaed428d78c7736b8ae14f4e72"
@@ -30,10 +32,14 @@ role = "operator"
 "#;
 
 /// A tokens file, removed with the test.
-pub(crate) struct TokensFile(pub(crate) PathBuf);
+pub struct TokensFile(
+    /// The path.
+    pub PathBuf,
+);
 
 impl TokensFile {
-    pub(crate) fn new(world: &World) -> Self {
+    /// Writes the file.
+    pub fn new(world: &World) -> Self {
         let name = format!("tokens-{}-{}.toml", std::process::id(), world.redis.port());
         let path = std::env::temp_dir().join(name);
         std::fs::write(&path, TOKENS).expect("there is a temporary folder");
@@ -47,14 +53,15 @@ impl Drop for TokensFile {
     }
 }
 
-pub(crate) fn with_api(service: ServiceBuilder, tokens: &TokensFile) -> ServiceBuilder {
+/// The service with its HTTP API, on a free port.
+pub fn with_api(service: ServiceBuilder, tokens: &TokensFile) -> ServiceBuilder {
     service
         .env("NOTIFICATION_API_HTTP_ADDR", "127.0.0.1:0")
         .env("NOTIFICATION_API_TOKENS_FILE", tokens.0.display().to_string())
 }
 
 /// `game.turn.ready` for two users, as a body.
-pub(crate) fn body(turn: u32) -> Value {
+pub fn body(turn: u32) -> Value {
     json!({
         "notification_type": "game.turn.ready",
         "audience_kind": "user",
@@ -64,7 +71,8 @@ pub(crate) fn body(turn: u32) -> Value {
     })
 }
 
-pub(crate) async fn try_ask(
+/// Sends a request with a token. `Err` if the connection ends before the whole response.
+pub async fn try_ask(
     addr: &str,
     token: &str,
     method: &str,
@@ -81,7 +89,8 @@ pub(crate) async fn try_ask(
     request(addr, method, path, &headers, body).await
 }
 
-pub(crate) async fn ask(
+/// Sends a request with a token, and returns the response.
+pub async fn ask(
     service: &Service,
     token: &str,
     method: &str,
@@ -92,18 +101,20 @@ pub(crate) async fn ask(
     try_ask(&service.api_addr(), token, method, path, key, body).await.expect("the API answers")
 }
 
-pub(crate) async fn send(service: &Service, key: &str, body: &Value) -> HttpResponse {
+/// Submits an intent as the producer `game_master`.
+pub async fn send(service: &Service, key: &str, body: &Value) -> HttpResponse {
     ask(service, PRODUCER, "POST", "/v1/intents", Some(key), &body.to_string()).await
 }
 
 /// Sends an intent until it is accepted, as a producer does while the service is not available.
-pub(crate) async fn accept(service: &Service, key: &str, body: &Value) {
+pub async fn accept(service: &Service, key: &str, body: &Value) {
     let answer = wait_for("the intent is answered", BOUND, async || {
         Some(send(service, key, body).await).filter(|answer| answer.status != 503)
     });
     assert_eq!(answer.await.status, 202);
 }
 
-pub(crate) async fn read(service: &Service, token: &str, path: &str) -> HttpResponse {
+/// Sends a GET with a token.
+pub async fn read(service: &Service, token: &str, path: &str) -> HttpResponse {
     ask(service, token, "GET", path, None, "").await
 }

@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use anyhow::{Context, anyhow};
-use domain::malformed::{StoredPart, read_fields, text_of};
+use domain::malformed_intent::{StoredPart, read_fields, text_of};
 
 use crate::commands::Failure;
 use crate::commands::operators::Cell;
