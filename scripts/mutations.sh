@@ -26,7 +26,8 @@ for name in "$@"; do
     git -C "$tree" checkout -q -- .
     git -C "$tree" apply "$patch"
     (cd "$tree" && cargo build -q -p simulation)
-    if found=$("$CARGO_TARGET_DIR/debug/simulation" --seeds "$seeds" --first | grep -m 1 '^seed [0-9]*: '); then
+    "$CARGO_TARGET_DIR/debug/simulation" --seeds "$seeds" --first >"$tree/found" || true
+    if found=$(grep -m 1 '^seed [0-9]*: ' "$tree/found"); then
         seed=${found#seed }
         violated=$(echo "$found" | cut -d ' ' -f 3)
         echo "| $name | ${seed%%:*} | $violated |"

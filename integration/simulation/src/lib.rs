@@ -6,7 +6,7 @@
 //!
 //! - `faults.rs` has the faults, `plan.rs` draws them, `world.rs` lets them happen.
 //! - `network.rs` has the calls between processes and servers.
-//! - `replica.rs` wires the workers, `producers.rs` sends the intents.
+//! - `replica.rs` wires the workers, `producers.rs` sends the intents, `operators.rs` changes routes.
 //! - `check.rs` has the invariants, `audit.rs` runs the audit of the service.
 //!
 //! It deliberately lacks the statements and scripts of the real stores: the contract suites of the harness
@@ -20,6 +20,7 @@ mod clock;
 mod dice;
 mod faults;
 mod network;
+mod operators;
 mod outbox_storage;
 mod outbox_streams;
 mod plan;
@@ -33,6 +34,6 @@ mod trace;
 mod world;
 
 pub use faults::{DirectoryFault, Fault, FaultKind, PostgresFault, RedisFault, ReplicaFault};
-pub use plan::{Plan, PlannedIntent, Way};
+pub use plan::{Operation, Plan, PlannedIntent, PlannedOperation, Way};
 pub use run::{Report, simulate};
 pub use shrink::{relevant, shrink};

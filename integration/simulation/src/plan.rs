@@ -1,5 +1,6 @@
-//! The plan of one simulation: replicas, intents and faults. A seed determines it.
+//! The plan of one simulation: replicas, intents, faults and operations. A seed determines it.
 
+use std::fmt;
 use std::time::Duration;
 
 use domain::route::Channel;
@@ -17,6 +18,10 @@ const RECONNECT: Duration = Duration::from_secs(3);
 const OVERLAP: Duration = Duration::from_secs(3);
 /// The most faults of one plan.
 const MAX_FAULTS: u64 = 5;
+/// The most operations that a plan draws.
+const MAX_OPERATIONS: u64 = 3;
+/// The time before and after a fault begins in which operations are beside it.
+const BESIDE: Duration = Duration::from_secs(3);
 /// The most replicas.
 const MAX_REPLICAS: u64 = 4;
 
@@ -31,6 +36,41 @@ pub struct Plan {
     pub intents: Vec<PlannedIntent>,
     /// The faults, in the order of their times.
     pub faults: Vec<Fault>,
+    /// The operations of operators.
+    pub operations: Vec<PlannedOperation>,
+}
+
+/// An operation that an operator begins.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PlannedOperation {
+    /// The time of its first request.
+    pub at: Duration,
+    /// The operation.
+    pub kind: Operation,
+}
+
+/// An operation of an operator.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[expect(missing_docs, reason = "the names of the fields say what they are")]
+pub enum Operation {
+    /// The routes of a channel are held for this time, and then released.
+    Hold { channel: Channel, time: Duration },
+    /// The live routes of a channel are cancelled.
+    Cancel { channel: Channel },
+    /// All dead letters are replayed.
+    Replay,
+    /// The client event of the first recipient of the intent with this number is sent again.
+    Resend { intent: usize },
+}
+
+impl Operation {
+    /// The time until the operation is complete, if no store fails.
+    fn time(self) -> Duration {
+        match self {
+            Self::Hold { time, .. } => time,
+            Self::Cancel { .. } | Self::Replay | Self::Resend { .. } => Duration::ZERO,
+        }
+    }
 }
 
 /// An intent that a producer sends.
@@ -98,14 +138,16 @@ impl Plan {
         }
         faults.sort_by_key(|fault| fault.at);
         let intents = intents(&dice);
-        Self { seed, replicas, intents, faults }
+        let operations = operations(&Dice::new(seed, "operations"), &faults, intents.len());
+        Self { seed, replicas, intents, faults, operations }
     }
 
     /// The time at which every fault has ended, and every intent was sent.
     pub(crate) fn calm_begins(&self) -> Duration {
         let faults = self.faults.iter().map(|fault| fault.at + fault.kind.time());
         let intents = self.intents.iter().map(|intent| intent.at);
-        faults.chain(intents).max().unwrap_or_default() + RECONNECT
+        let operations = self.operations.iter().map(|operation| operation.at + operation.kind.time());
+        faults.chain(intents).chain(operations).max().unwrap_or_default() + RECONNECT
     }
 
     /// True if PostgreSQL loses records that it had committed.
@@ -170,6 +212,19 @@ impl Plan {
         self.faults.iter().any(replaces)
     }
 
+    /// True if routes are cancelled.
+    pub(crate) fn cancels(&self) -> bool {
+        self.operations.iter().any(|operation| matches!(operation.kind, Operation::Cancel { .. }))
+    }
+
+    /// True if Redis loses what it had acknowledged.
+    pub(crate) fn loses_entries(&self) -> bool {
+        let loses = |fault: &Fault| {
+            matches!(fault.kind, FaultKind::Redis(RedisFault::Crash { .. } | RedisFault::Failover { .. }))
+        };
+        self.faults.iter().any(loses)
+    }
+
     /// True if attempts fail because of a fault, which count.
     pub(crate) fn fails_attempts(&self) -> bool {
         let refuses = |fault: &Fault| matches!(fault.kind, FaultKind::Redis(RedisFault::Refuses { .. }));
@@ -189,15 +244,59 @@ impl Plan {
     /// The kinds of the faults with their times, one on each line.
     pub fn describe(&self) -> String {
         let faults = self.faults.iter().map(|fault| format!("  {fault}\n"));
+        let operations = self.operations.iter().map(|operation| format!("  {operation}\n"));
         let replicas = self.replicas.len();
         format!(
             "seed {}: {replicas} replicas with clocks {:?} ms, {} intents\n{}",
             self.seed,
             self.replicas,
             self.intents.len(),
-            faults.collect::<String>()
+            faults.chain(operations).collect::<String>()
         )
     }
+}
+
+impl fmt::Display for PlannedOperation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:>6} ms an operator: {:?}", self.at.as_millis(), self.kind)
+    }
+}
+
+/// Operations in every second plan, mostly beside a fault. No channel is held twice, and no intent is sent
+/// again twice.
+fn operations(dice: &Dice, faults: &[Fault], intents: usize) -> Vec<PlannedOperation> {
+    let mut operations: Vec<PlannedOperation> = Vec::new();
+    if dice.permille(500) {
+        return operations;
+    }
+    for _ in 0..dice.between(1, MAX_OPERATIONS) {
+        let beside = dice.one(faults).filter(|_| dice.permille(700));
+        let at = match beside {
+            Some(fault) => fault.at.saturating_sub(BESIDE) + dice.millis(0, (BESIDE * 2).as_millis() as u64),
+            None => dice.millis(FAULTS_BEGIN.as_millis() as u64, FAULTS_LAST.as_millis() as u64),
+        };
+        let channel = if dice.permille(500) { Channel::Push } else { Channel::Email };
+        let kind = match dice.between(0, 9) {
+            0..=3 => Operation::Hold { channel, time: dice.millis(500, 15_000) },
+            4..=6 => Operation::Cancel { channel },
+            7 => Operation::Replay,
+            _ => Operation::Resend { intent: usize::try_from(dice.between(0, intents as u64)).unwrap_or(0) },
+        };
+        let is_repeated = operations.iter().any(|earlier| match (earlier.kind, kind) {
+            (Operation::Hold { channel: one, .. }, Operation::Hold { channel: other, .. }) => one == other,
+            (Operation::Resend { intent: one }, Operation::Resend { intent: other }) => one == other,
+            _ => false,
+        });
+        if let (Operation::Hold { .. }, true) = (kind, dice.permille(500)) {
+            // What is held can be cancelled.
+            operations.push(PlannedOperation { at: at + BESIDE, kind: Operation::Cancel { channel } });
+        }
+        if !is_repeated {
+            operations.push(PlannedOperation { at, kind });
+        }
+    }
+    operations.sort_by_key(|operation| operation.at);
+    operations
 }
 
 /// A few intents before the first fault, and the others in bursts beside the faults.

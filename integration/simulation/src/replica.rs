@@ -20,9 +20,9 @@ use opentelemetry::global::meter;
 use outbox::{Relay, RelayId, RelaySettings};
 use tokio_util::sync::CancellationToken;
 use workers::{
-    CurrentHolds, Health, Intake, IntakeSettings, Metrics, NextDue, Ports, PublishSettings, Receiver,
-    RepublishSettings, Republisher, RoutePublisher, SubmissionIntake, SubmissionQueue, Traces, dispatch,
-    submission_queue,
+    CurrentHolds, Health, HoldRelease, Intake, IntakeSettings, Metrics, NextDue, Ports, PublishSettings,
+    Receiver, RepublishSettings, Republisher, RoutePublisher, SubmissionIntake, SubmissionQueue, Traces,
+    dispatch, submission_queue,
 };
 
 use crate::clock::MachineClock;
@@ -37,14 +37,14 @@ use crate::world::World;
 pub(crate) const STREAM: &str = "notification:intents";
 
 /// The configuration of the service: the defaults, except where a shorter time makes a run shorter.
-const LEASE_TTL: Duration = Duration::from_secs(5);
+pub(crate) const LEASE_TTL: Duration = Duration::from_secs(5);
 pub(crate) const DEDUPE_TTL: Duration = Duration::from_secs(30);
 const REPUBLISH_WINDOW: Duration = Duration::from_secs(600);
 const READ_BLOCK: Duration = Duration::from_secs(2);
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 const LOCK_TTL: Duration = Duration::from_secs(30);
 const OUTBOX_LEASE: Duration = Duration::from_secs(15);
-const OUTBOX_POLL_INTERVAL: Duration = Duration::from_secs(1);
+const OUTBOX_POLL_INTERVAL: Duration = Duration::from_millis(2_500);
 const BACKOFF: BackoffBounds = BackoffBounds { min: Duration::from_secs(1), max: Duration::from_secs(20) };
 pub(crate) const PUSH_MAX_ATTEMPTS: u32 = 3;
 pub(crate) const EMAIL_MAX_ATTEMPTS: u32 = 7;
@@ -225,6 +225,12 @@ impl Wiring<'_> {
             health: Health::new("republish"),
         };
         tokio::spawn(republisher.run(stop.clone()));
+        let release = HoldRelease {
+            store: self.remote(&postgres.database, &postgres.server),
+            clock: Arc::clone(self.clock),
+            health: Health::new("release"),
+        };
+        tokio::spawn(release.run(stop.clone()));
         self.spawn_relay();
         queue
     }

@@ -8,7 +8,8 @@ use tokio::runtime::Builder;
 use tokio::time::{sleep, sleep_until};
 
 use crate::audit::discrepancies;
-use crate::check::violations;
+use crate::check::{may_be_cancelled_late, violations};
+use crate::operators::operate;
 use crate::plan::Plan;
 use crate::producers::produce;
 use crate::world::World;
@@ -51,6 +52,9 @@ async fn run(plan: Plan, keeps_trace: bool) -> Report {
     for intent in world.plan.intents.clone() {
         tokio::spawn(produce(Arc::clone(&world), intent));
     }
+    for (number, operation) in world.plan.operations.clone().into_iter().enumerate() {
+        tokio::spawn(operate(Arc::clone(&world), number, operation));
+    }
     // Cannot fail: no fault panics.
     faults.await.expect("all faults have ended");
     let calm = world.started + world.plan.calm_begins();
@@ -66,6 +70,9 @@ async fn run(plan: Plan, keeps_trace: bool) -> Report {
         found = discrepancies(&world).await;
         // Above, each entry that is repeated was excused.
         found.retain(|found| !found.contains("DuplicateOutboundEntry"));
+        if world.plan.cancels() && may_be_cancelled_late(&world) {
+            found.retain(|found| !found.contains("OutboundEntryNotPublished"));
+        }
     }
     Report { violations: found, hash: world.trace.hash(), trace: world.trace.lines() }
 }

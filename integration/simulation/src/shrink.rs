@@ -6,6 +6,9 @@ use crate::run::{Report, simulate};
 /// The most simulations of one shrinking.
 const MAX_RUNS: usize = 150;
 
+/// Removes the element at a place from a list of a plan.
+type Remove = fn(&mut Plan, usize);
+
 /// The invariant that a violation is about.
 fn invariant(violation: &str) -> &str {
     violation.split(' ').next().unwrap_or_default()
@@ -28,12 +31,20 @@ pub fn shrink(plan: &Plan, report: &Report) -> (Plan, Report) {
         }
         is_shorter
     };
-    let mut at = 0;
-    while at < plan.faults.len() {
-        let mut shorter = plan.clone();
-        shorter.faults.remove(at);
-        if !try_plan(&mut plan, &mut shortest, shorter) {
-            at += 1;
+    let parts: [(usize, Remove); 2] = [
+        (plan.faults.len(), |plan, at| {
+            plan.faults.remove(at);
+        }),
+        (plan.operations.len(), |plan, at| {
+            plan.operations.remove(at);
+        }),
+    ];
+    for (length, remove) in parts {
+        // From the last to the first, so that the others keep their places.
+        for at in (0..length).rev() {
+            let mut shorter = plan.clone();
+            remove(&mut shorter, at);
+            try_plan(&mut plan, &mut shortest, shorter);
         }
     }
     let mut step = plan.intents.len() / 2;

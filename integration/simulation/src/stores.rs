@@ -167,6 +167,9 @@ pub(crate) struct LedgerState {
     pub(crate) responses: BTreeMap<String, BTreeSet<String>>,
     /// The keys of committed outbox events.
     pub(crate) events: BTreeSet<String>,
+    /// The routes that operators asked to send again, each with `true` if that was done, `false` if not, and
+    /// `None` if the operator does not know.
+    pub(crate) resent: BTreeMap<String, Option<bool>>,
     /// Keys and entries that a server lost before another one had them. No service can recover them.
     pub(crate) excused: BTreeSet<String>,
     pub(crate) excused_entries: BTreeSet<EntryId>,
