@@ -17,8 +17,8 @@ PEERS := integration/bench/peers
 # (tokio without test-util), and would compile tokio and everything that depends on it again. With these flags, clippy has
 # one set of artefacts, and build and test share the other; all share build scripts and macros.
 
-# Three times as many tests at a time as there are processors: most of their time they wait for servers and for time to pass.
-TEST_THREADS := $(or $(RUST_TEST_THREADS),$(shell expr 3 '*' "$$(getconf _NPROCESSORS_ONLN)"))
+# Four times as many tests at a time as there are processors: most of their time they wait for servers and for time to pass.
+TEST_THREADS := $(or $(RUST_TEST_THREADS),$(shell expr 4 '*' "$$(getconf _NPROCESSORS_ONLN)"))
 
 .PHONY: help
 help: ## list the targets
@@ -41,16 +41,19 @@ lint-tools:
 run: tools ## start everything on this machine, to try it out; Ctrl-C stops it
 	@exec cargo run -p app --bin notification -- dev
 
-# The integration tests run the service's binary, so it is built before them. The smoke run of the benchmark comes before
-# the tests, so that their summary is printed last.
+# The integration tests run the service's binary, so it is built before them. The smoke run of the benchmark runs beside the
+# tests and prints only if it fails, so that their summary is printed last.
 .PHONY: test
 test: test-tools ## everything that must pass before a change is merged: format, clippy, documentation, every test
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --features integration-tests/large -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
 	cargo build --workspace --bins --tests
-	$(TARGET)/debug/bench --smoke
-	RUST_TEST_THREADS=$(TEST_THREADS) cargo test --workspace
+	@echo 'bench --smoke runs beside the tests'; \
+	nice $(TARGET)/debug/bench --smoke >$(TARGET)/bench-smoke.log 2>&1 & smoke=$$!; tests=0; \
+	RUST_TEST_THREADS=$(TEST_THREADS) cargo test --workspace || tests=$$?; \
+	wait $$smoke || { cat $(TARGET)/bench-smoke.log; echo 'bench --smoke failed' >&2; exit 1; }; \
+	exit $$tests
 
 .PHONY: check
 check: test ## the same as test
@@ -114,6 +117,19 @@ SEEDS ?= 1000000
 .PHONY: simulate
 simulate: ## the workers on simulated servers under faults, SEEDS=1000000 times
 	cargo run --release -p simulation -- --seeds $(SEEDS)
+
+# Optimised, so that thousands of cases fit into an hour. A failing case is printed with the command that replays it.
+CASES ?= 2000
+.PHONY: torture
+torture: test-tools ## kill the program at each boundary, beside each fault of a store, CASES=2000 times; writes the table
+	cargo build --release -p app --bin notification -p torture --bin torture
+	@exec $(TARGET)/release/torture --cases $(CASES) --write docs/reliability.md
+
+MINUTES ?= 60
+.PHONY: soak
+soak: test-tools ## a steady load beside kills and crashes, for MINUTES=60; writes its figures into docs/reliability.md
+	cargo build --release -p app --bin notification -p torture --bin soak
+	@exec $(TARGET)/release/soak --minutes $(MINUTES) --write docs/reliability.md
 
 .PHONY: mutations
 mutations: ## break the code on purpose, and require that the simulation finds it

