@@ -4,10 +4,14 @@ use std::any::Any;
 use std::time::{Duration, Instant};
 
 use tokio::task::{JoinSet, LocalSet};
+use tokio::time::timeout;
 
 use crate::Case;
 use crate::clock::remove_library;
 use crate::site::stop_free_servers;
+
+/// The time within which a case ends, whatever hangs.
+const CASE_BOUND: Duration = Duration::from_secs(600);
 
 /// A case that has ended.
 #[derive(Debug)]
@@ -51,7 +55,10 @@ fn one(case: Case) -> Finished {
     let running = case.clone();
     let thread = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        LocalSet::new().block_on(&runtime.expect("a runtime"), running.run())
+        LocalSet::new().block_on(&runtime.expect("a runtime"), async {
+            let killed = timeout(CASE_BOUND, running.run()).await;
+            killed.unwrap_or_else(|_| panic!("the case has not ended after {CASE_BOUND:?}"))
+        })
     });
     let outcome = thread.join().map_err(|panic| message(&*panic));
     Finished { case, outcome, took: started.elapsed() }

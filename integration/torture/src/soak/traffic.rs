@@ -10,7 +10,7 @@ use redis::streams::{StreamId, StreamReadReply};
 use redis::{AsyncConnectionConfig, RedisResult};
 use store_redis::append_command;
 use tokio::task::{JoinHandle, JoinSet};
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::within;
 
@@ -92,11 +92,12 @@ impl Traffic {
         Self { tally, producer: Mutex::new(Some(producer)), consumer }
     }
 
-    /// Waits until every intent is sent, and for at most this time until every entry has arrived.
+    /// Waits until every intent is sent, then until every entry has arrived, each for at most this time.
     pub(crate) async fn finish(&self, bound: Duration) {
         let producer = self.producer.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(producer) = producer {
-            producer.await.expect("no producer panics");
+            let ended = timeout(bound, producer).await.expect("producers end with their last intent");
+            ended.expect("no producer panics");
         }
         within(bound, async || self.lost() == 0).await;
         self.consumer.abort();
@@ -104,7 +105,8 @@ impl Traffic {
 
     /// The promises that are broken.
     pub(crate) fn broken(&self) -> Vec<String> {
-        let (mut broken, lost) = (self.tally.state().broken.clone(), self.lost());
+        let lost = self.lost();
+        let mut broken = self.tally.state().broken.clone();
         broken.extend((lost > 0).then(|| format!("{lost} entries are lost")));
         broken
     }
