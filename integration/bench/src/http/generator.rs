@@ -18,9 +18,9 @@ use crate::measure::percentile;
 /// The name with which this program runs as the load generator.
 pub(crate) const NAME: &str = "generator";
 /// The most times that a request is sent.
-const MAX_ATTEMPTS: u32 = 10;
+pub(super) const MAX_ATTEMPTS: u32 = 10;
 /// The pause before a request is sent again.
-const REPEAT_PAUSE: Duration = Duration::from_millis(50);
+pub(super) const REPEAT_PAUSE: Duration = Duration::from_millis(50);
 /// The step that sends the requests of the load.
 pub(crate) const SEND: &str = "send";
 
@@ -159,6 +159,12 @@ fn of_request(load: &RequestLoad, place: usize) -> u32 {
     load.batch.min(load.intents.saturating_sub(before))
 }
 
+/// Returns true if a request with this status must be sent again. A repeated request may find the claim of
+/// the attempt that failed.
+pub(super) fn is_undecided(status: u16, is_repeat: bool) -> bool {
+    status == 503 || (is_repeat && status == 409)
+}
+
 /// The meaning of a response for the client.
 enum Judgement {
     /// Every intent of the request is accepted, now or before.
@@ -168,8 +174,7 @@ enum Judgement {
 }
 
 fn judge(answer: &ClientResponse<'_>, is_batch: bool, is_repeat: bool) -> anyhow::Result<Judgement> {
-    // A repeated request may find the claim of the attempt that failed.
-    if answer.status == 503 || (is_repeat && answer.status == 409) {
+    if is_undecided(answer.status, is_repeat) {
         return Ok(Judgement::Undecided);
     }
     if !is_batch {

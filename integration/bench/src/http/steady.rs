@@ -10,6 +10,7 @@ use tokio::task::JoinSet;
 
 use super::ApiService;
 use super::client::{self, ClientConnection, ROUTES};
+use super::generator::{MAX_ATTEMPTS, REPEAT_PAUSE, is_undecided};
 use crate::figure::Figure;
 use crate::latency::{Percentiles, observed, steady};
 use crate::load::Steady;
@@ -121,10 +122,17 @@ pub(super) async fn send(load: Steady, api: &ApiService) -> anyhow::Result<Vec<A
         let mut connection = free.recv().await.context("no connection is left")?;
         let give = give.clone();
         sending.spawn(async move {
-            let answer = connection.exchange(&request).await?;
-            let answered = Instant::now();
-            answer.expect(202)?;
-            let body: Value = answer.json()?;
+            let mut attempts = 1;
+            let (body, answered): (Value, _) = loop {
+                let answer = connection.exchange(&request).await?;
+                let answered = Instant::now();
+                if attempts == MAX_ATTEMPTS || !is_undecided(answer.status, attempts > 1) {
+                    answer.expect(202)?;
+                    break (answer.json()?, answered);
+                }
+                attempts += 1;
+                tokio::time::sleep(REPEAT_PAUSE).await;
+            };
             let id = body["notification_id"].as_str().context("an answer without an id")?.to_owned();
             give.send(connection).await?;
             anyhow::Ok(AcceptedIntent { id, due: due.into_std(), answered })
