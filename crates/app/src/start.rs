@@ -37,8 +37,9 @@ pub(crate) const START_TIMEOUT: Duration = Duration::from_secs(28);
 const MIGRATION_TIMEOUT: Duration = Duration::from_secs(25);
 /// The largest value that intake can read safely, in bytes. Redis accepts 512 MB by default.
 const MAX_SAFE_VALUE_BYTES: u64 = 16 << 20;
-/// Connections reserved for locks, so that a lease is renewed even if all other connections are busy.
-const LOCK_CONNECTIONS: usize = 2;
+/// Connections reserved for locks, so that a lease is renewed even if all other connections are busy. One of
+/// them is the session of the leader.
+const LOCK_CONNECTIONS: usize = 3;
 /// The maximum number of connections reserved for the API's queries, so that slow queries take none from
 /// intake and publishing.
 const MAX_QUERY_CONNECTIONS: usize = 4;

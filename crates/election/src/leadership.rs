@@ -1,11 +1,12 @@
 //! Campaigns for a leadership, and a leader's term.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use ambient::error_chain;
 use lock::{Guard, LockError, LockId, LockManager, Release};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::Notice;
 
@@ -15,6 +16,8 @@ pub const TERM: Duration = Duration::from_secs(10);
 pub const LEADER_POLL_INTERVAL: Duration = Duration::from_secs(5);
 /// The shortest time between two campaigns: while a term is about to end, or no process leads.
 pub const CAMPAIGN_INTERVAL_MIN: Duration = Duration::from_millis(400);
+/// The interval at which a candidate checks that the session of the leader's process is open.
+pub const SESSION_POLL_INTERVAL: Duration = Duration::from_millis(900);
 
 /// A candidate's handle on one leadership.
 #[derive(Clone, Debug)]
@@ -26,8 +29,11 @@ pub struct Leadership<N> {
     /// The lock of a term that could not be released because PostgreSQL was unavailable. Without a release it
     /// would make every candidate wait, this one included, after PostgreSQL is back.
     unreleased: Arc<Mutex<Option<LockId>>>,
-    /// True for short, frequent terms, whose beginnings and ends are logged at level debug only.
+    /// True for short, frequent terms, whose beginnings and ends are logged at level debug only, and which
+    /// have no session.
     for_passes: bool,
+    /// The fence of the last term whose session this candidate has seen; zero for none.
+    seen_session: Arc<AtomicU64>,
 }
 
 impl<N: Notice + Clone> Leadership<N> {
@@ -42,10 +48,11 @@ impl<N: Notice + Clone> Leadership<N> {
             notice,
             unreleased: Arc::default(),
             for_passes: false,
+            seen_session: Arc::default(),
         }
     }
 
-    /// Logs terms at level debug, for work whose terms last only for one pass.
+    /// Logs terms at level debug and ties them to no session, for work whose terms last only for one pass.
     #[must_use]
     pub fn for_passes(self) -> Self {
         Self { for_passes: true, ..self }
@@ -54,7 +61,8 @@ impl<N: Notice + Clone> Leadership<N> {
     /// Campaigns once. Returns `None` if another process leads.
     pub async fn campaign(&self) -> Result<Option<RenewedTerm<N>>, LockError> {
         self.release_last_term().await?;
-        let Some(guard) = self.locks.try_hold(&self.key, TERM).await? else { return Ok(None) };
+        let locks = if self.for_passes { self.locks.clone() } else { self.locks.tied_to_sessions() };
+        let Some(guard) = locks.try_hold(&self.key, TERM).await? else { return Ok(None) };
         let (replica, leadership, fence) = (&*self.candidate, &*self.key, guard.fence());
         match self.for_passes {
             true => tracing::debug!(replica, leadership, fence, "leadership won"),
@@ -63,14 +71,52 @@ impl<N: Notice + Clone> Leadership<N> {
         Ok(Some(RenewedTerm { leadership: self.clone(), guard }))
     }
 
-    /// Waits until another campaign may succeed: until soon after the leader stepped down or its term ended,
-    /// otherwise for [`LEADER_POLL_INTERVAL`].
+    /// Waits until another campaign may succeed: until soon after the leader stepped down, its process died
+    /// or its term ended, otherwise for [`LEADER_POLL_INTERVAL`].
     pub async fn leader_change(&self) {
-        let interval = self.campaign_interval().await;
+        // Free or unknown: the next campaign finds out.
+        let held = self.locks.lookup(&self.key).await.ok().flatten();
+        let free_in = held.as_ref().map_or(Duration::ZERO, |held| held.free_in);
+        let interval = free_in.clamp(CAMPAIGN_INTERVAL_MIN, LEADER_POLL_INTERVAL);
         let campaign_at = Instant::now() + interval;
-        // Without a working notice the interval alone decides.
-        if self.notice.wait(interval).await.is_err() {
-            sleep_until(campaign_at).await;
+        let notified = async {
+            // Without a working notice the interval alone decides.
+            if self.notice.wait(interval).await.is_err() {
+                sleep_until(campaign_at).await;
+            }
+        };
+        tokio::select! {
+            biased;
+            () = notified => {}
+            () = self.leader_death(held.map(|held| held.fence)) => {}
+        }
+    }
+
+    /// Waits until the session of the term with this fence has ended, and releases its lock, unless another
+    /// candidate has. A term whose session was never seen may have none; it ends with its lease.
+    async fn leader_death(&self, fence: Option<u64>) {
+        let Some(fence) = fence.filter(|_| !self.for_passes) else { return std::future::pending().await };
+        loop {
+            match self.locks.has_session(&self.key, fence).await {
+                Ok(true) => {
+                    self.seen_session.store(fence, Ordering::Relaxed);
+                }
+                Ok(false) if self.seen_session.load(Ordering::Relaxed) == fence => {
+                    match self.locks.release_orphan(&self.key, fence).await {
+                        Ok(Release::Released) => {
+                            let (replica, leadership) = (&*self.candidate, &*self.key);
+                            tracing::info!(replica, leadership, fence, "the leader's session has ended");
+                            return;
+                        }
+                        // Another candidate was faster, or the leader has opened another session.
+                        Ok(Release::NotHeld) => return,
+                        Err(_) => {}
+                    }
+                }
+                // It may not have a session yet, or PostgreSQL is unavailable.
+                Ok(false) | Err(_) => {}
+            }
+            sleep(SESSION_POLL_INTERVAL).await;
         }
     }
 
@@ -91,16 +137,6 @@ impl<N: Notice + Clone> Leadership<N> {
 
     fn unreleased(&self) -> std::sync::MutexGuard<'_, Option<LockId>> {
         self.unreleased.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Returns the time until the lease ends by PostgreSQL's clock unless renewed, within the bounds of the
-    /// interval.
-    async fn campaign_interval(&self) -> Duration {
-        match self.locks.lookup(&self.key).await {
-            Ok(Some(held)) => held.free_in.clamp(CAMPAIGN_INTERVAL_MIN, LEADER_POLL_INTERVAL),
-            // Free or unknown: the next campaign finds out.
-            Ok(None) | Err(_) => CAMPAIGN_INTERVAL_MIN,
-        }
     }
 }
 

@@ -5,8 +5,10 @@
 //! may still write; the target of the writes must reject a fence lower than one that it has seen.
 //!
 //! **Failover.** A leader that steps down sends a leader-change [`Notice`], and another candidate takes over
-//! at once. After a crash or a hang another candidate takes over when the lease expires, within [`TERM`] and
-//! two seconds. A notice only saves time: candidates that miss it campaign when the lease ends by
+//! at once. A leader's term is tied to a session of PostgreSQL, which ends with its process: candidates check
+//! it every [`SESSION_POLL_INTERVAL`], and when it has ended they release the lock and campaign. A leader
+//! that hangs, or dies before a candidate has seen its session, is followed when its lease expires, within
+//! [`TERM`] and two seconds. Notices and sessions only save time: candidates campaign when the lease ends by
 //! PostgreSQL's clock, and at least every [`LEADER_POLL_INTERVAL`]. Clocks of two processes are never
 //! compared.
 //!
@@ -16,5 +18,7 @@
 mod leadership;
 mod notice;
 
-pub use leadership::{CAMPAIGN_INTERVAL_MIN, LEADER_POLL_INTERVAL, Leadership, RenewedTerm, TERM};
+pub use leadership::{
+    CAMPAIGN_INTERVAL_MIN, LEADER_POLL_INTERVAL, Leadership, RenewedTerm, SESSION_POLL_INTERVAL, TERM,
+};
 pub use notice::{NoNotice, Notice};

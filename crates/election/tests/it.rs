@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use election::{
-    CAMPAIGN_INTERVAL_MIN, LEADER_POLL_INTERVAL, Leadership, NoNotice, Notice, RenewedTerm, TERM,
+    CAMPAIGN_INTERVAL_MIN, LEADER_POLL_INTERVAL, Leadership, NoNotice, Notice, RenewedTerm,
+    SESSION_POLL_INTERVAL, TERM,
 };
 use local_servers::{Postgres, PostgresOptions};
 use lock::{LockManager, TableNames};
@@ -195,4 +196,24 @@ async fn a_term_whose_lock_is_gone_is_lost_and_stepping_down_announces_nothing()
     timeout(BOUND, term.lost()).await.expect("the renewal is refused");
     term.step_down().await;
     assert!(timeout(Duration::ZERO, notice.0.notified()).await.is_err(), "a notice was sent");
+}
+
+#[tokio::test]
+async fn a_leader_whose_session_ends_is_followed_before_its_lease_expires_and_finds_its_term_lost() {
+    let (locks, database) = database().await;
+    let (one, other) = (candidate(&locks, "one", NoNotice), candidate(&locks, "other", NoNotice));
+    let term = win(&one).await;
+    let is_open = async || locks.has_session(KEY, term.fence()).await.expect("PostgreSQL serves");
+    timeout(BOUND, async { while !is_open().await {} }).await.expect("the term has a session");
+    let change = timeout(SESSION_POLL_INTERVAL, other.leader_change()).await;
+    assert!(change.is_err() && loses(&other).await, "the leader's session is open");
+
+    let begun = Instant::now();
+    let end = "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 2
+        AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
+    server().await.execute(&database, end).await.expect("the session is ended");
+    timeout(BOUND, other.leader_change()).await.expect("the candidate notices it");
+    assert!(win(&other).await.fence() > term.fence());
+    assert!(begun.elapsed() < LEADER_POLL_INTERVAL, "{:?}", begun.elapsed());
+    timeout(BOUND, term.lost()).await.expect("the former leader notices it");
 }

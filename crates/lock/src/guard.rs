@@ -5,14 +5,16 @@
 //! process that was suspended finds its lease lost when it wakes up, but code between two awaits may run
 //! before that: check [`Guard::remaining`], and let the target of the write check the fence.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
+use crate::key::LockKey;
 use crate::store::LockStore;
 use crate::telemetry::LockOperation;
 use crate::{Extension, GrantedLock, LockError, LockId, Release};
@@ -35,13 +37,17 @@ pub struct Guard {
 struct Explicit;
 
 impl Guard {
-    pub(crate) fn start(store: Arc<LockStore>, grant: GrantedLock, schedule: RenewalSchedule) -> Self {
-        let GrantedLock { lock_id, fence, asked_at, .. } = grant;
+    pub(crate) fn start(
+        store: Arc<LockStore>,
+        key: LockKey,
+        grant: GrantedLock,
+        schedule: RenewalSchedule,
+    ) -> Self {
+        let GrantedLock { lock_id, fence, asked_at, .. } = grant.clone();
         let lost = CancellationToken::new();
         let (ends_tx, ends) = watch::channel(asked_at + schedule.trusted);
         let (stop, stopped) = oneshot::channel();
-        let keeper =
-            tokio::spawn(keep(store, lock_id.clone(), schedule, asked_at, ends_tx, lost.clone(), stopped));
+        let keeper = tokio::spawn(keep(store, key, grant, schedule, ends_tx, lost.clone(), stopped));
         Self { lock_id, fence, lost, ends, stop, keeper }
     }
 
@@ -116,16 +122,26 @@ impl RenewalSchedule {
 /// because the server may still consider it live.
 async fn keep(
     store: Arc<LockStore>,
-    lock_id: LockId,
+    key: LockKey,
+    grant: GrantedLock,
     schedule: RenewalSchedule,
-    asked_at: Instant,
     ends: watch::Sender<Instant>,
     lost: CancellationToken,
     mut stopped: oneshot::Receiver<Explicit>,
 ) -> Result<Release, LockError> {
-    let renewals = renew(schedule, asked_at, &ends, || store.extend(&lock_id, schedule.ttl_ms));
-    let asked = until_released(renewals, &lock_id, lost, &mut stopped).await;
-    let released = store.release_abandoned(&lock_id).await;
+    let lock_id = &grant.lock_id;
+    let renewals = renew(schedule, grant.asked_at, &ends, || store.extend(lock_id, schedule.ttl_ms));
+    // It lasts until the lock is released, so that no other client releases it at the same time.
+    let mut session = pin!(keep_session(&store, &key, &grant, schedule));
+    let is_lost = async {
+        tokio::select! {
+            biased;
+            why = renewals => why,
+            () = &mut session => "its session ended, and another client released it",
+        }
+    };
+    let asked = until_released(is_lost, lock_id, lost, &mut stopped).await;
+    let released = store.release_abandoned(lock_id).await;
     if let (Err(_), Err(error)) = (asked, &released) {
         tracing::warn!(
             lock_id_hash = lock_id.hash(),
@@ -136,10 +152,10 @@ async fn keep(
     released
 }
 
-/// Waits until the guard is released or dropped. Cancels `lost` as soon as the renewals end for any reason,
+/// Waits until the guard is released or dropped. Cancels `lost` as soon as `is_lost` ends for any reason,
 /// including a panic or the drop of this task.
 async fn until_released(
-    renewals: impl Future<Output = &'static str>,
+    is_lost: impl Future<Output = &'static str>,
     lock_id: &LockId,
     lost: CancellationToken,
     stopped: &mut oneshot::Receiver<Explicit>,
@@ -148,11 +164,28 @@ async fn until_released(
     tokio::select! {
         biased;
         asked = &mut *stopped => asked,
-        why = renewals => {
+        why = is_lost => {
             tracing::warn!(lock_id_hash = lock_id.hash(), why, "a lock was lost");
             drop(renewing);
             stopped.await
         }
+    }
+}
+
+/// Keeps the grant tied to a session. Ends if another client released the lock while there was none.
+async fn keep_session(store: &LockStore, key: &LockKey, grant: &GrantedLock, schedule: RenewalSchedule) {
+    if !store.ties_to_sessions {
+        return std::future::pending().await;
+    }
+    loop {
+        // Without a session, other clients wait for the end of the lease.
+        if let Ok(session) = store.open_session(key, grant.fence).await {
+            session.ended().await;
+            if let Ok(Extension::NotHeld) = store.extend(&grant.lock_id, schedule.ttl_ms).await {
+                return;
+            }
+        }
+        sleep(schedule.retry_after).await;
     }
 }
 

@@ -16,6 +16,10 @@
 //! are never deleted: a counter that restarts would grant fences that were seen before. So **the set of keys
 //! must be bounded**: never one per message or per user.
 //!
+//! **A holder that dies** keeps its lock until the lease ends, unless the lock is tied to a session
+//! ([`LockManager::tied_to_sessions`]): other clients may release it as soon as PostgreSQL has ended the
+//! session, which is at once if the process has ended, and after 5 s if its host has vanished.
+//!
 //! It deliberately lacks: queues and fairness, re-entrance, shared locks, and locks within the
 //! caller's own transaction.
 //!

@@ -89,7 +89,7 @@ impl LockManager {
     }
 
     fn build(locks: Locks, telemetry: EventSink) -> Self {
-        let store = Arc::new(LockStore { locks, telemetry, same_ttl: false });
+        let store = Arc::new(LockStore { locks, telemetry, same_ttl: false, ties_to_sessions: false });
         Self { store, tokens: Arc::new(RandomTokens), jitter: Arc::new(RandomJitter), abort: None }
     }
 
@@ -107,6 +107,16 @@ impl LockManager {
     #[must_use]
     pub fn with_same_ttl(&self) -> Self {
         let store = LockStore { same_ttl: true, ..(*self.store).clone() };
+        Self { store: Arc::new(store), ..self.clone() }
+    }
+
+    /// Returns the same locks, whose guards tie each grant to a session of PostgreSQL: a connection of the
+    /// pool that is open until the guard is dropped or the process ends. Once it has ended, other clients can
+    /// release the lock: see [`LockManager::release_orphan`]. A guard whose connection alone has ended opens
+    /// another one, and considers the lock lost if it was released meanwhile.
+    #[must_use]
+    pub fn tied_to_sessions(&self) -> Self {
+        let store = LockStore { ties_to_sessions: true, ..(*self.store).clone() };
         Self { store: Arc::new(store), ..self.clone() }
     }
 
@@ -137,7 +147,9 @@ impl LockManager {
     /// Tries once to acquire `key`; the guard renews it. Returns `None` if another client holds it.
     pub async fn try_hold(&self, key: &str, ttl: Duration) -> Result<Option<Guard>, LockError> {
         Ok(match self.try_acquire(key, ttl).await? {
-            Acquisition::Acquired(grant) => Some(self.guard(grant, RenewalSchedule::of(ttl, millis(ttl)?))),
+            Acquisition::Acquired(grant) => {
+                Some(self.guard(LockKey::parse(key)?, grant, RenewalSchedule::of(ttl, millis(ttl)?)))
+            }
             Acquisition::Locked => None,
         })
     }
@@ -151,7 +163,7 @@ impl LockManager {
         let (key, ttl_ms) = (LockKey::parse(key)?, millis(options.ttl)?);
         let grant =
             self.unless_aborted(LockOperation::Acquire, self.win(&key, ttl_ms, options.retry)).await?;
-        Ok(self.guard(grant, RenewalSchedule::of(options.ttl, ttl_ms)))
+        Ok(self.guard(key, grant, RenewalSchedule::of(options.ttl, ttl_ms)))
     }
 
     /// Runs `work` while holding `key`, and always releases the key: also if the work panics or is dropped.
@@ -195,6 +207,21 @@ impl LockManager {
         self.unless_aborted(LockOperation::Lookup, self.store.lookup(Selector::Key(&key))).await
     }
 
+    /// Returns true if the grant of `key` with this fence is tied to a session that has not ended. A client
+    /// that has seen the session, and then sees none, knows that the process of the holder or its connection
+    /// has ended. One that has never seen it knows nothing: the grant may not be tied.
+    pub async fn has_session(&self, key: &str, fence: u64) -> Result<bool, LockError> {
+        let key = LockKey::parse(key)?;
+        self.unless_aborted(LockOperation::Lookup, self.store.has_session(&key, fence)).await
+    }
+
+    /// Ends the lease of the grant of `key` with this fence, unless it has a session that has not ended. Its
+    /// holder may still run: the lock is then lost for it, and the fence keeps the order of its writes.
+    pub async fn release_orphan(&self, key: &str, fence: u64) -> Result<Release, LockError> {
+        let key = LockKey::parse(key)?;
+        self.unless_aborted(LockOperation::Release, self.store.release_orphan(&key, fence)).await
+    }
+
     /// Returns the end of a lease of `key` that expired without a release, in milliseconds since 1970 by the
     /// server's clock. Returns `None` if the lease is live, or if its end is unknown: the lock was released
     /// or purged, or never acquired.
@@ -236,8 +263,8 @@ impl LockManager {
         self.unless_aborted(LockOperation::RaiseFence, self.store.raise_counter(&key, floor)).await
     }
 
-    fn guard(&self, grant: GrantedLock, schedule: RenewalSchedule) -> Guard {
-        Guard::start(self.store.clone(), grant, schedule)
+    fn guard(&self, key: LockKey, grant: GrantedLock, schedule: RenewalSchedule) -> Guard {
+        Guard::start(self.store.clone(), key, grant, schedule)
     }
 
     async fn win(&self, key: &LockKey, ttl_ms: i64, retry: Retry) -> Result<GrantedLock, LockError> {

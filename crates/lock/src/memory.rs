@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use ambient::Clock;
 use pg::PgError;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use crate::fence::FENCE_MAX;
 use crate::key::{LockKey, hash_key};
@@ -17,6 +17,9 @@ use crate::statements::{PURGE_AFTER_MS, TIME_TOLERANCE_MS};
 use crate::store::{Attempt, Selector};
 use crate::telemetry::Reason;
 use crate::{GrantedLock, LockError, LockId, LockInfo};
+
+/// The interval at which a holder checks its session.
+const SESSION_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The way to locks in memory: it can delay a call, make it fail, and lose its response.
 pub trait Gate: Send + Sync {
@@ -26,6 +29,11 @@ pub trait Gate: Send + Sync {
         &'a self,
         operation: &'static str,
     ) -> Pin<Box<dyn Future<Output = Result<u64, PgError>> + Send + 'a>>;
+
+    /// Returns false once the client's process has ended.
+    fn is_running(&self) -> bool {
+        true
+    }
 
     /// Waits until the response reaches the caller. After an error, the caller does not know whether the call
     /// was carried out.
@@ -40,8 +48,18 @@ pub trait Gate: Send + Sync {
 #[derive(Clone)]
 pub struct MemoryLocks {
     tables: Arc<Mutex<MemoryTables>>,
+    sessions: Arc<Mutex<Sessions>>,
     clock: Arc<dyn Clock>,
     gate: Option<Arc<dyn Gate>>,
+}
+
+/// The processes that have the session of a grant open, by the key of the lock's row and the fence.
+type Sessions = BTreeMap<(String, u64), Option<Arc<dyn Gate>>>;
+
+/// The session of a grant in memory. Dropping it ends it.
+pub(crate) struct MemorySession {
+    sessions: Arc<Mutex<Sessions>>,
+    grant: (String, u64),
 }
 
 /// A copy of all locks and counters at one moment.
@@ -78,7 +96,7 @@ impl fmt::Debug for MemoryLocks {
 impl MemoryLocks {
     /// Creates locks with this clock, which all clients reach at once.
     pub fn new(clock: Arc<dyn Clock>) -> Self {
-        Self { tables: Arc::default(), clock, gate: None }
+        Self { tables: Arc::default(), sessions: Arc::default(), clock, gate: None }
     }
 
     /// Returns the same locks for a client that reaches them through `gate`.
@@ -97,8 +115,13 @@ impl MemoryLocks {
         *self.tables() = backup.0.clone();
     }
 
+    /// Ends all sessions, as a restart of the server does.
+    pub fn end_sessions(&self) {
+        lock(&self.sessions).clear();
+    }
+
     fn tables(&self) -> MutexGuard<'_, MemoryTables> {
-        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.tables)
     }
 
     /// Carries out a call at the time of the clock at which it reaches the locks.
@@ -206,6 +229,35 @@ impl MemoryLocks {
         Ok(expired.await?)
     }
 
+    pub(crate) async fn open_session(&self, key: &LockKey, fence: u64) -> Result<MemorySession, LockError> {
+        let (grant, gate) = ((key.storage.clone(), fence), self.gate.clone());
+        let opened = self.call("open the session of a lock", |_, _| {
+            lock(&self.sessions).insert(grant.clone(), gate);
+            MemorySession { sessions: Arc::clone(&self.sessions), grant }
+        });
+        Ok(opened.await?)
+    }
+
+    pub(crate) async fn has_session(&self, key: &LockKey, fence: u64) -> Result<bool, LockError> {
+        let found = self.call("look for the session of a lock", |_, _| self.is_tied(key, fence));
+        Ok(found.await?)
+    }
+
+    pub(crate) async fn release_orphan(&self, key: &LockKey, fence: u64) -> Result<bool, LockError> {
+        let released = self.call("release a lock whose session has ended", |tables, _| {
+            let is_orphan = tables.rows.get(&key.storage).is_some_and(|row| row.fence == fence)
+                && !self.is_tied(key, fence);
+            is_orphan && tables.rows.remove(&key.storage).is_some()
+        });
+        Ok(released.await?)
+    }
+
+    fn is_tied(&self, key: &LockKey, fence: u64) -> bool {
+        let sessions = lock(&self.sessions);
+        let session = sessions.get(&(key.storage.clone(), fence));
+        session.is_some_and(|gate| gate.as_ref().is_none_or(|gate| gate.is_running()))
+    }
+
     pub(crate) async fn purge(&self, limit: u64) -> Result<u64, LockError> {
         let purged = self.call("purge expired locks", |tables, now_ms| {
             let old = tables.rows.iter().filter(|(_, row)| row.expires_at_ms < now_ms - PURGE_AFTER_MS);
@@ -237,4 +289,29 @@ impl MemoryTables {
         let found = self.rows.iter_mut().find(|(_, row)| row.id == *id).ok_or(Reason::NotFound)?;
         if found.1.is_live(now_ms) { Ok(found) } else { Err(Reason::Expired) }
     }
+}
+
+impl MemorySession {
+    /// Waits until the session has ended.
+    pub(crate) async fn ended(&self) {
+        while lock(&self.sessions).contains_key(&self.grant) {
+            sleep(SESSION_CHECK_INTERVAL).await;
+        }
+    }
+}
+
+impl Drop for MemorySession {
+    fn drop(&mut self) {
+        lock(&self.sessions).remove(&self.grant);
+    }
+}
+
+impl fmt::Debug for MemorySession {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("MemorySession").field(&self.grant).finish()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -70,6 +70,13 @@ macro_rules! live_lock {
     };
 }
 
+/// The advisory lock that stands for the session of a grant: the lock's key and the grant's fence.
+macro_rules! session_key {
+    () => {
+        "hashtext($1::text), ($2::bigint % 2147483647)::int"
+    };
+}
+
 /// A statement that locks the row `$1` and changes it if it is live then: one statement, and so its own
 /// transaction. It returns one row: whether the lock exists, and the end of its lease if it was live.
 ///
@@ -144,6 +151,20 @@ pg::statements! {
 
     /// Ends a live lease.
     RELEASE = "locks.release", plan ["idx_locks_lock_id"], change_if_live!("DELETE FROM {locks}");
+
+    /// Locks the session of a grant until it ends. The lock's key and the grant's fence are its name.
+    LOCK_SESSION = "locks.lock_session", plan [], concat!("
+        SELECT pg_advisory_lock(", session_key!(), ")");
+
+    /// Reads whether the session of a grant is locked. Checks do not exclude each other.
+    HAS_SESSION = "locks.has_session", plan [], concat!("
+        SELECT NOT pg_try_advisory_xact_lock_shared(", session_key!(), ") AS has_session");
+
+    /// Ends the lease of a grant whose session is not locked.
+    RELEASE_ORPHAN = "locks.release_orphan", plan ["locks_pkey"], concat!("
+        DELETE FROM {locks}
+        WHERE key = $1::text AND fence = lpad($2::bigint::text, $3::bigint::int, '0')
+            AND pg_try_advisory_xact_lock_shared(", session_key!(), ")");
 
     /// Reads a live lock by its key.
     LOOKUP_KEY = "locks.lookup_key", plan ["locks_pkey"], live_lock!("key = $1::text");

@@ -9,8 +9,9 @@
 
 use std::time::Duration;
 
+use pg::parameter::Parameter;
 use pg::rights;
-use pg::{BoundStatement, PgError, PgPool, Statement, parameter, row};
+use pg::{BoundStatement, PgError, PgPool, Session, Statement, parameter, row};
 use tokio::time::Instant;
 use tokio_postgres::Row;
 use tokio_postgres::types::FromSql;
@@ -19,8 +20,9 @@ use crate::fence::{FENCE_DIGITS, FENCE_MAX, FENCE_WARN};
 use crate::key::{LockKey, hash_key};
 use crate::schema::{TableNames, schema_sql};
 use crate::statements::{
-    BEGIN_AGAIN, ENSURE_COUNTER, EXTEND, GRANT, LEASE_END, LOCK_COUNTER, LOCK_KEY, LOCK_ROW, LOOKUP_ID,
-    LOOKUP_KEY, PEEK, PURGE, PURGE_AFTER_MS, RAISE_COUNTER, RELEASE, STATEMENTS,
+    BEGIN_AGAIN, ENSURE_COUNTER, EXTEND, GRANT, HAS_SESSION, LEASE_END, LOCK_COUNTER, LOCK_KEY, LOCK_ROW,
+    LOCK_SESSION, LOOKUP_ID, LOOKUP_KEY, PEEK, PURGE, PURGE_AFTER_MS, RAISE_COUNTER, RELEASE, RELEASE_ORPHAN,
+    STATEMENTS,
 };
 use crate::telemetry::{EventSink, LockEvent, LockOperation, LockOutcome, Reason};
 use crate::{Extension, GrantedLock, LockError, LockId, LockInfo, Release};
@@ -31,6 +33,11 @@ const SETUP_LOCK: i64 = 0x66_65_6e_63_65_6c_63_6b;
 const ABANDONED_RELEASE_ATTEMPTS: u32 = 3;
 /// The pause between two of these attempts.
 const ABANDONED_RELEASE_PAUSE: Duration = Duration::from_millis(200);
+
+/// Settings of a grant's session, with which the server ends it about 5 s after the host of the client has
+/// vanished.
+const NOTICE_VANISHED_HOST: &str = "SET tcp_keepalives_idle = 1; SET tcp_keepalives_interval = 1; \
+    SET tcp_keepalives_count = 4; SET tcp_user_timeout = 4000";
 
 /// The outcome of one attempt to acquire.
 #[derive(Debug)]
@@ -55,6 +62,8 @@ pub(crate) struct LockStore {
     pub(crate) telemetry: EventSink,
     /// True if all clients acquire a key for the same time.
     pub(crate) same_ttl: bool,
+    /// True if guards tie their grants to sessions.
+    pub(crate) ties_to_sessions: bool,
 }
 
 /// The place of the locks.
@@ -168,6 +177,44 @@ impl LockStore {
             lock_id_hash: lock_id_hash.map(LockId::hash),
         });
         found
+    }
+
+    /// Opens the session of a grant.
+    pub(crate) async fn open_session(&self, key: &LockKey, fence: u64) -> Result<GrantSession, LockError> {
+        match &self.locks {
+            Locks::Tables(tables) => {
+                Ok(GrantSession::Connection(tables.open_session(key, fence).await?.into()))
+            }
+            #[cfg(feature = "memory")]
+            Locks::Memory(locks) => Ok(GrantSession::Memory(locks.open_session(key, fence).await?)),
+        }
+    }
+
+    pub(crate) async fn has_session(&self, key: &LockKey, fence: u64) -> Result<bool, LockError> {
+        match &self.locks {
+            Locks::Tables(tables) => tables.has_session(key, fence).await,
+            #[cfg(feature = "memory")]
+            Locks::Memory(locks) => locks.has_session(key, fence).await,
+        }
+    }
+
+    pub(crate) async fn release_orphan(&self, key: &LockKey, fence: u64) -> Result<Release, LockError> {
+        let released = match &self.locks {
+            Locks::Tables(tables) => tables.release_orphan(key, fence).await,
+            #[cfg(feature = "memory")]
+            Locks::Memory(locks) => locks.release_orphan(key, fence).await,
+        };
+        self.telemetry.report(|| LockEvent {
+            operation: LockOperation::Release,
+            outcome: match &released {
+                Ok(true) => LockOutcome::Done,
+                Ok(false) => LockOutcome::Refused(Reason::NotFound),
+                Err(error) => LockOutcome::Failed(error),
+            },
+            key_hash: Some(hash_key(&key.user)),
+            lock_id_hash: None,
+        });
+        Ok(if released? { Release::Released } else { Release::NotHeld })
     }
 
     pub(crate) async fn expired_at_ms(&self, key: &LockKey) -> Result<Option<i64>, LockError> {
@@ -338,6 +385,30 @@ impl LockTables {
         }))
     }
 
+    async fn open_session(&self, key: &LockKey, fence: u64) -> Result<Session, LockError> {
+        let session = self.pool.session("open the session of a lock").await?;
+        // It is not used for anything else: what it has locked is released when it is closed.
+        session.retire();
+        session.execute_batch(NOTICE_VANISHED_HOST).await?;
+        let [key, fence] = session_key(key, fence);
+        session.query(self.names.of(&LOCK_SESSION).bind([key, fence])).await?;
+        Ok(session)
+    }
+
+    async fn has_session(&self, key: &LockKey, fence: u64) -> Result<bool, LockError> {
+        let session = self.pool.session("look for the session of a lock").await?;
+        let [key, fence] = session_key(key, fence);
+        let rows = session.query(self.names.of(&HAS_SESSION).bind([key, fence])).await?;
+        rows.first().map_or(Ok(false), |row| column(row, "has_session"))
+    }
+
+    async fn release_orphan(&self, key: &LockKey, fence: u64) -> Result<bool, LockError> {
+        let session = self.pool.session("release a lock whose session has ended").await?;
+        let [key, fence] = session_key(key, fence);
+        let digits = parameter::bigint(FENCE_DIGITS as i64);
+        Ok(session.execute(self.names.of(&RELEASE_ORPHAN).bind([key, fence, digits])).await? > 0)
+    }
+
     async fn expired_at_ms(&self, key: &LockKey) -> Result<Option<i64>, LockError> {
         let session = self.pool.session("look up an expired lock").await?;
         let lease_end = self.names.of(&LEASE_END).bind([parameter::text(&key.storage)]);
@@ -384,6 +455,30 @@ impl LockTables {
         let missing = rights::missing(&session, &self.names.required_grants()).await?;
         if missing.is_empty() { Ok(()) } else { Err(LockError::NoRights(rights::list(&missing))) }
     }
+}
+
+/// The session of a grant, which other clients see until it ends. Dropping it ends it.
+#[derive(Debug)]
+pub(crate) enum GrantSession {
+    Connection(Box<Session>),
+    #[cfg(feature = "memory")]
+    Memory(crate::memory::MemorySession),
+}
+
+impl GrantSession {
+    /// Waits until the session has ended, which the server does when this process or the connection ends.
+    pub(crate) async fn ended(&self) {
+        match self {
+            Self::Connection(session) => session.ended().await,
+            #[cfg(feature = "memory")]
+            Self::Memory(session) => session.ended().await,
+        }
+    }
+}
+
+/// The parameters that name the session of a grant.
+fn session_key(key: &LockKey, fence: u64) -> [Parameter; 2] {
+    [parameter::text(&key.storage), parameter::bigint(i64::try_from(fence).unwrap_or(i64::MAX))]
 }
 
 /// Returns true if there is a row and its lease is live.

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use deadpool::managed::{Object, Pool};
 use futures_util::SinkExt;
 use tokio::runtime::Handle;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_postgres::SimpleQueryMessage;
 
 use crate::PgError;
@@ -22,6 +22,9 @@ const CLIENT_DEADLINE_MARGIN: Duration = Duration::from_millis(500);
 /// The longest that a connection whose statement was given up counts against its pool while the server runs
 /// the statement.
 pub const MAX_GIVEN_UP: Duration = Duration::from_secs(10);
+
+/// The interval at which [`Session::ended`] checks the connection.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A connection, borrowed for one operation.
 ///
@@ -121,6 +124,13 @@ impl Session {
     /// Closes the connection instead of returning it to the pool, whatever its state.
     pub fn close(self) {
         self.broken.store(true, Ordering::SeqCst);
+    }
+
+    /// Waits until the connection has ended. Sends nothing.
+    pub async fn ended(&self) {
+        while self.object.as_deref().is_some_and(|client| !client.is_closed()) {
+            sleep(CHECK_INTERVAL).await;
+        }
     }
 
     /// Closes the connection when it is returned: its buffers are as large as the largest message that passed

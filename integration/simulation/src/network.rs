@@ -311,6 +311,11 @@ impl Gate for LockGate {
         })
     }
 
+    fn is_running(&self) -> bool {
+        let Self(connection) = self;
+        !connection.process.is_killed()
+    }
+
     fn response<'a>(
         &'a self,
         operation: &'static str,

@@ -119,10 +119,11 @@ impl Postgres {
         }
     }
 
-    /// Stops the server, which ends every transaction.
+    /// Stops the server, which ends every transaction and session.
     pub(crate) fn stop(&self) {
         self.server.stop();
         self.database.unlock_routes();
+        self.locks.end_sessions();
     }
 
     pub(crate) fn backup(&self) -> PostgresBackup {

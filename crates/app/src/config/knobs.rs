@@ -128,7 +128,7 @@ knobs! {
     "PostgreSQL" => {
         NOTIFICATION_POSTGRES_PRIMARY_DSN = secret(required(DSN,
             "The authoritative database; search_path picks the schema. The role owns the schema, or has what `notification migrate --print-grants` prints. Without sslmode=verify-full the connection is plain text."));
-        NOTIFICATION_POSTGRES_MAX_OPEN_CONNS = optional("16", Takes::Number(6, 1000),
+        NOTIFICATION_POSTGRES_MAX_OPEN_CONNS = optional("16", Takes::Number(7, 1000),
             "The most connections that one replica of the service opens.");
         NOTIFICATION_POSTGRES_OPERATION_TIMEOUT = time("5s", MS, Duration::from_mins(10),
             "How long one statement or transaction may take.");

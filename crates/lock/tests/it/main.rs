@@ -10,6 +10,7 @@ mod lifecycle;
 mod lookup;
 mod model;
 mod ownership;
+mod sessions;
 mod setup;
 mod support;
 mod takeover;

@@ -20,7 +20,7 @@ async fn two(world: &World) -> (Service, Service) {
 
 // CRASH-11
 #[tokio::test]
-async fn a_killed_leader_is_followed_within_its_term_and_two_seconds() {
+async fn a_killed_leader_is_followed_long_before_its_term_ends() {
     let world = World::new().await;
     let (leader, other) = two(&world).await;
     world.send(0..50).await;
@@ -29,7 +29,8 @@ async fn a_killed_leader_is_followed_within_its_term_and_two_seconds() {
     let killed = Stopwatch::start();
     world.send(50..60).await;
     wait_for("the other leads", BOUND, async || leads(&other).await.then_some(())).await;
-    assert!(killed.elapsed() < TERM + Duration::from_secs(2), "it took {:?}", killed.elapsed());
+    // A second, and what a busy machine adds to it.
+    assert!(killed.elapsed() < TERM / 2, "it took {:?}", killed.elapsed());
     world.settled(60).await;
     world.check(0..60).await;
 }
