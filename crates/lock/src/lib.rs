@@ -50,6 +50,7 @@ mod retry;
 mod schema;
 mod statements;
 mod store;
+mod tables;
 mod telemetry;
 
 pub use error::{ErrorCode, LockError};

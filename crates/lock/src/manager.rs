@@ -14,7 +14,8 @@ use crate::guard::{Guard, RenewalSchedule};
 use crate::key::LockKey;
 use crate::retry::Retry;
 use crate::schema::TableNames;
-use crate::store::{LockStore, LockTables, Locks, Selector};
+use crate::store::{LockStore, Locks, Selector};
+use crate::tables::LockTables;
 use crate::telemetry::{EventSink, LockObserver, LockOperation};
 use crate::{Acquisition, Extension, GrantedLock, LockError, LockId, LockInfo, Release};
 
@@ -146,10 +147,10 @@ impl LockManager {
 
     /// Tries once to acquire `key`; the guard renews it. Returns `None` if another client holds it.
     pub async fn try_hold(&self, key: &str, ttl: Duration) -> Result<Option<Guard>, LockError> {
-        Ok(match self.try_acquire(key, ttl).await? {
-            Acquisition::Acquired(grant) => {
-                Some(self.guard(LockKey::parse(key)?, grant, RenewalSchedule::of(ttl, millis(ttl)?)))
-            }
+        let (key, ttl_ms) = (LockKey::parse(key)?, millis(ttl)?);
+        let acquired = self.unless_aborted(LockOperation::Acquire, self.attempt(&key, ttl_ms)).await?;
+        Ok(match acquired {
+            Acquisition::Acquired(grant) => Some(self.guard(key, grant, RenewalSchedule::of(ttl, ttl_ms))),
             Acquisition::Locked => None,
         })
     }

@@ -1,6 +1,7 @@
 //! L-24: locks that are tied to sessions.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use ambient::{Clock, ManualClock, Timestamp};
 use lock::{LockManager, MemoryLocks, Release};
@@ -17,7 +18,7 @@ async fn until_session(locks: &LockManager, fence: u64, expected: bool) {
     let begin = Instant::now();
     while locks.has_session("k", fence).await.expect("no failure") != expected {
         assert!(begin.elapsed() < BOUND, "the session of the grant is as before");
-        sleep(std::time::Duration::from_millis(5)).await;
+        sleep(Duration::from_millis(5)).await;
     }
 }
 
